@@ -1,0 +1,40 @@
+"""Federated black-box optimisation under differential privacy, for Flower.
+
+The public names are resolved on first use, so that ``import flwr_fbo`` loads neither
+Flower nor any of the heavy optional libraries.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr_fbo.agents.thompson import ThompsonSettings as ThompsonSettings
+    from flwr_fbo.clients.app import tuning_app as tuning_app
+    from flwr_fbo.clients.thompson import ThompsonClient as ThompsonClient
+    from flwr_fbo.simulation.grid import InProcessGrid as InProcessGrid
+    from flwr_fbo.space import SearchSpace as SearchSpace
+    from flwr_fbo.strategies.dp_fts_de import DPFTSDE as DPFTSDE  # noqa: N811
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "DPFTSDE": "flwr_fbo.strategies.dp_fts_de",
+    "InProcessGrid": "flwr_fbo.simulation.grid",
+    "SearchSpace": "flwr_fbo.space",
+    "ThompsonClient": "flwr_fbo.clients.thompson",
+    "ThompsonSettings": "flwr_fbo.agents.thompson",
+    "tuning_app": "flwr_fbo.clients.app",
+}
+
+__all__ = ["__version__", *sorted(_EXPORTS)]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from the room that owns it, on first use."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value

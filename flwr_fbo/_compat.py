@@ -1,0 +1,79 @@
+"""The only file that touches names which Flower does not promise to keep.
+
+It also owns how records are named: a Message-API client reads ``arrays`` and
+``config``, a `NumPyClient` reads ``fitins.parameters`` and ``fitins.config``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.client import NumPyClient as NumPyClient
+from flwr.supercore.run import Run as Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from flwr_fbo._validation import require
+
+ClientApi = Literal["both", "message", "numpy"]
+
+CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+
+def check_client_api(client_api: Any) -> None:
+    """Raise ValueError unless ``client_api`` is one of the three."""
+    allowed = f"one of {get_args(ClientApi)}"
+    require(client_api in get_args(ClientApi), "client_api", client_api, allowed)
+
+
+def instruction_content(
+    arrays: ArrayRecord, config: ConfigRecord, client_api: ClientApi
+) -> RecordDict:
+    """Return the content of a ``train`` message for the clients of ``client_api``."""
+    content = RecordDict()
+    if client_api in ("both", "message"):
+        content["arrays"] = arrays
+        content["config"] = config
+    if client_api in ("both", "numpy"):
+        content["fitins.parameters"] = arrays
+        content["fitins.config"] = config
+    return content
+
+
+def reply_arrays(content: RecordDict) -> list[np.ndarray[Any, Any]]:
+    """Return the arrays of a reply of either kind, in order.
+
+    Raises
+    ------
+    Exception
+        Of many kinds, where the bytes are no NumPy array.
+    """
+    arrays: list[np.ndarray[Any, Any]] = []
+    for name in ("arrays", "fitres.parameters"):
+        record = content.array_records.get(name)
+        if record is not None:
+            arrays += [a.numpy() for a in record.values() if len(a.data) > 0]
+    return arrays
+
+
+def reply_metrics(content: RecordDict) -> Mapping[str, Any]:
+    """Return the metrics of a reply of either kind."""
+    if "metrics" in content.metric_records:
+        return content.metric_records["metrics"]
+    return content.config_records.get("fitres.metrics", ConfigRecord())
+
+
+def to_array_record(arrays: Sequence[np.ndarray[Any, Any]]) -> ArrayRecord:
+    """Return arrays as a record, named by their order as a `NumPyClient` names them."""
+    return ArrayRecord({str(i): Array(array) for i, array in enumerate(arrays)})
+
+
+def ensure_task_identity() -> None:
+    """Let ``Message`` be built outside a Flower run, which needs an identity."""
+    for name in ("task_id", "run_id", "node_id"):
+        try:
+            getattr(TaskIdentity, name)
+        except RuntimeError:
+            setattr(TaskIdentity, name, 1)

@@ -1,0 +1,32 @@
+"""Random generators: one per (entropy, agent or round, purpose), no global state.
+
+Every draw in the package comes from a generator made here, keyed by what it is for. So
+a run depends neither on the order in which replies arrive nor on who computed what, and
+a run that was stopped goes on with the numbers it would have had.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What a generator is for; the last word of its key."""
+
+    INITIAL_POINTS = 0
+    FOLLOW = 1
+    SEARCH = 2
+    SURROGATE_FEATURES = 3
+    SURROGATE_SAMPLE = 4
+    MESSAGE = 5
+    HYPERPARAMETERS = 6
+    SHARED_FEATURES = 7
+    POISSON_MASK = 8
+    RELEASE_NOISE = 9
+
+
+def generator(entropy: int, *key: int) -> np.random.Generator:
+    """Return the generator that belongs to ``key`` under ``entropy`` (both >= 0)."""
+    return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=key))

@@ -1,0 +1,37 @@
+"""Checks whose error names the field, its value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def require(condition: bool, field: str, value: object, allowed: str) -> None:
+    """Raise ValueError unless ``condition`` holds."""
+    if not condition:
+        raise ValueError(f"{field}={value!r} is not allowed: {allowed}.")
+
+
+def is_number(value: Any) -> bool:
+    """Return whether ``value`` is a real number, not a bool and not NaN."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return not math.isnan(value)
+
+
+def require_int(field: str, value: Any, minimum: int) -> None:
+    """Raise ValueError unless ``value`` is an int of at least ``minimum``."""
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    require(is_int and value >= minimum, field, value, f"an integer >= {minimum}")
+
+
+def require_positive(field: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a positive, finite number."""
+    ok = is_number(value) and math.isfinite(value) and value > 0
+    require(ok, field, value, "a finite number > 0")
+
+
+def require_seed(field: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is None or an int >= 0."""
+    if value is not None:
+        require_int(field, value, 0)

@@ -1,0 +1,1 @@
+"""Client half of each algorithm: ask, tell, message, receive."""

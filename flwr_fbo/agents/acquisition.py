@@ -1,0 +1,85 @@
+"""Maximise a function drawn as random features over the unit cube.
+
+Uniform candidates, then gradient ascent from the best of them. All starts run as one
+L-BFGS-B problem (the sum of their values), each within its own sub-region's box: with
+sub-regions the surface jumps at their borders, and many optima lie on a border.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.space import SubRegions
+
+FloatArray = NDArray[np.float64]
+
+_MAX_STEPS = 50
+
+
+def maximize(
+    features: RandomFeatures,
+    weights: FloatArray,
+    sub_regions: SubRegions,
+    rng: np.random.Generator,
+    num_candidates: int,
+    num_starts: int,
+) -> FloatArray:
+    """Return the maximiser of phi(x)'w^(i(x)), where i(x) is the sub-region of x.
+
+    Parameters
+    ----------
+    features : RandomFeatures
+    weights : ndarray of shape (P, M)
+        One function a sub-region.
+    sub_regions : SubRegions
+        P boxes.
+    num_candidates, num_starts : int
+        Uniform points, and how many of the best are refined; both >= 1.
+
+    Returns
+    -------
+    ndarray of shape (D,)
+    """
+    dim = sub_regions.lower.shape[1]
+    candidates = rng.random((num_candidates, dim))
+    regions = sub_regions.index(candidates)
+    values = features.function(candidates, weights[regions])
+    best = np.argsort(-values, kind="stable")[:num_starts]
+    starts, regions = candidates[best], regions[best]
+    ends = _ascend(features, weights[regions], starts, sub_regions, regions)
+    points = np.vstack([starts, ends])
+    values = features.function(points, weights[np.tile(regions, 2)])
+    return np.asarray(points[np.argmax(values)])
+
+
+def _ascend(
+    features: RandomFeatures,
+    weights: FloatArray,
+    starts: FloatArray,
+    sub_regions: SubRegions,
+    regions: NDArray[np.intp],
+) -> FloatArray:
+    """Refine every start within its box; shapes (k, M), (k, D), (k,) to (k, D)."""
+
+    def negative_sum(flat: FloatArray) -> tuple[float, FloatArray]:
+        values, gradient = features.function_and_gradient(
+            flat.reshape(starts.shape), weights
+        )
+        return -float(np.sum(values)), -gradient.ravel()
+
+    # The upper border belongs to the next box; the last float below it is ours.
+    upper = sub_regions.upper[regions]
+    upper = np.where(upper < 1.0, np.nextafter(upper, 0.0), upper)
+    bounds = np.column_stack([sub_regions.lower[regions].ravel(), upper.ravel()])
+    end = minimize(
+        negative_sum,
+        starts.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _MAX_STEPS},
+    )
+    return np.clip(end.x.reshape(starts.shape), sub_regions.lower[regions], upper)

@@ -1,0 +1,186 @@
+"""What every agent is: a history, and ask / tell / message / receive around it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo.space import Params, SearchSpace, SubRegions
+
+FloatArray = NDArray[np.float64]
+Direction = Literal["maximize", "minimize"]
+Objective = Callable[[Params], float]
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class Agent(ABC):
+    """An agent that explores its sub-region first, then asks for one point a round.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    direction : {"maximize", "minimize"}
+    sub_regions : SubRegions
+        The agent's initial points lie in box ``slot mod P``.
+    num_initial : int
+        Points of iteration 0, >= 1.
+    slot : int
+        Which of the study's N agents this is, from 0.
+    entropy : int
+        Seed of all its draws.
+
+    Attributes
+    ----------
+    iterations : list of int
+        The iteration of each trial, in the order of evaluation.
+    points : list of ndarray of shape (D,)
+        Where each trial was, on the unit cube.
+    values : list of float
+        What the objective returned; NaN for a failed trial.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        direction: Direction,
+        sub_regions: SubRegions,
+        num_initial: int,
+        slot: int,
+        entropy: int,
+    ) -> None:
+        self.space = space
+        self.direction = direction
+        self.slot = slot
+        self.iterations: list[int] = []
+        self.points: list[FloatArray] = []
+        self.values: list[float] = []
+        self._sub_regions = sub_regions
+        self._num_initial = num_initial
+        self._entropy = entropy
+
+    def receive(self, vectors: FloatArray) -> None:
+        """Take what the server released, shape (P, M); by default it is not used."""
+
+    def ask(self, iteration: int) -> FloatArray:
+        """Return the points still to be evaluated in ``iteration``, shape (k, D).
+
+        Points already told are not asked for again, so an iteration that was
+        interrupted goes on where it stopped.
+        """
+        done = self.iterations.count(iteration)
+        if iteration == 0:
+            return self._initial_points()[done:]
+        if done:
+            return np.empty((0, self.space.dim))
+        return self.space.snap(self._suggest(iteration))[None, :]
+
+    def tell(self, iteration: int, x: FloatArray, value: float) -> None:
+        """Record a trial; a ``value`` that is not finite marks it as failed."""
+        self.iterations.append(iteration)
+        self.points.append(np.asarray(x, dtype=np.float64))
+        self.values.append(float(value) if math.isfinite(value) else math.nan)
+
+    @abstractmethod
+    def message(self, iteration: int) -> FloatArray:
+        """Return what the agent sends after ``iteration``, shape (M,)."""
+
+    @abstractmethod
+    def _suggest(self, iteration: int) -> FloatArray:
+        """Return where to evaluate next, shape (D,), for iteration >= 1."""
+
+    @property
+    def best_value(self) -> float | None:
+        """The best value so far, or None while every trial failed."""
+        values = [v for v in self.values if not math.isnan(v)]
+        if not values:
+            return None
+        return max(values) if self.direction == "maximize" else min(values)
+
+    def best_so_far(self, num_iterations: int) -> FloatArray:
+        """Return the best value after each iteration 0..T, shape (T + 1,).
+
+        NaN where every trial so far failed.
+        """
+        worst = -np.inf if self.direction == "maximize" else np.inf
+        best = np.full(num_iterations + 1, worst)
+        better = np.fmax if self.direction == "maximize" else np.fmin
+        for iteration, value in zip(self.iterations, self.values, strict=True):
+            best[iteration] = better(best[iteration], value)
+        best = better.accumulate(best)
+        return np.where(np.isfinite(best), best, np.nan)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the agent's memory: arrays, and plain JSON under ``"json"``."""
+        return {
+            "points": np.array(self.points).reshape(-1, self.space.dim),
+            "values": np.array(self.values),
+            "iterations": np.array(self.iterations, dtype=np.int64),
+            "json": {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.points = list(state["points"])
+        self.values = [float(v) for v in state["values"]]
+        self.iterations = [int(t) for t in state["iterations"]]
+
+    def _generator(self, iteration: int, purpose: Purpose) -> np.random.Generator:
+        return generator(self._entropy, self.slot, iteration, purpose)
+
+    def _initial_points(self) -> FloatArray:
+        box = self.slot % len(self._sub_regions)
+        lower, upper = self._sub_regions.lower[box], self._sub_regions.upper[box]
+        rng = self._generator(0, Purpose.INITIAL_POINTS)
+        points = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
+        return np.array([self.space.snap(x) for x in points])
+
+    def _observations(self) -> tuple[FloatArray, FloatArray]:
+        """Return the successful trials, shapes (t, D) and (t,), larger is better."""
+        sign = 1.0 if self.direction == "maximize" else -1.0
+        values = np.array(self.values)
+        ok = ~np.isnan(values)
+        points = np.array(self.points).reshape(-1, self.space.dim)
+        return points[ok], sign * values[ok]
+
+
+def evaluate(objective: Objective, params: Params, who: str) -> float:
+    """Return the objective's value, or NaN where it raises or returns no number."""
+    try:
+        value = float(objective(params))
+    except Exception as error:  # any fault of the objective is a failed trial
+        _log.warning(
+            "%s: trial %s failed: %s: %s", who, params, type(error).__name__, error
+        )
+        return math.nan
+    if not math.isfinite(value):
+        _log.warning("%s: trial %s failed: returned %s", who, params, value)
+    return value
+
+
+def play_round(
+    agent: Agent,
+    objective: Objective,
+    iteration: int,
+    vectors: FloatArray | None,
+    send_message: bool,
+) -> FloatArray | None:
+    """Play an agent's part of one round, with or without Flower around it.
+
+    Returns
+    -------
+    ndarray of shape (M,), or None where no message is wanted
+    """
+    if vectors is not None:
+        agent.receive(vectors)
+    for x in agent.ask(iteration):
+        value = evaluate(objective, agent.space.from_unit(x), f"agent {agent.slot}")
+        agent.tell(iteration, x, value)
+    return agent.message(iteration) if send_message else None

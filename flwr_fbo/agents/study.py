@@ -1,0 +1,183 @@
+"""What the server decides for all agents, and what it asks of one in a round.
+
+Both travel in Flower's config as plain scalars: a client is told the whole study in
+every message, because in a deployment each message starts a fresh process.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, get_args
+
+from flwr_fbo._validation import require, require_seed
+from flwr_fbo.agents.base import Agent, Direction
+from flwr_fbo.agents.random_search import RandomSearchAgent, RandomSearchSettings
+from flwr_fbo.agents.thompson import ThompsonAgent, ThompsonSettings
+from flwr_fbo.space import SearchSpace
+
+AgentSettings = ThompsonSettings | RandomSearchSettings
+
+# Raised when a message of an older version would be misunderstood.
+PROTOCOL_VERSION = 1
+
+_SETTINGS: dict[str, type[AgentSettings]] = {
+    "thompson": ThompsonSettings,
+    "random": RandomSearchSettings,
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all agents have in common.
+
+    Attributes
+    ----------
+    space : SearchSpace
+    direction : {"maximize", "minimize"}
+    agent : ThompsonSettings or RandomSearchSettings
+    study_seed : int, optional
+        Makes the agents' draws repeat; without it each agent draws its own seed from
+        the operating system.
+    feature_seed : int, optional
+        Public seed of the shared features, independent of all others; drawn from the
+        operating system unless given.
+    study_id : str
+        Tells this study from any other at the same client.
+    """
+
+    space: SearchSpace
+    direction: Direction
+    agent: AgentSettings
+    study_seed: int | None = None
+    feature_seed: int = field(default_factory=lambda: secrets.randbits(63))
+    study_id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def __post_init__(self) -> None:
+        allowed = f"one of {get_args(Direction)}"
+        ok = self.direction in get_args(Direction)
+        require(ok, "direction", self.direction, allowed)
+        require_seed("study_seed", self.study_seed)
+        require_seed("feature_seed", self.feature_seed)
+        self.space.sub_regions(self.agent.num_sub_regions)  # names P if it does not fit
+
+    def create_agent(self, slot: int, entropy: int) -> Agent:
+        """Return the agent of ``slot``; ``entropy`` is the seed of its draws."""
+        if isinstance(self.agent, ThompsonSettings):
+            return ThompsonAgent(
+                self.space,
+                self.direction,
+                self.agent,
+                slot,
+                entropy,
+                self.feature_seed,
+            )
+        sub_regions = self.space.sub_regions(self.agent.num_sub_regions)
+        return RandomSearchAgent(
+            self.space,
+            self.direction,
+            sub_regions,
+            self.agent.num_initial,
+            slot,
+            entropy,
+        )
+
+    def to_json(self) -> str:
+        """Return the study as JSON, for the wire."""
+        kinds = {cls: kind for kind, cls in _SETTINGS.items()}
+        return json.dumps(
+            {
+                "space": self.space.to_json(),
+                "direction": self.direction,
+                "kind": kinds[type(self.agent)],
+                "agent": asdict(self.agent),
+                "study_seed": self.study_seed,
+                "feature_seed": self.feature_seed,
+                "study_id": self.study_id,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Study:
+        """Return the study that ``to_json`` wrote."""
+        fields = json.loads(text)
+        settings = _SETTINGS[fields.pop("kind")]
+        fields["agent"] = settings(**fields["agent"])
+        fields["space"] = SearchSpace.from_json(fields["space"])
+        return cls(**fields)
+
+
+class Phase(Enum):
+    """What a message asks for."""
+
+    ENROL = "enrol"  # say which slot you hold, if you know
+    ROUND = "round"  # evaluate, and answer with a message if it is wanted
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What the server asks of one agent.
+
+    Attributes
+    ----------
+    phase : Phase
+    study : Study, optional
+        None while enrolling.
+    slot : int
+        The agent's slot; -1 while enrolling.
+    iteration : int
+        t, from 0.
+    send_message : bool
+        Whether the answer should carry a message.
+    report_best_value : bool
+        Whether the answer should carry the metric ``best-value``; it is not covered by
+        any privacy guarantee.
+    """
+
+    phase: Phase
+    study: Study | None = None
+    slot: int = -1
+    iteration: int = 0
+    send_message: bool = False
+    report_best_value: bool = False
+
+    def to_config(self) -> dict[str, int | str | bool]:
+        """Return the instruction as entries of a Flower config."""
+        return {
+            "fbo-protocol": PROTOCOL_VERSION,
+            "fbo-phase": self.phase.value,
+            "fbo-study": "" if self.study is None else self.study.to_json(),
+            "fbo-slot": self.slot,
+            "fbo-iteration": self.iteration,
+            "fbo-send-message": self.send_message,
+            "fbo-report-best-value": self.report_best_value,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Instruction:
+        """Return the instruction in a config.
+
+        Raises
+        ------
+        ValueError
+            If the config is not of a flwr_fbo strategy, or of another version.
+        """
+        version = config.get("fbo-protocol")
+        if version != PROTOCOL_VERSION:
+            raise ValueError(
+                f"This client speaks version {PROTOCOL_VERSION} of flwr_fbo's "
+                f"protocol, the server sent {version!r} (None: not a flwr_fbo "
+                "strategy). Install the same version of flwr_fbo on both sides."
+            )
+        text = str(config["fbo-study"])
+        return cls(
+            phase=Phase(config["fbo-phase"]),
+            study=Study.from_json(text) if text else None,
+            slot=int(config["fbo-slot"]),
+            iteration=int(config["fbo-iteration"]),
+            send_message=bool(config["fbo-send-message"]),
+            report_best_value=bool(config["fbo-report-best-value"]),
+        )

@@ -1,0 +1,20 @@
+"""The command ``flwr-fbo``: one module a subcommand."""
+
+from __future__ import annotations
+
+import typer
+
+from flwr_fbo.cli.run import run
+
+app = typer.Typer(
+    help="Federated black-box optimisation under differential privacy, for Flower.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(run)
+
+
+@app.callback()
+def main() -> None:
+    """Federated black-box optimisation under differential privacy, for Flower."""

@@ -1,0 +1,1 @@
+"""Flower clients around one agent: `NumPyClient` and Message API."""

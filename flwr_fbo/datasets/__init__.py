@@ -1,0 +1,1 @@
+"""Loaders: a partition in, arrays out."""

@@ -1,0 +1,91 @@
+"""scikit-learn's bundled digits (1797 images of 8 x 8 pixels), split over clients.
+
+The share of each class that a client holds is a Dirichlet draw (Hsu, Qi & Brown, 2019):
+the smaller alpha, the less the clients' data look alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from flwr_fbo._validation import require, require_int, require_positive
+
+_MIN_SIZE, _MAX_DRAWS = 20, 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One client's data: X of shape (n, 64) with entries 0..16, y of shape (n,)."""
+
+    X_train: NDArray[np.float64]
+    y_train: NDArray[np.int64]
+    X_validation: NDArray[np.float64]
+    y_validation: NDArray[np.int64]
+
+
+def partition(index: int, num_partitions: int, seed: int, alpha: float = 0.5) -> Split:
+    """Return one client's data, half to train on and half to validate on.
+
+    Parameters
+    ----------
+    index : int
+        Which client, from 0 to ``num_partitions - 1``.
+    num_partitions : int
+        From 1 to 40.
+    seed : int
+        Of the Dirichlet draw and the halving, >= 0.
+    alpha : float
+        The Dirichlet parameter, > 0.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed, or so small an alpha leaves clients without data.
+    """
+    require_int("num_partitions", num_partitions, 1)
+    allowed = "at most 40 (there are 1797 images)"
+    require(num_partitions <= 40, "num_partitions", num_partitions, allowed)
+    ok = isinstance(index, int) and 0 <= index < num_partitions
+    require(ok, "index", index, f"0 to {num_partitions - 1}")
+    require_int("seed", seed, 0)
+    require_positive("alpha", alpha)
+    X, y = _images()
+    rows = _draw(num_partitions, seed, alpha)[index]
+    half = len(rows) // 2
+    train, validation = rows[:half], rows[half:]
+    return Split(X[train], y[train], X[validation], y[validation])
+
+
+@lru_cache(maxsize=1)
+def _images() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    X, y = load_digits(return_X_y=True)
+    return X, y
+
+
+@lru_cache(maxsize=8)
+def _draw(
+    num_partitions: int, seed: int, alpha: float
+) -> tuple[NDArray[np.int64], ...]:
+    """Return the clients' rows, shuffled, each with two classes in its first half."""
+    _, y = _images()
+    rng = np.random.default_rng(seed)
+    for _attempt in range(_MAX_DRAWS):
+        parts: list[list[NDArray[np.int64]]] = [[] for _ in range(num_partitions)]
+        for label in np.unique(y):
+            rows = rng.permutation(np.flatnonzero(y == label))
+            shares = rng.dirichlet(np.full(num_partitions, alpha))
+            cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+            for part, piece in zip(parts, np.split(rows, cuts), strict=True):
+                part.append(piece)
+        clients = tuple(rng.permutation(np.concatenate(part)) for part in parts)
+        if all(
+            len(c) >= _MIN_SIZE and len(set(y[c[: len(c) // 2]])) > 1 for c in clients
+        ):
+            return clients
+    require(False, "alpha", alpha, f"large enough for {_MIN_SIZE} images a client")
+    raise AssertionError  # require has raised

@@ -1,0 +1,1 @@
+"""What an agent believes: random features, weight posteriors, Gaussian process."""

@@ -1,0 +1,99 @@
+"""The two secrets of a release: its Gaussian noise and its Poisson mask.
+
+`OsEntropy` is for real studies. `SeededEntropy` can be predicted by whoever knows the
+seed: it is for experiments, and a study that uses it is not private.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._random import Purpose, generator
+
+FloatArray = NDArray[np.float64]
+
+
+class Entropy(Protocol):
+    """Where noise and mask come from."""
+
+    @property
+    def private(self) -> bool:
+        """Whether nobody can predict what it gives."""
+
+    def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
+        """Return a Poisson sample of the agents: each True with probability q."""
+
+    def add_noise(self, iteration: int, rows: FloatArray, std: FloatArray) -> FloatArray:
+        """Return ``rows`` of shape (P, M) plus noise with deviation std[i] in row i."""
+
+
+class OsEntropy:
+    """Mask from the operating system's entropy, noise from OpenDP.
+
+    Formal guarantees
+    -----------------
+    OpenDP's Gaussian mechanism rounds its input to a grid, adds exactly sampled
+    discrete Gaussian noise and is therefore free of the floating-point leaks of
+    ``numpy``'s sampler (Mironov, 2012; Canonne, Kamath & Steinke, 2020). The mask is
+    Bernoulli(q) to within 2**-64. What is not covered: the time the sampling takes.
+
+    Raises
+    ------
+    ImportError
+        If OpenDP is not installed; the message names the extra.
+    """
+
+    private = True
+
+    def __init__(self) -> None:
+        try:
+            import opendp.prelude as dp
+        except ImportError as error:
+            raise ImportError(
+                "A private release needs floating-point-safe noise from OpenDP: "
+                "pip install 'flwr-fbo[secure]' (or, in an experiment that protects "
+                "nobody, give noise_seed)."
+            ) from error
+        dp.enable_features("contrib")
+        self._dp = dp
+
+    def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
+        """Draw the mask afresh; ``iteration`` plays no part."""
+        if q >= 1.0:
+            return np.ones(num_agents, dtype=np.bool_)
+        words = np.frombuffer(os.urandom(8 * num_agents), dtype=np.uint64)
+        return np.asarray(words < np.uint64(int(q * 2.0**64)))
+
+    def add_noise(self, iteration: int, rows: FloatArray, std: FloatArray) -> FloatArray:
+        """Add fresh noise; ``iteration`` plays no part."""
+        dp = self._dp
+        domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
+        metric = dp.l2_distance(T=float)
+        noised = np.empty_like(rows)
+        for i, row in enumerate(rows):
+            mechanism = dp.m.make_gaussian(domain, metric, scale=float(std[i]))
+            noised[i] = mechanism(row.tolist())
+        return noised
+
+
+class SeededEntropy:
+    """Noise and mask that repeat: for experiments only, *not private*."""
+
+    private = False
+
+    def __init__(self, noise_seed: int) -> None:
+        self._seed = noise_seed
+
+    def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
+        """Draw the mask that belongs to ``iteration``."""
+        rng = generator(self._seed, iteration, Purpose.POISSON_MASK)
+        return np.asarray(rng.random(num_agents) < q)
+
+    def add_noise(self, iteration: int, rows: FloatArray, std: FloatArray) -> FloatArray:
+        """Add the noise that belongs to ``iteration``."""
+        rng = generator(self._seed, iteration, Purpose.RELEASE_NOISE)
+        return np.asarray(rows + std[:, None] * rng.standard_normal(rows.shape))

@@ -1,0 +1,1 @@
+"""Server half of each algorithm: plan, receive, broadcast."""

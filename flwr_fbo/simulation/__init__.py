@@ -1,0 +1,1 @@
+"""Whole federations in one process: with Flower's records, or without Flower."""

@@ -1,0 +1,35 @@
+"""Agents and a server half without Flower: the algorithm and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flwr_fbo.agents.base import Agent, Objective, play_round
+from flwr_fbo.servers.base import Server
+
+
+def run_loop(
+    server: Server,
+    agents: Sequence[Agent],
+    objectives: Sequence[Objective],
+    num_iterations: int,
+) -> None:
+    """Play iterations 0 to ``num_iterations``; the agents keep what happened.
+
+    Parameters
+    ----------
+    server : Server
+    agents : sequence of Agent
+        Agent n holds slot n.
+    objectives : sequence of callable
+        One an agent.
+    num_iterations : int
+        T, the queries of an agent after its initial points.
+    """
+    for iteration in range(num_iterations + 1):
+        vectors, wanted = server.vectors, server.wants_messages(iteration)
+        messages = {
+            agent.slot: play_round(agent, objective, iteration, vectors, wanted)
+            for agent, objective in zip(agents, objectives, strict=True)
+        }
+        server.receive(iteration, messages)

@@ -1,0 +1,358 @@
+"""The search space: a dict of Optuna distributions, to and from the unit cube.
+
+Each parameter is one axis of the cube [0, 1]^D, in the order of the dict. Numbers may
+be on a log scale; integers, stepped floats and categories share the axis among their
+values in equal bins (integers on a log scale in bins of equal ratio). A category keeps
+its place in the list of choices, so list the choices that behave alike side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+    json_to_distribution,
+)
+
+from flwr_fbo._validation import require
+
+Params = dict[str, Any]
+FloatArray = NDArray[np.float64]
+
+# Continuous axes are read on this grid: fine enough for any tuning, coarse enough that
+# rounding errors of exp and log cannot move a value off its grid point.
+_RESOLUTION = 2.0**40
+
+
+class _Axis(Protocol):
+    """One parameter: its values laid out on [0, 1]."""
+
+    num_values: float  # inf where the axis is continuous
+
+    def to_unit(self, value: Any) -> float: ...
+    def from_unit(self, u: float) -> Any: ...
+
+
+@dataclass(frozen=True)
+class _ContinuousAxis:
+    low: float
+    high: float
+    log: bool
+    num_values: float = math.inf
+
+    def to_unit(self, value: Any) -> float:
+        v = float(value)
+        if not self.low <= v <= self.high:
+            raise ValueError(f"a number from {self.low} to {self.high}")
+        if self.log:
+            u = math.log(v / self.low) / math.log(self.high / self.low)
+        else:
+            u = (v - self.low) / (self.high - self.low)
+        return min(1.0, round(u * _RESOLUTION) / _RESOLUTION)
+
+    def from_unit(self, u: float) -> float:
+        u = round(u * _RESOLUTION) / _RESOLUTION
+        if u >= 1.0:
+            return self.high
+        if self.log:
+            v = self.low * math.exp(u * math.log(self.high / self.low))
+        else:
+            v = self.low + u * (self.high - self.low)
+        return min(max(v, self.low), self.high)
+
+
+@dataclass(frozen=True)
+class _SteppedAxis:
+    """Values low, low + step, ...; ints where low and step are."""
+
+    low: float
+    step: float
+    num_values: float
+
+    def to_unit(self, value: Any) -> float:
+        index = round((float(value) - self.low) / self.step)
+        on_step = math.isclose(
+            self.low + index * self.step, float(value), abs_tol=1e-8 * self.step
+        )
+        if not (0 <= index < self.num_values and on_step):
+            last = self.low + (self.num_values - 1) * self.step
+            raise ValueError(f"{self.low} to {last} in steps of {self.step}")
+        return (index + 0.5) / self.num_values
+
+    def from_unit(self, u: float) -> float:
+        return self.low + _bin(u, self.num_values) * self.step
+
+
+@dataclass(frozen=True)
+class _LogIntAxis:
+    low: int
+    high: int
+
+    @property
+    def num_values(self) -> float:
+        return self.high - self.low + 1
+
+    @property
+    def _span(self) -> tuple[float, float]:
+        return math.log(self.low - 0.5), math.log(self.high + 0.5)
+
+    def to_unit(self, value: Any) -> float:
+        if value != int(value) or not self.low <= value <= self.high:
+            raise ValueError(f"an integer from {self.low} to {self.high}")
+        start, end = self._span
+        return (math.log(value) - start) / (end - start)
+
+    def from_unit(self, u: float) -> int:
+        start, end = self._span
+        return min(max(round(math.exp(start + u * (end - start))), self.low), self.high)
+
+
+@dataclass(frozen=True)
+class _CategoricalAxis:
+    choices: tuple[Any, ...]
+
+    @property
+    def num_values(self) -> float:
+        return len(self.choices)
+
+    def to_unit(self, value: Any) -> float:
+        if value not in self.choices:
+            raise ValueError(f"one of {list(self.choices)}")
+        return (self.choices.index(value) + 0.5) / len(self.choices)
+
+    def from_unit(self, u: float) -> Any:
+        return self.choices[_bin(u, len(self.choices))]
+
+
+def _bin(u: float, num_values: float) -> int:
+    return min(int(u * num_values), int(num_values) - 1)
+
+
+def _make_axis(name: str, distribution: BaseDistribution) -> _Axis:
+    field = f"space[{name!r}]"
+    if not isinstance(distribution, BaseDistribution):
+        allowed = "an Optuna Float-, Int- or CategoricalDistribution"
+        require(False, field, distribution, allowed)
+    require(
+        not distribution.single(),
+        field,
+        distribution,
+        "at least two values (write a constant into the objective instead)",
+    )
+    if isinstance(distribution, CategoricalDistribution):
+        choices = tuple(distribution.choices)
+        distinct = all(a != b for i, a in enumerate(choices) for b in choices[:i])
+        require(distinct, field, distribution, "choices that differ from each other")
+        return _CategoricalAxis(choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = distribution.low, distribution.high
+    require(math.isfinite(high - low), field, distribution, "a finite range")
+    if isinstance(distribution, FloatDistribution) and distribution.step is None:
+        return _ContinuousAxis(low, high, distribution.log)
+    num_values = round((high - low) / (distribution.step or 1)) + 1
+    fits = max(num_values, abs(low), abs(high)) < _RESOLUTION
+    require(fits, field, distribution, "values and bounds below 2**40 in number")
+    if distribution.log:
+        return _LogIntAxis(int(low), int(high))
+    return _SteppedAxis(low, distribution.step or 1, num_values)
+
+
+@dataclass(frozen=True, eq=False)
+class SubRegions:
+    """Boxes of equal volume that tile the unit cube (DP-FTS-DE, section 3.3).
+
+    Attributes
+    ----------
+    lower, upper : ndarray of shape (P, D)
+        The corners of each box. A point on a border belongs to the upper box.
+    splits : tuple of D ints
+        Into how many parts each axis is cut; their product is P.
+    """
+
+    lower: FloatArray
+    upper: FloatArray
+    splits: tuple[int, ...]
+
+    @classmethod
+    def from_splits(cls, splits: tuple[int, ...]) -> SubRegions:
+        """Cut axis d into ``splits[d]`` equal parts."""
+        cells = np.array(list(product(*(range(k) for k in splits))), dtype=np.float64)
+        counts = np.array(splits, dtype=np.float64)
+        return cls(cells / counts, (cells + 1) / counts, splits)
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def index(self, x: FloatArray) -> NDArray[np.intp]:
+        """Return the box of each point; ``x`` has shape (n, D), the result (n,)."""
+        cells = [
+            np.searchsorted(np.arange(1, k) / k, x[:, d], side="right")
+            for d, k in enumerate(self.splits)
+        ]
+        return np.ravel_multi_index(tuple(cells), self.splits)
+
+
+class SearchSpace:
+    """Named parameters on the unit cube.
+
+    Parameters
+    ----------
+    distributions : mapping of str to Optuna distribution
+        ``FloatDistribution``, ``IntDistribution`` or ``CategoricalDistribution``; at
+        least one parameter, each with at least two values.
+
+    Raises
+    ------
+    ValueError
+        If the mapping is empty, or a distribution is of another kind, has a single
+        value, repeats a choice, or is too large to count.
+
+    Notes
+    -----
+    Integers, steps and categories survive the way to the cube and back exactly, as
+    does every value that ``from_unit`` returns. A continuous value of another origin
+    comes back to within 2**-41 of its range (log range, where ``log=True``).
+
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> space = SearchSpace({"C": FloatDistribution(1e-3, 1e3, log=True)})
+    >>> space.to_unit({"C": 1.0})
+    array([0.5])
+    """
+
+    def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
+        require(
+            isinstance(distributions, Mapping) and len(distributions) > 0,
+            "space",
+            distributions,
+            "a non-empty dict of name to Optuna distribution",
+        )
+        for name in distributions:
+            named = isinstance(name, str) and name != ""
+            require(named, "space", name, "names are non-empty strings")
+        self._distributions = dict(distributions)
+        self._axes = [_make_axis(name, d) for name, d in self._distributions.items()]
+
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """A copy of the distributions, in the order of the axes."""
+        return dict(self._distributions)
+
+    @property
+    def dim(self) -> int:
+        """D, the number of parameters."""
+        return len(self._axes)
+
+    def to_unit(self, params: Mapping[str, Any]) -> FloatArray:
+        """Return the point of shape (D,) of a setting.
+
+        Raises
+        ------
+        ValueError
+            If a name is missing or unknown, or a value outside its distribution.
+        """
+        if set(params) != set(self._distributions):
+            allowed = f"exactly the names {list(self._distributions)}"
+            require(False, "params", sorted(params), allowed)
+        point = np.empty(self.dim)
+        for d, (name, axis) in enumerate(
+            zip(self._distributions, self._axes, strict=True)
+        ):
+            try:
+                point[d] = axis.to_unit(params[name])
+            except (TypeError, ValueError) as error:
+                require(False, f"params[{name!r}]", params[name], str(error))
+        return point
+
+    def from_unit(self, x: FloatArray) -> Params:
+        """Return the setting at a point of shape (D,) with entries in [0, 1].
+
+        Raises
+        ------
+        ValueError
+            If the point has another shape or leaves the cube.
+        """
+        x = np.asarray(x, dtype=np.float64)
+        inside = x.shape == (self.dim,) and bool(np.all((x >= 0) & (x <= 1)))
+        require(inside, "x", x, f"shape ({self.dim},) with entries in [0, 1]")
+        return {
+            name: axis.from_unit(float(u))
+            for name, axis, u in zip(self._distributions, self._axes, x, strict=True)
+        }
+
+    def snap(self, x: FloatArray) -> FloatArray:
+        """Return the point, of shape (D,), that stands for the setting at ``x``."""
+        return self.to_unit(self.from_unit(x))
+
+    def sub_regions(self, num_sub_regions: int) -> SubRegions:
+        """Tile the cube with boxes of equal volume.
+
+        The prime factors of P go one by one to the axis with the fewest cuts so far,
+        continuous axes first; an axis gets no more parts than it has values.
+
+        Raises
+        ------
+        ValueError
+            If P is below 1 or does not fit the space.
+        """
+        splits = [1] * self.dim
+        continuous = [d for d, a in enumerate(self._axes) if math.isinf(a.num_values)]
+        for factor in _prime_factors(num_sub_regions):
+            axes = [
+                d
+                for d in (continuous or range(self.dim))
+                if splits[d] * factor <= self._axes[d].num_values
+            ]
+            require(
+                bool(axes),
+                "num_sub_regions",
+                num_sub_regions,
+                f"boxes of equal volume with at least one value each in {self!r}",
+            )
+            splits[min(axes, key=lambda d: splits[d])] *= factor
+        return SubRegions.from_splits(tuple(splits))
+
+    def to_json(self) -> str:
+        """Return the space as JSON, for the wire."""
+        pairs = [[n, distribution_to_json(d)] for n, d in self._distributions.items()]
+        return json.dumps(pairs)
+
+    @classmethod
+    def from_json(cls, text: str) -> SearchSpace:
+        """Return the space that ``to_json`` wrote."""
+        return cls({name: json_to_distribution(d) for name, d in json.loads(text)})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SearchSpace) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __repr__(self) -> str:
+        return f"SearchSpace({self._distributions})"
+
+
+def _prime_factors(number: int) -> list[int]:
+    """Return the prime factors of ``number``, largest first."""
+    is_int = isinstance(number, int) and not isinstance(number, bool)
+    require(is_int and number >= 1, "num_sub_regions", number, "an integer >= 1")
+    factors, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor = divisor + 1 if divisor * divisor <= number else max(number, 2)
+    return factors[::-1]

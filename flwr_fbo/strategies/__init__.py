@@ -1,0 +1,1 @@
+"""Flower strategies: records <-> arrays around one server half."""

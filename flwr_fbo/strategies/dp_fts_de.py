@@ -1,0 +1,210 @@
+"""DP-FTS-DE as a Flower strategy; FTS-DE and DP-FTS are settings of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from optuna.distributions import BaseDistribution
+
+from flwr_fbo._compat import ClientApi
+from flwr_fbo._validation import require, require_seed
+from flwr_fbo.agents.base import Direction
+from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.thompson import ThompsonSettings
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
+from flwr_fbo.space import SearchSpace
+from flwr_fbo.strategies.tuning import TuningStrategy
+
+_log = logging.getLogger("flwr.fbo")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings that go together.
+
+    Attributes
+    ----------
+    agent : ThompsonSettings
+    clip_norm : float
+        S.
+    weights : WeightSchedule
+    """
+
+    agent: ThompsonSettings = field(default_factory=ThompsonSettings)
+    clip_norm: float = 22.0
+    weights: WeightSchedule = field(default_factory=WeightSchedule)
+
+
+PRESETS = {
+    "paper": Preset(),
+    "paper-synthetic": Preset(
+        ThompsonSettings(num_features=50, follow="inverse-sqrt"),
+        clip_norm=11.0,
+        weights=WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
+    ),
+}
+
+
+class DPFTSDE(TuningStrategy):
+    """Differentially private federated Thompson sampling, distributed exploration.
+
+    Parameters
+    ----------
+    space : mapping of str to Optuna distribution
+        The search space of all agents.
+    direction : {"maximize", "minimize"}
+    num_agents : int
+        N, the slots of the study, whoever answers.
+    preset : {"paper", "paper-synthetic"}
+        The published setting for real data, or for synthetic functions.
+    agent : ThompsonSettings, optional
+        Replaces the preset's; ``num_sub_regions=1`` gives DP-FTS.
+    clip_norm : float, optional
+        S, replaces the preset's.
+    noise_multiplier : float
+        z >= 0. FTS-DE is ``noise_multiplier=0, sampling_probability=1,
+        clip_norm=math.inf``.
+    sampling_probability : float
+        q in (0, 1].
+    calibration : {"joint", "published", "published-per-region"}
+        See `ReleaseSettings`; ``"joint"`` is the least noise for the same guarantee.
+    delta : float, optional
+        In (0, 1): where epsilon is reported. The published 1 / N^1.1 unless given,
+        which is too large for a small federation: 0.17 for five agents.
+    noise_only : bool
+        The control: every contribution is replaced by zero.
+    study_seed : int, optional
+        Makes the agents' draws repeat.
+    feature_seed : int, optional
+        Public seed of the shared features; drawn from the operating system unless
+        given.
+    noise_seed : int, optional
+        *Experiments only*: makes noise and mask repeat, which protects nobody.
+    min_agents, patience, client_api, metrics
+        See `TuningStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    ImportError
+        If real noise is wanted and OpenDP is missing; the message names the extra.
+
+    Notes
+    -----
+    *Formal guarantees*: those of `Release`, composed over the rounds:
+    ``privacy_spent`` is what a neighbouring study (one agent's messages zeroed) could
+    be told apart by, from everything that all agents together receive. Reported
+    metrics are not covered.
+
+    Examples
+    --------
+    >>> strategy = DPFTSDE(
+    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     direction="maximize",
+    ...     num_agents=20,
+    ... )
+    >>> strategy.start(grid, num_rounds=41)  # doctest: +SKIP
+    >>> strategy.privacy_spent.epsilon  # doctest: +SKIP
+    """
+
+    server: DistributedExplorationServer
+
+    def __init__(
+        self,
+        space: Mapping[str, BaseDistribution],
+        direction: Direction,
+        num_agents: int,
+        *,
+        preset: str = "paper",
+        agent: ThompsonSettings | None = None,
+        clip_norm: float | None = None,
+        noise_multiplier: float = 1.0,
+        sampling_probability: float = 0.35,
+        calibration: Calibration = "joint",
+        delta: float | None = None,
+        noise_only: bool = False,
+        study_seed: int | None = None,
+        feature_seed: int | None = None,
+        noise_seed: int | None = None,
+        min_agents: int | None = None,
+        patience: float = 300.0,
+        client_api: ClientApi = "both",
+        metrics: Collection[str] = (),
+    ) -> None:
+        require(preset in PRESETS, "preset", preset, f"one of {sorted(PRESETS)}")
+        base = PRESETS[preset]
+        agent = base.agent if agent is None else agent
+        seeds = {"study_seed": study_seed, "feature_seed": feature_seed}
+        study = Study(
+            SearchSpace(space),
+            direction,
+            agent,
+            **{name: seed for name, seed in seeds.items() if seed is not None},
+        )
+        settings = ReleaseSettings(
+            num_agents=num_agents,
+            num_sub_regions=agent.num_sub_regions,
+            clip_norm=base.clip_norm if clip_norm is None else clip_norm,
+            noise_multiplier=noise_multiplier,
+            sampling_probability=sampling_probability,
+            calibration=calibration,
+            noise_only=noise_only,
+            weights=base.weights,
+        )
+        server = DistributedExplorationServer(
+            Release(settings, _entropy(settings, noise_seed)),
+            agent.num_features,
+            published_delta(num_agents) if delta is None else delta,
+        )
+        super().__init__(
+            server,
+            study,
+            min_agents=min_agents,
+            patience=patience,
+            client_api=client_api,
+            metrics=metrics,
+        )
+
+    def _begin(self, horizon: int) -> None:
+        if self.server.num_releases > 0:
+            raise ValueError("This DPFTSDE has run already: make a new one.")
+        self.server.horizon = horizon
+
+    def _end(self) -> None:
+        spent = self.privacy_spent
+        _log.info(
+            "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
+            spent.epsilon,
+            spent.delta,
+            spent.accounting_method,
+            spent.num_releases,
+            "" if self.server.release.private else "; NOT PRIVATE, see the summary",
+        )
+
+    @property
+    def privacy_spent(self) -> PrivacySpent:
+        """Epsilon at delta of all releases so far, in Flower's type.
+
+        With a ``noise_seed`` it is what the study would have spent with real noise.
+        """
+        return self.server.privacy_spent
+
+
+def published_delta(num_agents: int) -> float:
+    """Return 1 / N^1.1, at most 1/2 (DP-FTS-DE, section 5)."""
+    return min(0.5, num_agents**-1.1)
+
+
+def _entropy(settings: ReleaseSettings, noise_seed: int | None) -> Entropy | None:
+    require_seed("noise_seed", noise_seed)
+    if noise_seed is not None:
+        return SeededEntropy(noise_seed)
+    needs_none = settings.noise_multiplier == 0 and settings.sampling_probability == 1
+    return None if needs_none else OsEntropy()

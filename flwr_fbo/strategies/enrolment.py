@@ -1,0 +1,152 @@
+"""Which node holds which of the study's N slots.
+
+An agent is known by its slot, not by its node id, which changes when a SuperNode
+restarts. A client that knows its slot says so; others are issued a free one. Who
+enrols is public; the content of later messages cannot change a slot.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+from flwr.serverapp import Grid
+
+from flwr_fbo._compat import ClientApi, instruction_content, reply_metrics
+from flwr_fbo.agents.study import Instruction, Phase
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class TooFewAgents(RuntimeError):  # noqa: N818  (named for what is wrong)
+    """Fewer agents could be enrolled than the study needs."""
+
+
+class Enrolment:
+    """Keeps the slots.
+
+    Parameters
+    ----------
+    num_agents : int
+        N, the number of slots.
+    min_agents : int
+        How many must be enrolled before a round starts, from 1 to N.
+    patience : float
+        Seconds to wait for so many nodes.
+    client_api : {"both", "message", "numpy"}
+    """
+
+    def __init__(
+        self, num_agents: int, min_agents: int, patience: float, client_api: ClientApi
+    ) -> None:
+        self._num_agents = num_agents
+        self._min_agents = min_agents
+        self._patience = patience
+        self._client_api = client_api
+        self.slots: dict[int, int] = {}  # node id -> slot
+
+    def update(self, grid: Grid, timeout: float) -> dict[int, int]:
+        """Enrol new nodes; return node id -> slot of those connected now, by slot.
+
+        Raises
+        ------
+        TooFewAgents
+            If fewer than ``min_agents`` nodes are connected in time, or enrol.
+        """
+        nodes = self._wait_for_nodes(grid)
+        trouble = self._enrol(grid, [n for n in nodes if n not in self.slots], timeout)
+        present = {node: self.slots[node] for node in nodes if node in self.slots}
+        if len(present) < self._min_agents:
+            reasons = "; ".join(sorted(set(trouble))) or "no node is free"
+            raise TooFewAgents(
+                f"min_agents={self._min_agents} agents must be enrolled, only "
+                f"{len(present)} of {len(nodes)} connected nodes are ({reasons})."
+            )
+        return dict(sorted(present.items(), key=lambda item: item[1]))
+
+    def _wait_for_nodes(self, grid: Grid) -> list[int]:
+        deadline = time.monotonic() + self._patience
+        while len(nodes := sorted(grid.get_node_ids())) < self._min_agents:
+            if time.monotonic() >= deadline:
+                raise TooFewAgents(
+                    f"min_agents={self._min_agents} agents are needed, but only "
+                    f"{len(nodes)} nodes are connected after waiting "
+                    f"{self._patience:g} s (patience)."
+                )
+            _log.info(
+                "Waiting for nodes: %d of %d connected.", len(nodes), self._min_agents
+            )
+            time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+        return nodes
+
+    def _enrol(self, grid: Grid, nodes: list[int], timeout: float) -> list[str]:
+        """Ask new nodes for their slots, bind them; return what went wrong."""
+        if not nodes:
+            return []
+        config = ConfigRecord(Instruction(Phase.ENROL).to_config())
+        content = instruction_content(ArrayRecord(), config, self._client_api)
+        messages = [Message(content, node, MessageType.TRAIN) for node in nodes]
+        replies = list(grid.send_and_receive(messages, timeout=timeout))
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+        claims, trouble = _read_claims(asked, replies)
+        trouble += self._bind(claims, set(grid.get_node_ids()))
+        for line in trouble:
+            _log.warning("Not enrolled: %s", line)
+        return trouble
+
+    def _bind(self, claims: Mapping[int, int], connected: set[int]) -> list[str]:
+        """Give every node its slot, known ones first; return who got none."""
+        trouble = []
+        for node in sorted(claims, key=lambda n: (claims[n] < 0, n)):
+            holders = {slot: holder for holder, slot in self.slots.items()}
+            slot = claims[node]
+            if slot < 0:
+                free = sorted(set(range(self._num_agents)) - set(holders))
+                if not free:
+                    trouble.append(f"all {self._num_agents} slots are taken")
+                    continue
+                slot = free[0]
+            elif slot >= self._num_agents:
+                trouble.append(
+                    f"agent-id={slot} is not allowed: 0 to {self._num_agents - 1} "
+                    f"(num_agents={self._num_agents})"
+                )
+                continue
+            elif slot in holders:
+                if holders[slot] in connected:
+                    trouble.append(f"agent-id={slot} is claimed by two nodes")
+                    continue
+                del self.slots[holders[slot]]  # came back under another node id
+            self.slots[node] = slot
+        return trouble
+
+
+def _read_claims(
+    asked: Mapping[str, int], replies: Iterable[Message]
+) -> tuple[dict[int, int], list[str]]:
+    """Return node -> claimed slot (-1: none) and what went wrong."""
+    claims: dict[int, int] = {}
+    trouble = []
+    for reply in replies:
+        node = asked.get(reply.metadata.reply_to_message_id)
+        if node is None:
+            continue
+        if reply.has_error():
+            trouble.append(f"client failed: {first_line(reply.error.reason)}")
+            continue
+        claim: Any = reply_metrics(reply.content).get("agent-id")
+        if isinstance(claim, int) and not isinstance(claim, bool):
+            claims[node] = claim
+        else:
+            trouble.append("client is not a flwr_fbo client (it sent no agent-id)")
+    missing = len(asked) - len(claims) - len(trouble)
+    return claims, trouble + ["client did not answer"] * missing
+
+
+def first_line(reason: str | None) -> str:
+    """Return what an error's traceback says in one line."""
+    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"

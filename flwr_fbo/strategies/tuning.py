@@ -1,0 +1,266 @@
+"""The Flower side of every federated tuning method.
+
+Round r of Flower is iteration t = r - 1 of the papers: round 1 evaluates the initial
+points, every later round one point an agent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError
+from flwr.serverapp.strategy import Result, Strategy
+
+from flwr_fbo._compat import (
+    ClientApi,
+    check_client_api,
+    instruction_content,
+    reply_arrays,
+    reply_metrics,
+    to_array_record,
+)
+from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.agents.study import Instruction, Phase, Study
+from flwr_fbo.servers.base import Server
+from flwr_fbo.strategies.enrolment import Enrolment, first_line
+
+_log = logging.getLogger("flwr.fbo")
+
+METRICS = ("best-value",)
+
+
+class TuningStrategy(Strategy):
+    """Runs one server half over Flower's Message API.
+
+    Parameters
+    ----------
+    server : Server
+    study : Study
+    min_agents : int, optional
+        Agents that must be enrolled before a round starts, from 1 to N; all N unless
+        given.
+    patience : float
+        Seconds to wait for so many nodes, >= 0.
+    client_api : {"both", "message", "numpy"}
+        Whom the messages are written for. ``"both"`` is read by `NumPyClient` and
+        Message-API clients alike, but Flower's own client mods refuse it: name the
+        one you use if you use mods.
+    metrics : collection of str
+        Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
+        They are *not* covered by any privacy guarantee.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        study: Study,
+        *,
+        min_agents: int | None = None,
+        patience: float = 300.0,
+        client_api: ClientApi = "both",
+        metrics: Collection[str] = (),
+    ) -> None:
+        num_agents = server.num_agents
+        if min_agents is None:
+            min_agents = num_agents
+        require_int("min_agents", min_agents, 1)
+        allowed = f"at most num_agents={num_agents}"
+        require(min_agents <= num_agents, "min_agents", min_agents, allowed)
+        ok = is_number(patience) and patience >= 0
+        require(ok, "patience", patience, "a number of seconds >= 0")
+        check_client_api(client_api)
+        ok = not isinstance(metrics, str) and set(metrics) <= set(METRICS)
+        require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
+        self.server = server
+        self.study = study
+        self._client_api: ClientApi = client_api
+        self._metrics = tuple(metrics)
+        self._enrolment = Enrolment(num_agents, min_agents, patience, client_api)
+        self._timeout = 3600.0
+        self._asked: list[Message] = []
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 41,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the study: initial points in round 1, then a query an agent and round.
+
+        Parameters
+        ----------
+        grid : Grid
+        initial_arrays : ArrayRecord, optional
+            Not needed, and refused unless empty: the first vectors are released by the
+            server itself.
+        num_rounds : int
+            Rounds of Flower, >= 2: iterations 0 to ``num_rounds - 1``.
+        timeout : float
+            Seconds to wait for the replies of a round.
+        train_config : ConfigRecord, optional
+            Sent to the clients besides what the strategy sends.
+        evaluate_config : ConfigRecord, optional
+            Not used: there is no model for clients to evaluate.
+        evaluate_fn : callable, optional
+            Called by Flower with the released vectors after each round.
+
+        Raises
+        ------
+        ValueError
+            If an argument is not allowed; before any client is asked.
+        TooFewAgents
+            If too few agents enrol.
+        AggregationError
+            If nobody answers in a round, or every reply is an error.
+        """
+        require_int("num_rounds", num_rounds, 2)
+        allowed = "empty (the server releases the first vectors itself)"
+        require(not initial_arrays, "initial_arrays", initial_arrays, allowed)
+        self._timeout = timeout
+        self._begin(num_rounds - 1)
+        result = super().start(
+            grid,
+            ArrayRecord(),
+            num_rounds=num_rounds,
+            timeout=timeout,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=evaluate_fn,
+        )
+        self._end()
+        return result
+
+    def _begin(self, horizon: int) -> None:
+        """Take note of T, the last iteration, before the first round."""
+
+    def _end(self) -> None:
+        """Say what the study cost, after the last round."""
+
+    def summary(self) -> None:
+        """Log the settings, and what is not private about them."""
+        lines = self.server.summary()
+        if self._metrics:
+            named = ", ".join(self._metrics)
+            lines.append(f"metrics reported without any privacy guarantee: {named}")
+        for line in lines:
+            _log.info("\t├──> %s", line)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Enrol nodes that are new, and ask every agent for its next trial.
+
+        ``arrays`` is what `aggregate_train` returned, which the server half holds too.
+        """
+        slots = self._enrolment.update(grid, self._timeout)
+        iteration = server_round - 1
+        vectors = self.server.vectors
+        record = to_array_record([] if vectors is None else [vectors])
+        self._asked = []
+        for node, slot in slots.items():
+            instruction = Instruction(
+                phase=Phase.ROUND,
+                study=self.study,
+                slot=slot,
+                iteration=iteration,
+                send_message=self.server.wants_messages(iteration),
+                report_best_value="best-value" in self._metrics,
+            )
+            entries = {**config, "server-round": server_round}
+            full = ConfigRecord({**entries, **instruction.to_config()})
+            content = instruction_content(record, full, self._client_api)
+            message = Message(
+                content, node, MessageType.TRAIN, group_id=str(server_round)
+            )
+            self._asked.append(message)
+        return self._asked
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Hand the agents' messages to the server half; return its vectors.
+
+        Missing, failed and unreadable replies count as zero contributions.
+        """
+        answers = self._answers(server_round, replies)
+        messages = {slot: _message(reply) for slot, reply in answers.items()}
+        self.server.receive(server_round - 1, messages)
+        vectors = self.server.vectors
+        record = None if vectors is None else to_array_record([vectors])
+        return record, self._reported(answers)
+
+    def _answers(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> dict[int, Message]:
+        """Return the first good reply of each slot, in slot order; log the others."""
+        waiting = {m.metadata.message_id: m.metadata.dst_node_id for m in self._asked}
+        asked = len(waiting)
+        answers: dict[int, Message] = {}
+        failures = []
+        for reply in replies:
+            # An error's source node id may be wrong; what it replies to is not.
+            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                _log.warning("Ignored a reply that nobody asked for, or a second one.")
+                continue
+            slot = self._enrolment.slots[node]
+            if reply.has_error():
+                failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
+            else:
+                answers[slot] = reply
+        _log.info(
+            "aggregate_train: %d results, %d failures, %d missing",
+            len(answers),
+            len(failures),
+            asked - len(answers) - len(failures),
+        )
+        for failure in sorted(failures):
+            _log.warning("\t> %s", failure)
+        if not answers:
+            first = f" First failure: {min(failures)}." if failures else ""
+            raise AggregationError(
+                f"Round {server_round}: none of {asked} agents gave a result "
+                f"({len(failures)} failures, {asked - len(failures)} missing).{first}"
+            )
+        return dict(sorted(answers.items()))
+
+    def _reported(self, answers: dict[int, Message]) -> MetricRecord | None:
+        """Return the mean of the metrics that were asked for."""
+        means = {}
+        for name in self._metrics:
+            values = [reply_metrics(a.content).get(name) for a in answers.values()]
+            numbers = [float(v) for v in values if is_number(v)]
+            if numbers:
+                means[f"mean-{name}"] = float(np.mean(numbers))
+        return MetricRecord(means) if means else None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return no messages: there is no model to evaluate."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return nothing."""
+        return None
+
+
+def _message(reply: Message) -> np.ndarray[Any, Any] | None:
+    """Return the one array of a reply, or None if there is not exactly one."""
+    try:
+        arrays = reply_arrays(reply.content)
+    except Exception as error:  # bytes of a stranger can fail in any way
+        _log.warning("Unreadable message counts as zero: %s", error)
+        return None
+    return arrays[0] if len(arrays) == 1 else None

@@ -1,0 +1,1 @@
+"""Experiments: which methods on which task, run, summed up and drawn."""

@@ -1,0 +1,139 @@
+"""What the runs say: paired differences, their standard errors, a plain verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student_t
+
+from flwr_fbo.study.runner import Run
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over runs.
+
+    Attributes
+    ----------
+    mean : float
+    standard_error : float
+        Of the mean, over runs; NaN from a single run.
+    num_runs : int
+    """
+
+    mean: float
+    standard_error: float
+    num_runs: int
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Estimate:
+        """Return the estimate from one value a run."""
+        num = len(values)
+        error = float(np.std(values, ddof=1) / math.sqrt(num)) if num > 1 else math.nan
+        return cls(float(np.mean(values)), error, num)
+
+    @property
+    def sign(self) -> Literal["positive", "negative", "unclear"]:
+        """The sign that the 95% t interval shows, if it shows one."""
+        if self.num_runs < 2:
+            return "unclear"
+        reach = float(student_t.ppf(0.975, self.num_runs - 1)) * self.standard_error
+        if abs(self.mean) <= reach:
+            return "unclear"
+        return "positive" if self.mean > 0 else "negative"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method, beside the two it is compared to on the same seeds.
+
+    Attributes
+    ----------
+    method : str
+    final : Estimate
+        Best value after the last iteration, mean over agents.
+    over_ts, over_noise_only : Estimate or None
+        Paired differences of the mean best value over iterations 1..T, positive where
+        this method is better; None for the method itself.
+    epsilon : float
+    """
+
+    method: str
+    final: Estimate
+    over_ts: Estimate | None
+    over_noise_only: Estimate | None
+    epsilon: float
+
+
+def summarize(
+    runs: Sequence[Run], methods: Sequence[str], maximize: bool
+) -> dict[str, Row]:
+    """Return a row a method, by name; every method needs the same seeds."""
+    sign = 1.0 if maximize else -1.0
+    curves = {name: curves_of(runs, name) for name in methods}
+
+    def over(name: str, control: str) -> Estimate | None:
+        if name == control:
+            return None
+        gap = sign * (curves[name] - curves[control])
+        return Estimate.of(gap[:, 1:].mean(axis=1))
+
+    return {
+        name: Row(
+            name,
+            Estimate.of(curves[name][:, -1]),
+            over(name, "ts"),
+            over(name, "noise-only"),
+            max(run.epsilon for run in runs if run.method == name),
+        )
+        for name in methods
+    }
+
+
+def curves_of(runs: Sequence[Run], method: str) -> FloatArray:
+    """Return the method's curves, a row a seed, in the order of the seeds."""
+    chosen = sorted((r for r in runs if r.method == method), key=lambda r: r.seed)
+    return np.array([run.curve for run in chosen])
+
+
+def verdict(rows: dict[str, Row]) -> list[str]:
+    """Say whether federation helped, with and without privacy."""
+    open_gain = rows["fts-de"].over_ts
+    private_gain = rows["dp-fts-de"].over_ts
+    signal = rows["dp-fts-de"].over_noise_only
+    assert open_gain is not None
+    assert private_gain is not None
+    assert signal is not None
+    if open_gain.num_runs < 2:
+        return ["One seed shows no standard error, and so allows no verdict."]
+    lines = [
+        f"Federation without privacy (FTS-DE) {_helped(open_gain)}",
+        f"Federation with privacy (DP-FTS-DE) {_helped(private_gain)}",
+    ]
+    if signal.sign == "positive":
+        lines.append(
+            "DP-FTS-DE beats its noise-only control: the agents' messages carried "
+            "something through the noise."
+        )
+    else:
+        lines.append(
+            "DP-FTS-DE does no better than noise-only, its control with every message "
+            "zeroed: what it shows is not a gain of the federation."
+        )
+    return lines
+
+
+def _helped(gain: Estimate) -> str:
+    text = {
+        "positive": "helped",
+        "negative": "hurt",
+        "unclear": "made no difference that these runs can show",
+    }[gain.sign]
+    return f"{text}: {gain.mean:+.4f} ± {gain.standard_error:.4f} over TS."

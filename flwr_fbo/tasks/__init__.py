@@ -1,0 +1,1 @@
+"""Objectives to tune and environments to play in."""

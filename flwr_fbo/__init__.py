@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flwr_fbo.clients.thompson import ThompsonClient as ThompsonClient
     from flwr_fbo.simulation.grid import InProcessGrid as InProcessGrid
     from flwr_fbo.space import SearchSpace as SearchSpace
-    from flwr_fbo.strategies.dp_fts_de import DPFTSDE as DPFTSDE  # noqa: N811
+    from flwr_fbo.strategies.dp_fts_de import DPFTSDE as DPFTSDE
 
 __version__ = "0.1.0"
 

@@ -75,9 +75,10 @@ class _ContinuousAxis:
 
 @dataclass(frozen=True)
 class _SteppedAxis:
-    """Values low, low + step, ...; ints where low and step are."""
+    """Values low, low + step, ..., high; ints where these are."""
 
     low: float
+    high: float
     step: float
     num_values: float
 
@@ -87,12 +88,12 @@ class _SteppedAxis:
             self.low + index * self.step, float(value), abs_tol=1e-8 * self.step
         )
         if not (0 <= index < self.num_values and on_step):
-            last = self.low + (self.num_values - 1) * self.step
-            raise ValueError(f"{self.low} to {last} in steps of {self.step}")
+            raise ValueError(f"{self.low} to {self.high} in steps of {self.step}")
         return (index + 0.5) / self.num_values
 
     def from_unit(self, u: float) -> float:
-        return self.low + _bin(u, self.num_values) * self.step
+        # 3 * 0.1 exceeds 0.3: the last value is `high` itself.
+        return min(self.low + _bin(u, self.num_values) * self.step, self.high)
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _make_axis(name: str, distribution: BaseDistribution) -> _Axis:
     require(fits, field, distribution, "values and bounds below 2**40 in number")
     if distribution.log:
         return _LogIntAxis(int(low), int(high))
-    return _SteppedAxis(low, distribution.step or 1, num_values)
+    return _SteppedAxis(low, high, distribution.step or 1, num_values)
 
 
 @dataclass(frozen=True, eq=False)

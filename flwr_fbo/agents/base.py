@@ -66,8 +66,9 @@ class Agent(ABC):
         self._num_initial = num_initial
         self._entropy = entropy
 
+    @abstractmethod
     def receive(self, vectors: FloatArray) -> None:
-        """Take what the server released, shape (P, M); by default it is not used."""
+        """Take what the server released, shape (P, M)."""
 
     def ask(self, iteration: int) -> FloatArray:
         """Return the points still to be evaluated in ``iteration``, shape (k, D).

@@ -35,6 +35,9 @@ class RandomSearchSettings:
 class RandomSearchAgent(Agent):
     """Draws each point uniformly; sends nothing."""
 
+    def receive(self, vectors: FloatArray) -> None:
+        """Ignore what others know."""
+
     def message(self, iteration: int) -> FloatArray:
         """Return an empty vector: there is nothing to share."""
         return np.empty(0)

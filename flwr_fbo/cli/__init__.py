@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from flwr_fbo.cli.run import run
+from flwr_fbo.cli import run
 
 app = typer.Typer(
-    help="Federated black-box optimisation under differential privacy, for Flower.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(run)
+app.command("run")(run.run)
 
 
 @app.callback()

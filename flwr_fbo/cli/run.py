@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.progress import TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from flwr_fbo.study.experiment import EXPERIMENTS, Experiment
@@ -26,9 +33,8 @@ def run(
     iterations: Annotated[
         int | None, typer.Option(min=1, help="Queries an agent, if not as built in.")
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Worker processes.")
-    ] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = os.cpu_count()
+    or 1,
     output: Annotated[
         Path, typer.Option(help="Folder for figure and results.", file_okay=False)
     ] = Path("results"),
@@ -97,8 +103,12 @@ def _report(
     console.print(_table(experiment, rows))
     privacy = experiment.privacy
     console.print(
-        f"epsilon: spent at delta = {privacy.delta:g} (Renyi accountant), had the noise "
-        "been real. The noise of this experiment is seeded: NOT PRIVATE."
+        "± one standard error over seeds. * paired by seed, mean over iterations "
+        f"1 to {experiment.num_iterations}; positive is better."
+    )
+    console.print(
+        f"epsilon: spent at delta = {privacy.delta:g} (Renyi accountant), had the "
+        "noise been real. The noise of this experiment is seeded: NOT PRIVATE."
     )
     failed = sum(run.failed_trials for run in runs)
     if failed:
@@ -112,15 +122,11 @@ def _report(
 
 def _table(experiment: Experiment, rows: dict[str, Row]) -> Table:
     last = experiment.num_iterations
-    table = Table(
-        title=f"Best {experiment.task.unit} so far (mean over agents ± standard error "
-        "over seeds)"
-    )
-    table.add_column("method")
-    table.add_column(f"at iteration {last}", justify="right")
-    table.add_column(f"minus TS,\niterations 1-{last}", justify="right")
-    table.add_column(f"minus noise-only,\niterations 1-{last}", justify="right")
-    table.add_column("epsilon", justify="right")
+    title = f"Best {experiment.task.unit} so far, mean over agents"
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    for heading in (f"iteration {last}", "minus TS*", "minus noise-only*", "epsilon"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for method in experiment.methods:
         row = rows[method.name]
         table.add_row(
@@ -128,7 +134,7 @@ def _table(experiment: Experiment, rows: dict[str, Row]) -> Table:
             _number(row.final, ""),
             _number(row.over_ts, "+"),
             _number(row.over_noise_only, "+"),
-            "no privacy" if math.isinf(row.epsilon) else f"{row.epsilon:.2f}",
+            "no privacy" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}",
         )
     return table
 

@@ -27,7 +27,9 @@ class Entropy(Protocol):
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
         """Return a Poisson sample of the agents: each True with probability q."""
 
-    def add_noise(self, iteration: int, rows: FloatArray, std: FloatArray) -> FloatArray:
+    def add_noise(
+        self, iteration: int, rows: FloatArray, std: FloatArray
+    ) -> FloatArray:
         """Return ``rows`` of shape (P, M) plus noise with deviation std[i] in row i."""
 
 
@@ -68,7 +70,9 @@ class OsEntropy:
         words = np.frombuffer(os.urandom(8 * num_agents), dtype=np.uint64)
         return np.asarray(words < np.uint64(int(q * 2.0**64)))
 
-    def add_noise(self, iteration: int, rows: FloatArray, std: FloatArray) -> FloatArray:
+    def add_noise(
+        self, iteration: int, rows: FloatArray, std: FloatArray
+    ) -> FloatArray:
         """Add fresh noise; ``iteration`` plays no part."""
         dp = self._dp
         domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
@@ -93,7 +97,9 @@ class SeededEntropy:
         rng = generator(self._seed, iteration, Purpose.POISSON_MASK)
         return np.asarray(rng.random(num_agents) < q)
 
-    def add_noise(self, iteration: int, rows: FloatArray, std: FloatArray) -> FloatArray:
+    def add_noise(
+        self, iteration: int, rows: FloatArray, std: FloatArray
+    ) -> FloatArray:
         """Add the noise that belongs to ``iteration``."""
         rng = generator(self._seed, iteration, Purpose.RELEASE_NOISE)
         return np.asarray(rows + std[:, None] * rng.standard_normal(rows.shape))

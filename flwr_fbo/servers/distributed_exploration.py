@@ -108,9 +108,10 @@ class DistributedExplorationServer:
         lines = [
             f"{s.num_agents} agents, {s.num_sub_regions} sub-regions, "
             f"{self._num_features} features",
-            f"sampling probability {s.sampling_probability:g}, clip norm "
-            f"{s.clip_norm:g}, noise multiplier {s.noise_multiplier:g} ({s.calibration} "
-            f"calibration), delta {self._delta:.3g}",
+            f"sampling probability {s.sampling_probability:g}, "
+            f"clip norm {s.clip_norm:g}, "
+            f"noise multiplier {s.noise_multiplier:g} ({s.calibration} calibration), "
+            f"delta {self._delta:.3g}",
         ]
         if s.noise_only:
             lines.append("control: every contribution is replaced by zero")

@@ -104,8 +104,9 @@ def run_all(
         for seed in seeds
         for method in experiment.methods
     ]
-    with results.open("w", encoding="utf-8") as file, parallel_config(
-        backend="loky", inner_max_num_threads=1
+    with (
+        results.open("w", encoding="utf-8") as file,
+        parallel_config(backend="loky", inner_max_num_threads=1),
     ):
         workers = Parallel(n_jobs=jobs, return_as="generator_unordered")
         for run in workers(tasks):

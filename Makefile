@@ -1,0 +1,40 @@
+# The two commands of the README: `make demo` and `make test`. Both make .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+# What runs pytest (`.ci/run` puts it into a network namespace), and with what.
+LAUNCHER ?=
+PYTEST_ARGS ?= -m "not slow"
+
+.PHONY: demo test lint clean
+
+demo: .venv/core
+	$(BIN)/flwr-fbo run digits
+
+test: .venv/test
+	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) \
+		--cov --cov-report=term --cov-fail-under=90
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/core: .venv/bin/pip pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/test: .venv/core
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+.venv/dev: .venv/test
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv results

@@ -1,0 +1,1 @@
+"""Tune an SVM on digits split over clients."""

@@ -1,0 +1,84 @@
+"""A small federation for tests: quadratic objectives, all seeds fixed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+
+from flwr_fbo import DPFTSDE, InProcessGrid, ThompsonClient, ThompsonSettings
+from flwr_fbo.agents.base import Agent
+
+NUM_AGENTS, NUM_ITERATIONS = 4, 5
+SPACE: dict[str, BaseDistribution] = {
+    "x": FloatDistribution(-1.0, 1.0),
+    "C": FloatDistribution(1e-3, 1e3, log=True),
+    "depth": IntDistribution(1, 9),
+}
+AGENT = ThompsonSettings(num_initial=4, num_features=30, num_candidates=100)
+Objective = Callable[[dict[str, Any]], float]
+
+
+def objective_of(client: int) -> Objective:
+    """Return a quadratic whose optimum depends on the client."""
+
+    def objective(params: dict[str, Any]) -> float:
+        log_c, depth = np.log10(params["C"]), params["depth"]
+        return float(
+            -((params["x"] - 0.1 * client) ** 2) - 0.1 * log_c**2 - 0.01 * depth
+        )
+
+    return objective
+
+
+def make_objective(context: Context) -> Objective:
+    """Return the objective of the client with this partition."""
+    return objective_of(int(context.node_config["partition-id"]))
+
+
+def numpy_app(make: Callable[[Context], Objective] = make_objective) -> ClientApp:
+    """Return a ClientApp around `ThompsonClient`."""
+
+    def client_fn(context: Context) -> Any:
+        return ThompsonClient(make(context), context).to_client()
+
+    return ClientApp(client_fn=client_fn)
+
+
+def strategy(**options: Any) -> DPFTSDE:
+    """Return a seeded strategy; ``options`` replace its defaults."""
+    defaults: dict[str, Any] = {
+        "space": SPACE,
+        "direction": "maximize",
+        "num_agents": NUM_AGENTS,
+        "agent": AGENT,
+        "delta": 1e-3,
+        "study_seed": 11,
+        "feature_seed": 12,
+        "noise_seed": 13,
+        "patience": 0.0,
+    }
+    return DPFTSDE(**{**defaults, **options})
+
+
+def run(
+    app: ClientApp, num_rounds: int = NUM_ITERATIONS + 1, **options: Any
+) -> tuple[DPFTSDE, list[Agent]]:
+    """Run a study in an in-process grid; return strategy and agents."""
+    shuffle_seed = options.pop("shuffle_seed", None)
+    study = strategy(**options)
+    grid = InProcessGrid(app, NUM_AGENTS, shuffle_seed=shuffle_seed)
+    study.start(grid, num_rounds=num_rounds)
+    return study, grid.agents(study.study)
+
+
+def assert_same(agents: list[Agent], others: list[Agent]) -> None:
+    """Assert that histories and states are array-equal."""
+    assert len(agents) == len(others) > 0
+    for one, other in zip(agents, others, strict=True):
+        states = one.state_dict(), other.state_dict()
+        assert states[0].keys() == states[1].keys()
+        for name in states[0]:
+            np.testing.assert_array_equal(states[0][name], states[1][name])

@@ -1,0 +1,254 @@
+"""Agents without Flower: asking, telling, failing, stopping and going on."""
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_fbo.agents.base import Agent, evaluate, play_round
+from flwr_fbo.agents.random_search import RandomSearchSettings
+from flwr_fbo.agents.study import Instruction, Phase, Study
+from flwr_fbo.agents.thompson import ThompsonAgent, ThompsonSettings
+from flwr_fbo.space import SearchSpace
+from tests.federation import AGENT, SPACE, assert_same, objective_of
+
+
+def study(**changes: Any) -> Study:
+    fields: dict[str, Any] = {
+        "space": SearchSpace(SPACE),
+        "direction": "maximize",
+        "agent": AGENT,
+        "study_seed": 5,
+        "feature_seed": 6,
+    }
+    return Study(**{**fields, **changes})
+
+
+def play(agent: Agent, num_iterations: int, objective: Any = None) -> None:
+    vectors = np.random.default_rng(0).standard_normal((4, 30))
+    for iteration in range(num_iterations + 1):
+        message = play_round(
+            agent,
+            objective or objective_of(0),
+            iteration,
+            vectors if iteration else None,
+            send_message=True,
+        )
+        assert message is not None
+
+
+def test_initial_points_lie_in_the_agents_sub_region() -> None:
+    regions = SearchSpace(SPACE).sub_regions(4)
+    for slot in range(8):
+        agent = study().create_agent(slot, 5)
+        points = agent.ask(0)
+        assert points.shape == (4, 3)
+        # `depth` takes its bin's middle; the two continuous axes are cut.
+        np.testing.assert_array_equal(regions.index(points), slot % 4)
+
+
+def test_the_first_query_follows_the_vectors() -> None:
+    """1 - p_1 = 1: the query is the maximiser of what the server sent."""
+    agent = study().create_agent(0, 5)
+    assert isinstance(agent, ThompsonAgent)
+    play(agent, 0)
+    x = np.array([[0.93, 0.07, 0.5]])
+    target = agent._shared(x)[0]
+    vectors = np.zeros((4, 30))
+    region = agent.space.sub_regions(4).index(x)[0]
+    vectors[region] = 100 * target
+    agent.receive(vectors)
+    asked = agent.ask(1)
+    reached = agent._shared.function(asked, target)[0]
+    assert agent.space.sub_regions(4).index(asked)[0] == region
+    assert reached > 0.5  # its own features' norm is 1, a random point reaches 0
+
+
+@pytest.mark.parametrize(
+    ("follow", "probabilities"),
+    [
+        ("inverse", [1.0, 0.5, 0.25]),
+        ("inverse-sqrt", [1.0, 0.5**0.5, 0.5]),
+        ("never", [0.0, 0.0, 0.0]),
+    ],
+)
+def test_follow_probability(follow: Any, probabilities: list[float]) -> None:
+    settings = ThompsonSettings(follow=follow)
+    given = [settings.follow_probability(t) for t in (1, 2, 4)]
+    assert given == pytest.approx(probabilities)
+
+
+def test_thompson_sampling_finds_the_optimum() -> None:
+    never = replace(AGENT, follow="never", num_initial=5)
+    agent = study(agent=never).create_agent(0, 5)
+    play(agent, 15)
+    assert agent.best_value is not None
+    assert agent.best_value > -0.05
+    random = study(agent=RandomSearchSettings(4, 5)).create_agent(0, 5)
+    for t in range(16):
+        play_round(random, objective_of(0), t, None, send_message=False)
+    np.testing.assert_array_equal(random.points[:5], agent.points[:5])
+    assert random.message(0).size == 0
+    random.receive(np.ones((4, 30)))
+    assert random.best_value is not None
+    assert agent.best_value > random.best_value
+
+
+def test_minimizing_is_maximizing_the_negative() -> None:
+    def negative(params: dict[str, Any]) -> float:
+        return -objective_of(0)(params)
+
+    up, down = (
+        study().create_agent(0, 5),
+        study(direction="minimize").create_agent(0, 5),
+    )
+    play(up, 6)
+    play(down, 6, negative)
+    np.testing.assert_array_equal(up.points, down.points)
+    np.testing.assert_array_equal(up.best_so_far(6), -down.best_so_far(6))
+    assert down.best_value == min(down.values)
+
+
+def test_an_agent_goes_on_from_its_state() -> None:
+    whole, first = study().create_agent(2, 5), study().create_agent(2, 5)
+    play(whole, 7)
+    vectors = np.random.default_rng(0).standard_normal((4, 30))
+    for iteration in range(8):
+        again = study().create_agent(2, 5)
+        if iteration:
+            state = first.state_dict()
+            state["json"] = json.loads(json.dumps(state["json"]))
+            again.load_state_dict(state)
+        first = again
+        play_round(
+            first, objective_of(0), iteration, vectors if iteration else None, True
+        )
+    assert_same([whole], [first])
+
+
+def test_an_interrupted_iteration_goes_on_where_it_stopped() -> None:
+    whole, stopped = study().create_agent(1, 5), study().create_agent(1, 5)
+    play(whole, 2)
+    for x in stopped.ask(0)[:2]:
+        stopped.tell(0, x, objective_of(0)(stopped.space.from_unit(x)))
+    assert len(stopped.ask(0)) == 2
+    play(stopped, 2)
+    assert_same([whole], [stopped])
+    assert stopped.ask(2).shape == (0, 3)  # what was told is not asked again
+
+
+def test_nothing_that_failed_is_learnt_from() -> None:
+    calls = 0
+
+    def flaky(params: dict[str, Any]) -> float:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise RuntimeError("no luck")
+        return objective_of(0)(params)
+
+    agent = study().create_agent(0, 5)
+    play(agent, 5, flaky)
+    assert np.isnan(agent.values).sum() == 5
+    assert agent.best_value is not None
+    assert math.isfinite(agent.best_so_far(5)[-1])
+
+
+def test_an_agent_whose_trials_all_fail_goes_on() -> None:
+    def broken(params: dict[str, Any]) -> float:
+        raise ValueError("always")
+
+    agent = study().create_agent(0, 5)
+    play(agent, 5, broken)
+    assert len(agent.values) == 4 + 5
+    assert agent.best_value is None
+    assert np.isnan(agent.best_so_far(5)).all()
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda params: math.nan,
+        lambda params: math.inf,
+        lambda params: None,
+        lambda params: "good",
+        lambda params: params["no such name"],
+        lambda params: 1 / 0,
+    ],
+)
+def test_what_is_no_number_is_a_failed_trial(
+    objective: Callable[[dict[str, Any]], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        value = evaluate(objective, {"x": 1}, "agent 3")
+    assert not math.isfinite(value)
+    assert "agent 3: trial {'x': 1} failed" in caplog.text
+
+
+def test_numpy_scalars_are_numbers() -> None:
+    assert evaluate(lambda params: np.float32(0.5), {}, "") == 0.5
+
+
+@pytest.mark.parametrize(
+    "vectors", [np.ones((3, 30)), np.ones((4, 29)), np.full((4, 30), np.nan)]
+)
+def test_vectors_that_do_not_fit_are_refused(vectors: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="The server sent vectors"):
+        study().create_agent(0, 5).receive(vectors)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_features": 0}, "num_features=0"),
+        ({"num_initial": 0}, "num_initial=0"),
+        ({"num_sub_regions": -1}, "num_sub_regions=-1"),
+        ({"lengthscale": 0.0}, "lengthscale=0.0"),
+        ({"regularization": -1e-6}, "regularization=-1e-06"),
+        ({"noise_floor": math.inf}, "noise_floor=inf"),
+        ({"follow": "always"}, "follow='always'"),
+        ({"refit_every": 2.5}, "refit_every=2.5"),
+    ],
+)
+def test_bad_agent_settings_are_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        ThompsonSettings(**change)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"direction": "up"}, "direction='up'"),
+        ({"study_seed": -1}, "study_seed=-1"),
+        ({"study_seed": 0.5}, "study_seed=0.5"),
+        ({"feature_seed": "x"}, "feature_seed='x'"),
+    ],
+)
+def test_bad_studies_are_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        study(**change)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("agent", [AGENT, RandomSearchSettings(2, 3)])
+def test_studies_and_instructions_travel(agent: Any) -> None:
+    sent = Instruction(Phase.ROUND, study(agent=agent), 3, 7, True, True)
+    config = sent.to_config()
+    assert all(type(v) in (int, str, bool) for v in config.values())
+    assert Instruction.from_config(config) == sent
+    enrol = Instruction(Phase.ENROL)
+    assert Instruction.from_config(enrol.to_config()) == enrol
+
+
+def test_another_protocol_is_refused() -> None:
+    config = {**Instruction(Phase.ENROL).to_config(), "fbo-protocol": 0}
+    with pytest.raises(ValueError, match="same version of flwr_fbo"):
+        Instruction.from_config(config)
+    with pytest.raises(ValueError, match="not a flwr_fbo strategy"):
+        Instruction.from_config({"lr": 0.1})

@@ -1,0 +1,92 @@
+"""The rooms of DESIGN.md: who may import whom, and what importing costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flwr_fbo
+
+PACKAGE = Path(flwr_fbo.__file__).parent
+
+# A room imports only from rooms of a lower storey, or from itself.
+STOREYS = [
+    {"_random", "_validation", "space"},
+    {"models", "datasets"},
+    {"privacy", "tasks"},
+    {"agents", "servers"},
+    {"_compat"},
+    {"strategies", "clients"},
+    {"simulation"},
+    {"study"},
+    {"cli"},
+]
+LEVEL = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
+MAY_IMPORT_FLWR = {
+    "strategies",
+    "clients",
+    "simulation/grid.py",
+    "privacy/accounting.py",
+    "_compat.py",
+    "study/runner.py",  # builds the ClientApp that it runs in the grid
+}
+PRIVATE_FLWR = ("flwr.client", "flwr.common", "flwr.supercore", "flwr.compat")
+
+
+def _imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def _room(module: str) -> str:
+    return module.split(".")[1]
+
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_rooms_import_downwards(path: Path) -> None:
+    relative = path.relative_to(PACKAGE)
+    room = relative.parts[0].removesuffix(".py")
+    for module in _imports(path):
+        if module.startswith("flwr_fbo."):
+            other = _room(module)
+            allowed = other == room or LEVEL[other] <= LEVEL[room]
+            assert allowed, f"{relative} imports {module}"
+        elif module.split(".")[0] == "flwr":
+            ok = {room, str(relative)} & MAY_IMPORT_FLWR
+            assert ok, f"{relative} imports {module}"
+            private = any(f"{module}.".startswith(f"{p}.") for p in PRIVATE_FLWR)
+            assert not private or relative.name == "_compat.py"
+
+
+def _loaded_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*(m.split('.')[0] for m in sys.modules))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    return set(out.stdout.split())
+
+
+def test_importing_the_package_is_cheap() -> None:
+    heavy = {"ray", "torch", "matplotlib", "opendp", "flwr", "optuna", "sklearn"}
+    assert not heavy & _loaded_by("import flwr_fbo")
+
+
+def test_the_public_names_load_no_optional_library() -> None:
+    names = ", ".join(n for n in flwr_fbo.__all__ if not n.startswith("_"))
+    heavy = {"ray", "torch", "matplotlib", "opendp"}
+    assert not heavy & _loaded_by(f"from flwr_fbo import {names}")
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'FedAvg'"):
+        _ = flwr_fbo.FedAvg

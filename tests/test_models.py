@@ -1,0 +1,193 @@
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime, minimize
+from scipy.stats import multivariate_normal
+from threadpoolctl import threadpool_info
+
+from flwr_fbo.agents.acquisition import maximize
+from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.gp import (
+    Hyperparameters,
+    fit_hyperparameters,
+    log_bounds,
+    negative_log_likelihood,
+    sample_function,
+)
+from flwr_fbo.models.linear import sample_weights
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.space import SubRegions
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def test_features_have_the_kernels_variance_and_inner_products(
+    rng: np.random.Generator,
+) -> None:
+    features = RandomFeatures.draw(rng, 4000, 2, lengthscale=0.3, variance=2.5)
+    x = rng.random((20, 2))
+    phi = features(x)
+    np.testing.assert_allclose(np.sum(phi * phi, axis=1), 2.5)
+    distances = np.sum((x[:, None] - x[None]) ** 2, axis=-1)
+    kernel = 2.5 * np.exp(-distances / (2 * 0.3**2))
+    np.testing.assert_allclose(phi @ phi.T, kernel, atol=0.2)
+
+
+@pytest.mark.parametrize("per_point", [False, True])
+def test_feature_gradient_is_exact(rng: np.random.Generator, per_point: bool) -> None:
+    features = RandomFeatures.draw(rng, 40, 3, lengthscale=0.4, variance=1.7)
+    x = rng.random((5, 3))
+    weights = rng.standard_normal((5, 40) if per_point else 40)
+    values, gradient = features.function_and_gradient(x, weights)
+    np.testing.assert_allclose(values, features.function(x, weights))
+    for i in range(5):
+        w = weights[i] if per_point else weights
+
+        def value(point: np.ndarray, w: np.ndarray = w) -> float:
+            return float(features.function(point[None], w)[0])
+
+        numeric = approx_fprime(x[i], value, 1e-7)
+        np.testing.assert_allclose(gradient[i], numeric, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_observations", [3, 12])
+def test_weight_samples_follow_the_posterior(
+    rng: np.random.Generator, num_observations: int
+) -> None:
+    """Both forms, t < M and t >= M, against mean and covariance in closed form."""
+    num_features, regularization = 6, 0.3
+    features = rng.standard_normal((num_observations, num_features))
+    y = rng.standard_normal(num_observations)
+    draws = np.array(
+        [sample_weights(features, y, regularization, rng) for _ in range(20_000)]
+    )
+    sigma = features.T @ features + regularization * np.eye(num_features)
+    mean = np.linalg.solve(sigma, features.T @ y)
+    covariance = regularization * np.linalg.inv(sigma)
+    np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.03)
+    np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.04)
+
+
+def test_weights_without_data_follow_the_prior(rng: np.random.Generator) -> None:
+    draws = [sample_weights(np.empty((0, 4)), np.empty(0), 1e-6, rng) for _ in "x" * 9]
+    assert np.array(draws).shape == (9, 4)
+
+
+def test_weights_interpolate_even_repeated_points(rng: np.random.Generator) -> None:
+    features = RandomFeatures.draw(rng, 100, 2, lengthscale=0.3)
+    x = np.repeat(rng.random((6, 2)), 3, axis=0)
+    y = np.repeat(rng.random(6), 3)
+    weights = sample_weights(features(x), y, 1e-6, rng)
+    np.testing.assert_allclose(features(x) @ weights, y, atol=0.02)
+
+
+def _data(rng: np.random.Generator, num: int) -> tuple[np.ndarray, np.ndarray]:
+    x = rng.random((num, 2))
+    return x, 0.7 + 0.1 * np.sin(6 * x[:, 0]) + 0.02 * rng.standard_normal(num)
+
+
+def test_likelihood_is_the_normal_density(rng: np.random.Generator) -> None:
+    x, y = _data(rng, 15)
+    distances = np.sum((x[:, None] - x[None]) ** 2, axis=-1)
+    settings = np.log([[0.5, 0.3, 1e-2], [2.0, 1.0, 1e-3]])
+    value, gradient = negative_log_likelihood(settings, distances, y)
+    for i, (variance, lengthscale, noise) in enumerate(np.exp(settings)):
+        covariance = variance * np.exp(-distances / (2 * lengthscale**2))
+        covariance += noise * np.eye(15)
+        density = multivariate_normal(np.zeros(15), covariance).logpdf(y)
+        assert value[i] == pytest.approx(-density)
+
+        def single(theta: np.ndarray) -> float:
+            return float(negative_log_likelihood(theta[None], distances, y)[0][0])
+
+        numeric = approx_fprime(settings[i], single, 1e-6)
+        np.testing.assert_allclose(gradient[i], numeric, rtol=1e-3, atol=1e-4)
+
+
+def test_fit_is_as_good_as_separate_searches(rng: np.random.Generator) -> None:
+    x, y = _data(rng, 25)
+    distances = np.sum((x[:, None] - x[None]) ** 2, axis=-1)
+    fitted = fit_hyperparameters(x, y, rng, 1e-5, num_restarts=8)
+    lower, upper = log_bounds(y, 1e-5)
+
+    def single(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = negative_log_likelihood(theta[None], distances, y)
+        return float(value[0]), gradient[0]
+
+    separate = min(
+        minimize(
+            single,
+            rng.uniform(lower, upper),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(lower, upper, strict=True)),
+        ).fun
+        for _ in range(20)
+    )
+    assert single(fitted.log())[0] <= separate + 0.01
+    assert np.all(fitted.log() >= lower - 1e-9)
+    assert np.all(fitted.log() <= upper + 1e-9)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("num", [1, 2, 60])
+def test_fit_survives_any_scale_and_repeated_points(
+    rng: np.random.Generator, scale: float, num: int
+) -> None:
+    x = np.repeat(rng.random((num, 2)), 2, axis=0)
+    y = scale * np.ones(2 * num)
+    fitted = fit_hyperparameters(x, y, rng, 1e-5, 4)
+    again = fit_hyperparameters(x, y, rng, 1e-5, 2, fitted)
+    features, weights = sample_function(x, y, again, 100, rng, rng)
+    assert np.all(np.isfinite(features.function(x, weights)))
+
+
+def test_posterior_functions_pass_near_the_data(rng: np.random.Generator) -> None:
+    x, y = _data(rng, 20)
+    h = Hyperparameters(variance=0.5, lengthscale=0.5, noise=1e-4)
+    draws = []
+    for _ in range(50):
+        features, weights = sample_function(x, y, h, 200, rng, rng)
+        draws.append(features.function(x, weights))
+    np.testing.assert_allclose(np.mean(draws, axis=0), y, atol=0.06)
+
+
+def _boxes(*splits: int) -> SubRegions:
+    return SubRegions.from_splits(splits)
+
+
+def test_acquisition_finds_what_a_fine_grid_finds(rng: np.random.Generator) -> None:
+    features = RandomFeatures.draw(rng, 100, 2, lengthscale=0.15)
+    weights = rng.standard_normal((1, 100))
+    axis = np.linspace(0, 1, 201)
+    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    best = features.function(grid, weights[0]).max()
+    x = maximize(features, weights, _boxes(1, 1), rng, 1000, 20)
+    assert features.function(x[None], weights[0])[0] >= best - 1e-4
+
+
+def test_acquisition_reaches_corners_and_borders_of_sub_regions(
+    rng: np.random.Generator,
+) -> None:
+    """On a slope the optimum lies in the corner of the box, and stays in it."""
+    features = RandomFeatures(
+        np.array([[0.5, 0.5], [0.0, 0.0]]), np.array([-1.6, 0.0]), 1.0
+    )
+    rising, low = np.array([1.0, 0.0]), np.array([-9.0, -9.0])
+    x = maximize(features, rising[None], _boxes(1, 1), rng, 200, 5)
+    np.testing.assert_array_equal(x, [1.0, 1.0])
+    boxes = _boxes(2, 2)
+    x = maximize(features, np.array([rising, low, low, low]), boxes, rng, 200, 5)
+    np.testing.assert_allclose(x, [0.5, 0.5])
+    assert boxes.index(x[None])[0] == 0
+
+
+def test_one_blas_thread_limits_and_gives_back() -> None:
+    def threads() -> list[int]:
+        return [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
+
+    before = threads()
+    assert set(one_blas_thread(threads)()) == {1}
+    assert threads() == before

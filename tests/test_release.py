@@ -1,0 +1,278 @@
+"""The release: its noise, its sensitivity, and what broken messages do to it."""
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
+from flwr_fbo.privacy.weights import WeightSchedule
+
+M = 6
+
+
+def landmine(calibration: Calibration) -> Release:
+    released = ReleaseSettings(
+        num_agents=29,
+        num_sub_regions=4,
+        clip_norm=22.0,
+        noise_multiplier=1.0,
+        sampling_probability=0.35,
+        calibration=calibration,
+    )
+    return Release(released, SeededEntropy(0))
+
+
+@pytest.mark.parametrize(
+    ("calibration", "expected"),
+    [
+        # Region 0 has 8 agents, the others 7.
+        ("published-per-region", [7.86, 8.98, 8.98, 8.98]),
+        ("published", [8.98] * 4),
+        ("joint", [4.49] * 4),
+    ],
+)
+def test_noise_of_the_landmine_weights(
+    calibration: Calibration, expected: list[float]
+) -> None:
+    release = landmine(calibration)
+    for iteration in (0, 9, 10):
+        np.testing.assert_allclose(release.noise_std(iteration), expected, atol=0.005)
+    for iteration in (39, 60):
+        np.testing.assert_allclose(release.noise_std(iteration), 2.17, atol=0.005)
+
+
+def test_published_noise_is_worth_a_larger_multiplier() -> None:
+    """In the early rounds sqrt(P) = 2 times the noise that z = 1 needs."""
+    assert landmine("joint").effective_noise_multiplier(0) == 1.0
+    published = landmine("published")
+    assert published.effective_noise_multiplier(0) == pytest.approx(2.0, abs=1e-3)
+    assert published.effective_noise_multiplier(50) == pytest.approx(1.0)
+
+
+def test_weight_schedule_of_the_paper() -> None:
+    synthetic = WeightSchedule(num_constant_rounds=5, num_decay_rounds=5)
+    values = [synthetic.concentration(t) for t in range(11)]
+    assert values == [16.0] * 6 + [12.25, 8.5, 4.75, 1.0, 1.0]
+    real = WeightSchedule()
+    assert [real.concentration(t) for t in (0, 9, 10, 39, 40)] == [16, 16, 16, 1, 1]
+    weights = real.weights(0, 29, 4)
+    np.testing.assert_allclose(weights.sum(axis=0), 1.0)
+    assert weights[0, 0] == pytest.approx(1 / 8, abs=1e-5)
+    assert weights[1, 1] == pytest.approx(1 / 7, abs=1e-5)
+    np.testing.assert_allclose(real.weights(60, 29, 4), 1 / 29)
+
+
+@st.composite
+def releases(draw: st.DrawFn, calibration: Calibration | None = None) -> Release:
+    if calibration is None:
+        names = ["joint", "published", "published-per-region"]
+        calibration = draw(st.sampled_from(names))
+    settings = ReleaseSettings(
+        num_agents=draw(st.integers(1, 12)),
+        num_sub_regions=draw(st.integers(1, 6)),
+        clip_norm=draw(st.floats(0.01, 100)),
+        noise_multiplier=draw(st.floats(0.1, 5)),
+        sampling_probability=draw(st.floats(0.05, 1)),
+        calibration=calibration,
+    )
+    return Release(settings, SeededEntropy(draw(st.integers(0, 99))))
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+vectors = st.lists(numbers, min_size=M, max_size=M).map(np.array)
+
+
+@settings(deadline=None)
+@given(releases(), st.integers(0, 50), st.data())
+def test_zeroing_one_agent_moves_the_release_by_at_most_its_sensitivity(
+    release: Release, iteration: int, data: st.DataObject
+) -> None:
+    """The adjacency itself: same noise, same mask, one agent's message zeroed."""
+    num_agents = release.settings.num_agents
+    messages = {n: data.draw(vectors) for n in range(num_agents)}
+    agent = data.draw(st.integers(0, num_agents - 1))
+    one = release.release(iteration, messages, M)
+    other = release.release(iteration, {**messages, agent: np.zeros(M)}, M)
+    q, std = release.settings.sampling_probability, release.noise_std(iteration)
+    rounding = 1e-9 * max(1.0, float(np.abs(one).max()))
+    shift = np.linalg.norm(one - other)
+    assert shift <= release.sensitivity(iteration) / q * (1 + 1e-9) + rounding
+    # In units of the noise, region by region: at most 1 / effective multiplier.
+    in_noise = np.linalg.norm((one - other) / std[:, None])
+    charged = release.effective_noise_multiplier(iteration)
+    assert in_noise <= 1 / charged * (1 + 1e-6) + rounding / std.min()
+    assert charged >= release.settings.noise_multiplier * (1 - 1e-12)
+
+
+@settings(deadline=None)
+@given(releases("joint"), st.integers(0, 50))
+def test_a_hostile_agent_can_reach_the_sensitivity(
+    release: Release, iteration: int
+) -> None:
+    """The bound is tight: nothing smaller would do."""
+    release = Release(
+        ReleaseSettings(
+            num_agents=release.settings.num_agents,
+            num_sub_regions=release.settings.num_sub_regions,
+            clip_norm=release.settings.clip_norm,
+            noise_multiplier=1.0,
+            sampling_probability=1.0,
+        ),
+        SeededEntropy(0),
+    )
+    nothing = release.release(iteration, {}, M)
+    loud = 1e300 * np.ones(M)
+    reached = max(
+        float(np.linalg.norm(release.release(iteration, {n: loud}, M) - nothing))
+        for n in range(release.settings.num_agents)
+    )
+    assert reached == pytest.approx(release.sensitivity(iteration), rel=1e-6)
+
+
+BROKEN = [
+    None,
+    "a string",
+    [1.0] * M,
+    np.ones(M - 1),
+    np.ones((1, M)),
+    np.float64(1.0),
+    np.full(M, np.nan),
+    np.array([1.0] * (M - 1) + [np.inf]),
+    np.ones(M, dtype=complex),
+    np.ones(M, dtype=bool),
+    np.array(["x"] * M),
+    np.array([None] * M, dtype=object),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=repr)
+def test_a_broken_message_counts_as_zero(broken: Any) -> None:
+    release = landmine("joint")
+    others = {n: np.full(M, float(n)) for n in range(1, 29)}
+    expected = release.release(0, others, M)
+    np.testing.assert_array_equal(
+        release.release(0, {0: broken, **others}, M), expected
+    )
+
+
+def test_slots_outside_the_study_do_not_count() -> None:
+    release = landmine("joint")
+    stranger: Mapping[int, Any] = {29: np.ones(M), -1: np.ones(M)}
+    np.testing.assert_array_equal(
+        release.release(0, stranger, M), release.release(0, {}, M)
+    )
+
+
+def test_the_order_of_messages_does_not_matter() -> None:
+    release = landmine("joint")
+    rng = np.random.default_rng(3)
+    messages = {n: rng.standard_normal(M) for n in range(29)}
+    backwards = dict(reversed(messages.items()))
+    np.testing.assert_array_equal(
+        release.release(2, messages, M), release.release(2, backwards, M)
+    )
+
+
+def test_an_empty_round_still_gets_its_noise() -> None:
+    release = landmine("joint")
+    draws = np.array([release.release(t, {}, 100) for t in range(10)])
+    assert draws.std() == pytest.approx(release.noise_std(0)[0], rel=0.05)
+
+
+def test_noise_only_ignores_what_arrives() -> None:
+    silent = ReleaseSettings(29, 4, noise_only=True)
+    release = Release(silent, SeededEntropy(0))
+    loud = {n: np.full(M, 9.0) for n in range(29)}
+    np.testing.assert_array_equal(
+        release.release(0, loud, M), landmine("joint").release(0, {}, M)
+    )
+
+
+def test_without_noise_and_sampling_it_is_the_weighted_mean() -> None:
+    plain = ReleaseSettings(
+        num_agents=3, clip_norm=math.inf, noise_multiplier=0.0, sampling_probability=1.0
+    )
+    release = Release(plain, None)
+    messages = {n: np.full(M, float(n)) for n in range(3)}
+    np.testing.assert_allclose(release.release(0, messages, M), np.ones((1, M)))
+    assert not release.private
+    assert release.effective_noise_multiplier(0) == 0.0
+
+
+def test_integer_messages_are_numbers_too() -> None:
+    plain = ReleaseSettings(2, 1, math.inf, 0.0, 1.0)
+    released = Release(plain, None).release(0, {0: np.ones(M, dtype=np.int32)}, M)
+    np.testing.assert_allclose(released, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_agents": 0}, "num_agents=0"),
+        ({"num_agents": 2.5}, "num_agents=2.5"),
+        ({"num_sub_regions": 0}, "num_sub_regions=0"),
+        ({"clip_norm": 0.0}, "clip_norm=0.0"),
+        ({"clip_norm": -1.0}, "clip_norm=-1.0"),
+        ({"clip_norm": math.inf}, "clip_norm=inf"),
+        ({"noise_multiplier": -0.1}, "noise_multiplier=-0.1"),
+        ({"noise_multiplier": math.inf}, "noise_multiplier=inf"),
+        ({"noise_multiplier": "1"}, "noise_multiplier='1'"),
+        ({"sampling_probability": 0.0}, "sampling_probability=0.0"),
+        ({"sampling_probability": 1.01}, "sampling_probability=1.01"),
+        ({"sampling_probability": math.nan}, "sampling_probability=nan"),
+        ({"calibration": "less"}, "calibration='less'"),
+    ],
+)
+def test_bad_settings_are_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        ReleaseSettings(**{"num_agents": 5, **change})
+    assert words in str(error.value)
+
+
+def test_a_release_without_entropy_is_refused() -> None:
+    with pytest.raises(ValueError, match="entropy"):
+        Release(ReleaseSettings(5), None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"peak": -1.0}, "peak=-1.0"),
+        ({"peak": math.nan}, "peak=nan"),
+        ({"num_constant_rounds": -1}, "num_constant_rounds=-1"),
+        ({"num_decay_rounds": 1.5}, "num_decay_rounds=1.5"),
+    ],
+)
+def test_bad_weight_schedules_are_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        WeightSchedule(**change)
+    assert words in str(error.value)
+
+
+def test_os_entropy_has_the_right_scale_and_never_repeats() -> None:
+    entropy = OsEntropy()
+    assert entropy.private
+    std = np.array([0.5, 4.0])
+    first = entropy.add_noise(0, np.full((2, 4000), 10.0), std)
+    np.testing.assert_allclose(first.std(axis=1), std, rtol=0.1)
+    np.testing.assert_allclose(first.mean(axis=1), 10.0, atol=0.3)
+    assert not np.any(entropy.add_noise(0, np.full((2, 4000), 10.0), std) == first)
+    masks = np.array([entropy.mask(0, 1000, 0.35) for _ in range(20)])
+    assert masks.mean() == pytest.approx(0.35, abs=0.02)
+    assert len({m.tobytes() for m in masks}) == 20
+    assert entropy.mask(0, 50, 1.0).all()
+
+
+def test_real_noise_without_opendp_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "opendp.prelude", None)
+    with pytest.raises(ImportError, match=r"flwr-fbo\[secure\]"):
+        OsEntropy()

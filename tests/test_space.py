@@ -1,0 +1,224 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from flwr_fbo.space import SearchSpace
+
+finite = st.floats(-1e12, 1e12, allow_nan=False, allow_subnormal=False)
+
+
+@st.composite
+def float_distributions(draw: st.DrawFn) -> FloatDistribution:
+    if draw(st.booleans()):
+        low = draw(st.floats(1e-12, 1e6))
+        return FloatDistribution(low, low * draw(st.floats(1.001, 1e9)), log=True)
+    low = draw(finite)
+    high = low + draw(st.floats(1e-3, 1e6)) * max(1.0, abs(low) * 1e-6)
+    return FloatDistribution(low, high)
+
+
+@st.composite
+def stepped_distributions(draw: st.DrawFn) -> FloatDistribution:
+    step = draw(st.sampled_from([0.1, 0.25, 0.05, 3.0]))
+    low = draw(st.integers(-1000, 1000)) * step
+    high = low + step * draw(st.integers(1, 500))
+    return FloatDistribution(low, high, step=step)
+
+
+@st.composite
+def int_distributions(draw: st.DrawFn) -> IntDistribution:
+    if draw(st.booleans()):
+        low = draw(st.integers(1, 1000))
+        return IntDistribution(low, low + draw(st.integers(1, 10**6)), log=True)
+    low, step = draw(st.integers(-1000, 1000)), draw(st.integers(1, 7))
+    return IntDistribution(low, low + step * draw(st.integers(1, 10**6)), step=step)
+
+
+choices = st.lists(
+    st.one_of(st.none(), st.text(max_size=3), st.integers(2, 99)),
+    min_size=2,
+    max_size=6,
+    unique=True,
+)
+distributions = st.one_of(
+    float_distributions(),
+    stepped_distributions(),
+    int_distributions(),
+    choices.map(CategoricalDistribution),
+).filter(lambda d: not d.single())
+
+
+@pytest.mark.filterwarnings("ignore:The distribution is specified by")
+@given(distributions, st.floats(0, 1))
+def test_what_the_space_gives_comes_back_exactly(
+    distribution: BaseDistribution, u: float
+) -> None:
+    space = SearchSpace({"x": distribution})
+    params = space.from_unit(np.array([u]))
+    if not isinstance(distribution, CategoricalDistribution):
+        assert isinstance(distribution, FloatDistribution | IntDistribution)
+        assert distribution.low <= params["x"] <= distribution.high
+    point = space.to_unit(params)
+    assert 0 <= point[0] <= 1
+    assert space.from_unit(point) == params
+    np.testing.assert_array_equal(space.snap(point), point)
+
+
+@given(int_distributions(), st.data())
+def test_integers_survive_exactly(
+    distribution: IntDistribution, data: st.DataObject
+) -> None:
+    count = (distribution.high - distribution.low) // distribution.step
+    value = distribution.low + distribution.step * data.draw(st.integers(0, count))
+    space = SearchSpace({"x": distribution})
+    back = space.from_unit(space.to_unit({"x": value}))["x"]
+    assert back == value
+    assert isinstance(back, int)
+
+
+@given(float_distributions(), st.floats(0, 1))
+def test_floats_of_another_origin_come_back_closely(
+    distribution: FloatDistribution, share: float
+) -> None:
+    assume(not distribution.log)
+    low, high = distribution.low, distribution.high
+    value = min(high, low + share * (high - low))
+    space = SearchSpace({"x": distribution})
+    back = space.from_unit(space.to_unit({"x": value}))["x"]
+    assert abs(back - value) <= (high - low) * 2.0**-40 + 2 * math.ulp(high)
+
+
+def test_the_last_step_is_the_upper_end() -> None:
+    space = SearchSpace({"x": FloatDistribution(0.0, 0.3, step=0.1)})
+    assert space.from_unit(np.array([1.0]))["x"] == 0.3
+    assert space.to_unit({"x": 0.3})[0] == 0.875
+
+
+def test_log_scale_and_ends() -> None:
+    space = SearchSpace({"C": FloatDistribution(1e-3, 1e3, log=True)})
+    assert space.from_unit(np.array([0.5]))["C"] == pytest.approx(1.0)
+    assert space.from_unit(np.array([0.0]))["C"] == 1e-3
+    assert space.from_unit(np.array([1.0]))["C"] == 1e3
+    assert space.to_unit({"C": 1e3})[0] == 1.0
+
+
+def test_every_integer_gets_its_share() -> None:
+    space = SearchSpace({"n": IntDistribution(1, 4)})
+    values = [space.from_unit(np.array([u]))["n"] for u in np.linspace(0, 1, 4001)]
+    assert [values.count(n) for n in (1, 2, 3, 4)] == [1000, 1000, 1000, 1001]
+
+
+def test_log_integers_get_equal_ratios() -> None:
+    space = SearchSpace({"n": IntDistribution(1, 100, log=True)})
+    assert space.from_unit(np.array([0.0]))["n"] == 1
+    assert space.from_unit(np.array([1.0]))["n"] == 100
+    assert 5 <= space.from_unit(np.array([0.5]))["n"] <= 10
+
+
+def test_json_keeps_everything() -> None:
+    space = SearchSpace(
+        {
+            "b": FloatDistribution(0, 1, step=0.25),
+            "a": IntDistribution(1, 64, log=True),
+            "c": CategoricalDistribution(["rbf", None, 3]),
+        }
+    )
+    again = SearchSpace.from_json(space.to_json())
+    assert again == space
+    assert list(again.distributions) == ["b", "a", "c"]
+    assert hash(again) == hash(space)
+    assert "IntDistribution" in repr(space)
+
+
+FLOAT = FloatDistribution(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        ({}, "space={}"),
+        ([], "space"),
+        ({"x": 3}, "space['x']=3"),
+        ({"x": FloatDistribution(1.0, 1.0)}, "two values"),
+        ({"x": IntDistribution(3, 3)}, "two values"),
+        ({"x": CategoricalDistribution(["a"])}, "two values"),
+        ({"x": CategoricalDistribution([1, True])}, "differ"),
+        ({"x": FloatDistribution(-1.7e308, 1.7e308)}, "finite"),
+        ({"x": IntDistribution(0, 2**50)}, "2**40"),
+        ({1: FLOAT}, "names"),
+        ({"": FLOAT}, "names"),
+    ],
+)
+def test_bad_spaces_are_named(space: Any, words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        SearchSpace(space)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"x": 0.5, "y": 1},
+        {"x": -0.1, "n": 2, "k": "a"},
+        {"x": math.nan, "n": 2, "k": "a"},
+        {"x": "wide", "n": 2, "k": "a"},
+        {"x": 0.5, "n": 2.5, "k": "a"},
+        {"x": 0.5, "n": 9, "k": "a"},
+        {"x": 0.5, "n": 2, "k": "z"},
+    ],
+)
+def test_bad_settings_are_named(params: dict[str, Any]) -> None:
+    space = SearchSpace(
+        {
+            "x": FLOAT,
+            "n": IntDistribution(1, 8, log=True),
+            "k": CategoricalDistribution(["a", "b"]),
+        }
+    )
+    with pytest.raises(ValueError, match=r"params.* is not allowed"):
+        space.to_unit(params)
+
+
+@pytest.mark.parametrize("x", [[1.5], [-0.1], [0.1, 0.2], [math.nan]])
+def test_bad_points_are_named(x: list[float]) -> None:
+    with pytest.raises(ValueError, match="x="):
+        SearchSpace({"x": FLOAT}).from_unit(np.array(x))
+
+
+@given(st.integers(1, 60), st.integers(1, 4))
+def test_sub_regions_tile_the_cube(num_sub_regions: int, dim: int) -> None:
+    space = SearchSpace({f"x{d}": FLOAT for d in range(dim)})
+    regions = space.sub_regions(num_sub_regions)
+    assert len(regions) == num_sub_regions
+    volumes = np.prod(regions.upper - regions.lower, axis=1)
+    np.testing.assert_allclose(volumes, 1 / num_sub_regions)
+    x = np.random.default_rng(0).random((200, dim))
+    index = regions.index(x)
+    assert np.all((x >= regions.lower[index]) & (x < regions.upper[index]))
+    # A border belongs to the upper box, and the cube's end to the last.
+    np.testing.assert_array_equal(regions.index(regions.lower), range(num_sub_regions))
+    assert regions.index(np.ones((1, dim))) == num_sub_regions - 1
+
+
+def test_sub_regions_prefer_continuous_axes() -> None:
+    space = SearchSpace({"k": CategoricalDistribution(["a", "b"]), "x": FLOAT})
+    assert space.sub_regions(4).splits == (1, 4)
+    assert SearchSpace({"n": IntDistribution(1, 9)}).sub_regions(4).splits == (4,)
+
+
+@pytest.mark.parametrize("num_sub_regions", [0, -4, 2.0, True, 3, 4])
+def test_sub_regions_that_do_not_fit_are_named(num_sub_regions: Any) -> None:
+    space = SearchSpace({"k": CategoricalDistribution(["a", "b"])})
+    with pytest.raises(ValueError, match=f"num_sub_regions={num_sub_regions}"):
+        space.sub_regions(num_sub_regions)

@@ -1,0 +1,494 @@
+"""The Flower side: enrolment, failures, bad input, what goes over the wire."""
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp.exception import AggregationError
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+import flwr_fbo._compat as compat
+from flwr_fbo import InProcessGrid, ThompsonSettings, tuning_app
+from flwr_fbo.agents.random_search import RandomSearchSettings
+from flwr_fbo.agents.study import Study
+from flwr_fbo.servers.local import LocalServer
+from flwr_fbo.space import SearchSpace
+from flwr_fbo.strategies.dp_fts_de import published_delta
+from flwr_fbo.strategies.enrolment import TooFewAgents, first_line
+from flwr_fbo.strategies.tuning import TuningStrategy
+from tests.federation import (
+    NUM_AGENTS,
+    SPACE,
+    Objective,
+    assert_same,
+    make_objective,
+    numpy_app,
+    run,
+    strategy,
+)
+
+Reply = Callable[[Message, Context], Message]
+
+
+def spoiled(
+    spoil: Callable[[int, Message], Message], make: Any = make_objective
+) -> ClientApp:
+    """Return an app whose replies in rounds go through ``spoil(client, reply)``."""
+    honest, app = tuning_app(make), ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        reply = honest(message, context)
+        if message.content["config"]["fbo-phase"] == "enrol":
+            return reply
+        return spoil(int(context.node_config["partition-id"]), reply)
+
+    return app
+
+
+def counting() -> tuple[ClientApp, list[int]]:
+    """Return an app, and a list that grows with every message it gets."""
+    asked: list[int] = []
+    inner, app = tuning_app(make_objective), ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        asked.append(1)
+        return inner(message, context)
+
+    return app, asked
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"space": {}}, "space={}"),
+        ({"space": {"x": FloatDistribution(1.0, 1.0)}}, "space['x']"),
+        ({"space": {"k": CategoricalDistribution(["a", "b"])}}, "num_sub_regions=4"),
+        ({"direction": "up"}, "direction='up'"),
+        ({"num_agents": 0}, "num_agents=0"),
+        ({"num_agents": 2.0}, "num_agents=2.0"),
+        ({"sampling_probability": 0}, "sampling_probability=0"),
+        ({"sampling_probability": 1.5}, "sampling_probability=1.5"),
+        ({"noise_multiplier": -1}, "noise_multiplier=-1"),
+        ({"clip_norm": 0}, "clip_norm=0"),
+        ({"clip_norm": math.inf}, "clip_norm=inf"),
+        ({"calibration": "none"}, "calibration='none'"),
+        ({"delta": 0.0}, "delta=0.0"),
+        ({"preset": "best"}, "preset='best'"),
+        ({"client_api": "grpc"}, "client_api='grpc'"),
+        ({"metrics": ["loss"]}, "metrics=['loss']"),
+        ({"metrics": "best-value"}, "metrics='best-value'"),
+        ({"min_agents": 0}, "min_agents=0"),
+        ({"min_agents": 5}, "min_agents=5"),
+        ({"patience": -1.0}, "patience=-1.0"),
+        ({"noise_seed": -1}, "noise_seed=-1"),
+        ({"study_seed": "a"}, "study_seed='a'"),
+    ],
+)
+def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        strategy(**options)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"num_rounds": 1}, "num_rounds=1"),
+        ({"num_rounds": 2.5}, "num_rounds=2.5"),
+        ({"initial_arrays": ArrayRecord({"0": Array(np.ones(2))})}, "initial_arrays"),
+    ],
+)
+def test_bad_start_arguments_reach_no_client(
+    arguments: dict[str, Any], words: str
+) -> None:
+    app, asked = counting()
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        strategy().start(InProcessGrid(app, NUM_AGENTS), **arguments)
+    assert words in str(error.value)
+    assert not asked
+
+
+def test_too_few_clients_reach_none_of_them() -> None:
+    app, asked = counting()
+    with pytest.raises(TooFewAgents, match=r"min_agents=4 .* only 3 nodes"):
+        strategy().start(InProcessGrid(app, 3), num_rounds=3)
+    assert not asked
+
+
+def test_waiting_for_clients_is_bounded_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    grid = InProcessGrid(numpy_app(), 3)
+    with pytest.raises(TooFewAgents, match=r"after waiting 0\.1 s"):
+        strategy(patience=0.1).start(grid, num_rounds=3)
+    assert "Waiting for nodes: 3 of 4 connected." in caplog.text
+
+
+def test_a_study_can_begin_with_fewer_than_its_slots() -> None:
+    study = strategy(min_agents=2)
+    grid = InProcessGrid(numpy_app(), 3)
+    study.start(grid, num_rounds=3)
+    assert [agent.slot for agent in grid.agents(study.study)] == [0, 1, 2]
+
+
+def test_a_strategy_runs_once() -> None:
+    study = strategy()
+    study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
+    with pytest.raises(ValueError, match="has run already"):
+        study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
+
+
+def _node_configs(*ids: Any) -> list[dict[str, Any]]:
+    return [{"partition-id": n, "agent-id": i} for n, i in enumerate(ids)]
+
+
+def test_agent_id_goes_before_partition_id() -> None:
+    grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(3, 2, 1, 0))
+    study = strategy()
+    study.start(grid, num_rounds=2)
+    slots = [
+        int(str(c.state.config_records["flwr-fbo.json"]["slot"]))
+        for c in grid.contexts.values()
+    ]
+    assert slots == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ((0, 1, 2, 2), "agent-id=2 is claimed by two nodes"),
+        ((0, 1, 2, 4), "agent-id=4 is not allowed: 0 to 3"),
+        ((0, 1, 2, "x"), "agent-id='x' is not allowed: an integer"),
+    ],
+)
+def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:
+    grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(*ids))
+    with pytest.raises(TooFewAgents) as error:
+        strategy().start(grid, num_rounds=2)
+    assert words in str(error.value)
+    assert not any(c.state.config_records for c in grid.contexts.values())
+
+
+def _issued(num_nodes: int) -> InProcessGrid:
+    app = numpy_app(lambda context: lambda params: params["x"])
+    return InProcessGrid(app, num_nodes, node_configs=[{}] * num_nodes)
+
+
+def test_agents_without_an_id_are_issued_a_slot_and_keep_it() -> None:
+    grid, first = _issued(4), strategy()
+    first.start(grid, num_rounds=2)
+    assert [a.slot for a in grid.agents(first.study)] == [0, 1, 2, 3]
+    # A second study in the same run: the slots are claimed, the history is new.
+    second = strategy(study_seed=3)
+    second.start(grid, num_rounds=2)
+    agents = grid.agents(second.study)
+    assert [a.slot for a in agents] == [0, 1, 2, 3]
+    assert [len(a.values) for a in agents] == [5] * 4
+
+
+def test_more_nodes_than_slots_leave_some_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        study, grid = strategy(), _issued(5)
+        study.start(grid, num_rounds=2)
+    assert len(grid.agents(study.study)) == 4
+    assert "all 4 slots are taken" in caplog.text
+
+
+def test_an_agent_that_comes_back_keeps_its_slot() -> None:
+    """A SuperNode restarts under another node id; nobody counts twice."""
+    grid, study = InProcessGrid(numpy_app(), 4), strategy()
+    study._begin(4)
+    for server_round in (1, 2, 3):
+        if server_round == 2:
+            context = grid.contexts.pop(1003)
+            context.node_id = 77
+            grid.contexts[77] = context
+        config = ConfigRecord()
+        messages = list(
+            study.configure_train(server_round, ArrayRecord(), config, grid)
+        )
+        assert len(messages) == 4
+        study.aggregate_train(server_round, grid.send_and_receive(messages))
+    assert sorted(study._enrolment.slots.values()) == [0, 1, 2, 3]
+    assert study._enrolment.slots[77] == 2
+    assert [len(a.values) for a in grid.agents(study.study)] == [6] * 4
+
+
+def test_an_objective_that_fails_costs_the_agent_its_trials_only() -> None:
+    def make(context: Context) -> Objective:
+        if context.node_config["partition-id"] == 1:
+            return lambda params: 1 / 0
+        if context.node_config["partition-id"] == 2:
+            return lambda params: math.nan
+        return make_objective(context)
+
+    for app in (numpy_app(make), tuning_app(make)):
+        _, agents = run(app)
+        assert [int(np.isnan(a.values).sum()) for a in agents] == [0, 9, 9, 0]
+
+
+def _fails(client: int, reply: Message) -> Message:
+    raise RuntimeError(f"client {client} is broken")
+
+
+def test_when_every_reply_is_an_error_the_run_says_so_and_stops() -> None:
+    with pytest.raises(AggregationError) as error:
+        run(spoiled(_fails))
+    assert "Round 1: none of 4 agents gave a result (4 failures" in str(error.value)
+    assert "agent 0: RuntimeError: client 0 is broken" in str(error.value)
+
+
+def test_a_client_without_data_is_an_error_and_not_a_failed_trial() -> None:
+    def make(context: Context) -> Objective:
+        raise FileNotFoundError("site.csv")
+
+    for app in (numpy_app(make), tuning_app(make)):
+        with pytest.raises((AggregationError, TooFewAgents), match=r"site\.csv"):
+            run(app)
+
+
+def test_when_nobody_answers_the_run_says_so_and_stops() -> None:
+    class Silent(InProcessGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            replies = super().send_and_receive(asked, timeout=timeout)
+            first = next(iter(asked)).content["config"]
+            return replies if first["fbo-phase"] == "enrol" else []
+
+    with pytest.raises(AggregationError, match="0 failures, 4 missing"):
+        strategy().start(Silent(numpy_app(), 4), num_rounds=3)
+
+
+def test_nobody_who_enrols_is_named() -> None:
+    stranger = ClientApp()
+
+    @stranger.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(RecordDict(), reply_to=message)
+
+    with pytest.raises(TooFewAgents, match="not a flwr_fbo client"):
+        strategy().start(InProcessGrid(stranger, 4), num_rounds=3)
+
+
+def test_failures_are_logged_with_the_agents_slot(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def spoil(client: int, reply: Message) -> Message:
+        return _fails(client, reply) if client == 2 else reply
+
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        run(spoiled(spoil), num_rounds=3)
+    assert "aggregate_train: 3 results, 1 failures, 0 missing" in caplog.text
+    assert "agent 2: RuntimeError: client 2 is broken" in caplog.text
+
+
+def _reply(message: Message, content: RecordDict) -> Message:
+    message.content = content
+    return message
+
+
+BROKEN_CONTENTS = {
+    "nothing": RecordDict(),
+    "no array": RecordDict({"arrays": ArrayRecord()}),
+    "two arrays": RecordDict(
+        {"arrays": ArrayRecord({"0": Array(np.ones(30)), "1": Array(np.ones(30))})}
+    ),
+    "another shape": RecordDict({"arrays": ArrayRecord({"0": Array(np.ones(3))})}),
+    "nan": RecordDict({"arrays": ArrayRecord({"0": Array(np.full(30, np.nan))})}),
+    "text": RecordDict({"arrays": ArrayRecord({"0": Array(np.array(["a"] * 30))})}),
+    "no numpy": RecordDict(
+        {
+            "arrays": ArrayRecord(
+                {"0": Array(dtype="float64", shape=(30,), stype="x", data=b"zz")}
+            )
+        }
+    ),
+    "pickle": RecordDict(
+        {
+            "arrays": ArrayRecord(
+                {
+                    "0": Array(
+                        dtype="object",
+                        shape=(),
+                        stype="numpy.ndarray",
+                        data=b"\x80\x04N.",
+                    )
+                }
+            )
+        }
+    ),
+    "records under other types": RecordDict({"arrays": ConfigRecord({"0": 1})}),
+    "hostile metrics": RecordDict(
+        {"metrics": MetricRecord({"best-value": [1.0, 2.0], "agent-id": 0})}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_CONTENTS)
+def test_a_broken_reply_releases_what_a_zero_message_would(name: str) -> None:
+    def zero(client: int, reply: Message) -> Message:
+        arrays = ArrayRecord({"0": Array(np.zeros(30))})
+        return _reply(reply, RecordDict({"arrays": arrays})) if client == 1 else reply
+
+    def broken(client: int, reply: Message) -> Message:
+        return _reply(reply, BROKEN_CONTENTS[name]) if client == 1 else reply
+
+    as_zero, agents = run(spoiled(zero), metrics=["best-value"])
+    as_broken, others = run(spoiled(broken), metrics=["best-value"])
+    np.testing.assert_array_equal(as_zero.server.vectors, as_broken.server.vectors)
+    assert_same(agents, others)
+
+
+def test_a_reply_counts_once_and_strangers_not_at_all() -> None:
+    class Doubling(InProcessGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            for reply in replies[:2]:
+                reply.metadata.__dict__["_src_node_id"] = 12345  # as after a failure
+            stranger = Message(RecordDict(), 1001, "train")
+            return [*replies, *replies, stranger]
+
+    plain, agents = run(numpy_app())
+    doubled = strategy()
+    grid = Doubling(numpy_app(), NUM_AGENTS)
+    doubled.start(grid, num_rounds=6)
+    assert_same(agents, grid.agents(doubled.study))
+    np.testing.assert_array_equal(plain.server.vectors, doubled.server.vectors)
+
+
+def test_metrics_are_off_unless_asked_for() -> None:
+    seen: list[list[str]] = []
+
+    def look(client: int, reply: Message) -> Message:
+        seen.append(list(reply.content["metrics"]))
+        return reply
+
+    grid = InProcessGrid(spoiled(look), NUM_AGENTS)
+    assert strategy().start(grid, num_rounds=2).train_metrics_clientapp == {}
+    assert seen == [[]] * 2 * NUM_AGENTS
+    asked = strategy(metrics=["best-value"]).start(grid, num_rounds=2)
+    assert set(asked.train_metrics_clientapp[2]) == {"mean-best-value"}
+
+
+def test_secrets_do_not_travel() -> None:
+    """Neither noise seed nor mask is in what a client gets; vectors alone come."""
+    configs: list[ConfigRecord] = []
+    inner, app = tuning_app(make_objective), ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        assert {len(r) for r in message.content.array_records.values()} <= {0, 1}
+        configs.append(message.content.config_records["config"])
+        return inner(message, context)
+
+    run(app, noise_seed=987654321, client_api="message")
+    assert len(configs) == NUM_AGENTS * 7
+    for config in configs:
+        text = json.dumps(dict(config))
+        assert "987654321" not in text
+        assert "mask" not in text
+    assert configs[-1]["server-round"] == 6
+    assert configs[-1]["fbo-send-message"] is False  # its release would be of no use
+    assert configs[-NUM_AGENTS - 1]["fbo-send-message"] is True
+
+
+def test_the_users_own_config_travels_along_and_is_left_alone() -> None:
+    configs: list[ConfigRecord] = []
+    inner, app = tuning_app(make_objective), ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        configs.append(message.content.config_records["config"])
+        return inner(message, context)
+
+    mine = ConfigRecord({"epochs": 3})
+    grid = InProcessGrid(app, NUM_AGENTS)
+    strategy().start(grid, num_rounds=2, train_config=mine)
+    assert configs[-1]["epochs"] == 3
+    assert dict(mine) == {"epochs": 3}
+
+
+def test_the_summary_says_what_is_not_private(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "flwr"):
+        run(numpy_app(), num_rounds=2, metrics=["best-value"])
+    assert "NOT PRIVATE: the noise is seeded" in caplog.text
+    assert "without any privacy guarantee: best-value" in caplog.text
+    assert "Privacy spent: epsilon =" in caplog.text
+
+
+def test_fts_de_and_dp_fts_are_settings() -> None:
+    fts_de, agents = run(
+        numpy_app(), noise_multiplier=0, sampling_probability=1, clip_norm=math.inf
+    )
+    assert fts_de.privacy_spent.epsilon == math.inf
+    assert fts_de.server.vectors is not None
+    assert len(agents) == NUM_AGENTS
+    dp_fts, _ = run(numpy_app(), agent=ThompsonSettings(num_sub_regions=1))
+    assert dp_fts.server.vectors is not None
+    assert dp_fts.server.vectors.shape == (1, 100)
+
+
+def test_presets_are_the_published_settings() -> None:
+    real, synthetic = (
+        strategy(agent=None),
+        strategy(agent=None, preset="paper-synthetic"),
+    )
+    agent = real.study.agent
+    assert isinstance(agent, ThompsonSettings)
+    assert (agent.lengthscale, agent.regularization) == (0.01, 1e-6)
+    assert (agent.num_features, agent.num_sub_regions) == (100, 4)
+    assert (agent.num_initial, agent.refit_every) == (10, 5)
+    assert agent.follow == "inverse"
+    assert real.server.release.settings.clip_norm == 22.0
+    assert real.server.release.settings.weights.num_decay_rounds == 30
+    agent = synthetic.study.agent
+    assert isinstance(agent, ThompsonSettings)
+    assert (agent.num_features, agent.follow) == (50, "inverse-sqrt")
+    assert synthetic.server.release.settings.clip_norm == 11.0
+    assert synthetic.server.release.settings.weights.num_decay_rounds == 5
+    assert published_delta(29) == pytest.approx(0.0246, abs=1e-4)
+
+
+def test_controls_share_nothing() -> None:
+    study = Study(SearchSpace(SPACE), "maximize", RandomSearchSettings(), study_seed=1)
+    control = TuningStrategy(LocalServer(NUM_AGENTS), study, patience=0.0)
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS)
+    result = control.start(grid, num_rounds=3)
+    assert len(result.arrays) == 0
+    assert [len(a.values) for a in grid.agents(study)] == [12] * NUM_AGENTS
+    assert control.server.state_dict() == {}
+    control.server.load_state_dict({})
+
+
+def test_the_last_line_of_a_traceback() -> None:
+    assert first_line("Traceback\n  File x\nValueError: no\n\n") == "ValueError: no"
+    assert first_line(None) == "no reason given"
+
+
+def test_messages_can_be_built_outside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = compat.TaskIdentity
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(identity, name, None)
+    compat.ensure_task_identity()
+    assert (identity.task_id, identity.run_id, identity.node_id) == (1, 1, 1)

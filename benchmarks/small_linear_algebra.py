@@ -42,7 +42,7 @@ def main() -> None:
     features = RandomFeatures.draw(rng, M, D, 0.2)
     phi = features(x)
     weights = rng.standard_normal((1, M))
-    whole = SubRegions.from_splits((1,) * D)
+    whole = SubRegions.from_edges([np.array([0.0, 1.0])] * D)
 
     def small() -> None:
         for _ in range(AGENTS):

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.client import NumPyClient as NumPyClient
 from flwr.supercore.run import Run as Run
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
 
 from flwr_fbo._validation import require
 

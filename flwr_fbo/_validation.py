@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 
 def require(condition: bool, field: str, value: object, allowed: str) -> None:
@@ -12,7 +12,7 @@ def require(condition: bool, field: str, value: object, allowed: str) -> None:
         raise ValueError(f"{field}={value!r} is not allowed: {allowed}.")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Return whether ``value`` is a real number, not a bool and not NaN."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

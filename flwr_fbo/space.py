@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Protocol
+from numbers import Real
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +40,16 @@ _RESOLUTION = 2.0**40
 class _Axis(Protocol):
     """One parameter: its values laid out on [0, 1]."""
 
-    num_values: float  # inf where the axis is continuous
+    continuous: ClassVar[bool]
 
-    def to_unit(self, value: Any) -> float: ...
-    def from_unit(self, u: float) -> Any: ...
+    def to_unit(self, value: Any) -> float:
+        """Return where a value lies; raise ValueError with what is allowed."""
+
+    def from_unit(self, u: float) -> Any:
+        """Return the value at ``u``."""
+
+    def border(self, u: float) -> float:
+        """Return the place nearest to ``u`` where one value ends and another begins."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +57,14 @@ class _ContinuousAxis:
     low: float
     high: float
     log: bool
-    num_values: float = math.inf
+    continuous: ClassVar[bool] = True
 
     def to_unit(self, value: Any) -> float:
-        v = float(value)
+        v = _real(value)
         if not self.low <= v <= self.high:
             raise ValueError(f"a number from {self.low} to {self.high}")
         if self.log:
-            u = math.log(v / self.low) / math.log(self.high / self.low)
+            u = (math.log(v) - math.log(self.low)) / self._log_range
         else:
             u = (v - self.low) / (self.high - self.low)
         return min(1.0, round(u * _RESOLUTION) / _RESOLUTION)
@@ -67,10 +74,17 @@ class _ContinuousAxis:
         if u >= 1.0:
             return self.high
         if self.log:
-            v = self.low * math.exp(u * math.log(self.high / self.low))
+            v = self.low * math.exp(u * self._log_range)
         else:
             v = self.low + u * (self.high - self.low)
         return min(max(v, self.low), self.high)
+
+    def border(self, u: float) -> float:
+        return u
+
+    @property
+    def _log_range(self) -> float:
+        return math.log(self.high) - math.log(self.low)
 
 
 @dataclass(frozen=True)
@@ -80,53 +94,57 @@ class _SteppedAxis:
     low: float
     high: float
     step: float
-    num_values: float
+    num_values: int
+    continuous: ClassVar[bool] = False
 
     def to_unit(self, value: Any) -> float:
-        index = round((float(value) - self.low) / self.step)
-        on_step = math.isclose(
-            self.low + index * self.step, float(value), abs_tol=1e-8 * self.step
-        )
-        if not (0 <= index < self.num_values and on_step):
-            raise ValueError(f"{self.low} to {self.high} in steps of {self.step}")
-        return (index + 0.5) / self.num_values
+        v = _real(value)
+        if self.low <= v <= self.high:
+            index = round((v - self.low) / self.step)
+            if abs(self.low + index * self.step - v) <= 1e-8 * self.step:
+                return (index + 0.5) / self.num_values
+        raise ValueError(f"{self.low} to {self.high} in steps of {self.step}")
 
     def from_unit(self, u: float) -> float:
         # 3 * 0.1 exceeds 0.3: the last value is `high` itself.
         return min(self.low + _bin(u, self.num_values) * self.step, self.high)
+
+    def border(self, u: float) -> float:
+        return _bin_border(u, self.num_values)
 
 
 @dataclass(frozen=True)
 class _LogIntAxis:
     low: int
     high: int
-
-    @property
-    def num_values(self) -> float:
-        return self.high - self.low + 1
-
-    @property
-    def _span(self) -> tuple[float, float]:
-        return math.log(self.low - 0.5), math.log(self.high + 0.5)
+    continuous: ClassVar[bool] = False
 
     def to_unit(self, value: Any) -> float:
-        if value != int(value) or not self.low <= value <= self.high:
+        v = _real(value)
+        if not self.low <= v <= self.high or v != round(v):
             raise ValueError(f"an integer from {self.low} to {self.high}")
-        start, end = self._span
-        return (math.log(value) - start) / (end - start)
+        return self._place(v)
 
     def from_unit(self, u: float) -> int:
-        start, end = self._span
-        return min(max(round(math.exp(start + u * (end - start))), self.low), self.high)
+        v = round((self.low - 0.5) * math.exp(u * self._log_range))
+        return min(max(v, self.low), self.high)
+
+    def border(self, u: float) -> float:
+        v = self.from_unit(u)
+        return min(self._place(v - 0.5), self._place(v + 0.5), key=lambda b: abs(b - u))
+
+    def _place(self, v: float) -> float:
+        return math.log(v / (self.low - 0.5)) / self._log_range
+
+    @property
+    def _log_range(self) -> float:
+        return math.log((self.high + 0.5) / (self.low - 0.5))
 
 
 @dataclass(frozen=True)
 class _CategoricalAxis:
     choices: tuple[Any, ...]
-
-    @property
-    def num_values(self) -> float:
-        return len(self.choices)
+    continuous: ClassVar[bool] = False
 
     def to_unit(self, value: Any) -> float:
         if value not in self.choices:
@@ -136,9 +154,22 @@ class _CategoricalAxis:
     def from_unit(self, u: float) -> Any:
         return self.choices[_bin(u, len(self.choices))]
 
+    def border(self, u: float) -> float:
+        return _bin_border(u, len(self.choices))
 
-def _bin(u: float, num_values: float) -> int:
-    return min(int(u * num_values), int(num_values) - 1)
+
+def _real(value: Any) -> float:
+    if not isinstance(value, Real):
+        raise ValueError("a number")
+    return float(value)
+
+
+def _bin(u: float, num_values: int) -> int:
+    return min(int(u * num_values), num_values - 1)
+
+
+def _bin_border(u: float, num_values: int) -> float:
+    return math.floor(u * num_values + 0.5) / num_values
 
 
 def _make_axis(name: str, distribution: BaseDistribution) -> _Axis:
@@ -146,12 +177,13 @@ def _make_axis(name: str, distribution: BaseDistribution) -> _Axis:
     if not isinstance(distribution, BaseDistribution):
         allowed = "an Optuna Float-, Int- or CategoricalDistribution"
         require(False, field, distribution, allowed)
-    require(
-        not distribution.single(),
-        field,
-        distribution,
-        "at least two values (write a constant into the objective instead)",
+    allowed = "at least two values (write a constant into the objective instead)"
+    require(not distribution.single(), field, distribution, allowed)
+    allowed = (
+        "what JSON keeps as it is: choices that are numbers, strings, bools or None, "
+        "and a step that divides the range"
     )
+    require(_survives_json(distribution), field, distribution, allowed)
     if isinstance(distribution, CategoricalDistribution):
         choices = tuple(distribution.choices)
         distinct = all(a != b for i, a in enumerate(choices) for b in choices[:i])
@@ -170,28 +202,36 @@ def _make_axis(name: str, distribution: BaseDistribution) -> _Axis:
     return _SteppedAxis(low, high, distribution.step or 1, num_values)
 
 
+def _survives_json(distribution: BaseDistribution) -> bool:
+    try:
+        again = json_to_distribution(distribution_to_json(distribution))
+    except TypeError:
+        return False
+    return bool(again == distribution)
+
+
 @dataclass(frozen=True, eq=False)
 class SubRegions:
-    """Boxes of equal volume that tile the unit cube (DP-FTS-DE, section 3.3).
+    """Boxes that tile the unit cube (DP-FTS-DE, section 3.3).
 
     Attributes
     ----------
+    edges : tuple of D ndarrays
+        Where each axis is cut, from 0 to 1, both included.
     lower, upper : ndarray of shape (P, D)
         The corners of each box. A point on a border belongs to the upper box.
-    splits : tuple of D ints
-        Into how many parts each axis is cut; their product is P.
     """
 
+    edges: tuple[FloatArray, ...]
     lower: FloatArray
     upper: FloatArray
-    splits: tuple[int, ...]
 
     @classmethod
-    def from_splits(cls, splits: tuple[int, ...]) -> SubRegions:
-        """Cut axis d into ``splits[d]`` equal parts."""
-        cells = np.array(list(product(*(range(k) for k in splits))), dtype=np.float64)
-        counts = np.array(splits, dtype=np.float64)
-        return cls(cells / counts, (cells + 1) / counts, splits)
+    def from_edges(cls, edges: Sequence[FloatArray]) -> SubRegions:
+        """Return every box between neighbouring edges, the last axis fastest."""
+        lower = np.array(list(product(*(e[:-1] for e in edges))))
+        upper = np.array(list(product(*(e[1:] for e in edges))))
+        return cls(tuple(edges), lower, upper)
 
     def __len__(self) -> int:
         return len(self.lower)
@@ -199,10 +239,10 @@ class SubRegions:
     def index(self, x: FloatArray) -> NDArray[np.intp]:
         """Return the box of each point; ``x`` has shape (n, D), the result (n,)."""
         cells = [
-            np.searchsorted(np.arange(1, k) / k, x[:, d], side="right")
-            for d, k in enumerate(self.splits)
+            np.searchsorted(edges[1:-1], x[:, d], side="right")
+            for d, edges in enumerate(self.edges)
         ]
-        return np.ravel_multi_index(tuple(cells), self.splits)
+        return np.ravel_multi_index(tuple(cells), [len(e) - 1 for e in self.edges])
 
 
 class SearchSpace:
@@ -218,7 +258,7 @@ class SearchSpace:
     ------
     ValueError
         If the mapping is empty, or a distribution is of another kind, has a single
-        value, repeats a choice, or is too large to count.
+        value, repeats a choice, does not survive JSON, or is too large to count.
 
     Notes
     -----
@@ -274,7 +314,7 @@ class SearchSpace:
         ):
             try:
                 point[d] = axis.to_unit(params[name])
-            except (TypeError, ValueError) as error:
+            except ValueError as error:
                 require(False, f"params[{name!r}]", params[name], str(error))
         return point
 
@@ -302,7 +342,8 @@ class SearchSpace:
         """Tile the cube with boxes of equal volume.
 
         The prime factors of P go one by one to the axis with the fewest cuts so far,
-        continuous axes first; an axis gets no more parts than it has values.
+        discrete axes only where there are no others. A discrete axis is cut between
+        its values, as nearly into equal parts as they allow.
 
         Raises
         ------
@@ -310,21 +351,18 @@ class SearchSpace:
             If P is below 1 or does not fit the space.
         """
         splits = [1] * self.dim
-        continuous = [d for d, a in enumerate(self._axes) if math.isinf(a.num_values)]
+        continuous = [d for d, axis in enumerate(self._axes) if axis.continuous]
         for factor in _prime_factors(num_sub_regions):
-            axes = [
+            fitting = [
                 d
-                for d in (continuous or range(self.dim))
-                if splits[d] * factor <= self._axes[d].num_values
+                for d in continuous or range(self.dim)
+                if _edges(self._axes[d], splits[d] * factor) is not None
             ]
-            require(
-                bool(axes),
-                "num_sub_regions",
-                num_sub_regions,
-                f"boxes of equal volume with at least one value each in {self!r}",
-            )
-            splits[min(axes, key=lambda d: splits[d])] *= factor
-        return SubRegions.from_splits(tuple(splits))
+            allowed = f"boxes with at least one value each in {self!r}"
+            require(bool(fitting), "num_sub_regions", num_sub_regions, allowed)
+            splits[min(fitting, key=lambda d: splits[d])] *= factor
+        edges = [_edges(a, k) for a, k in zip(self._axes, splits, strict=True)]
+        return SubRegions.from_edges([e for e in edges if e is not None])
 
     def to_json(self) -> str:
         """Return the space as JSON, for the wire."""
@@ -344,6 +382,13 @@ class SearchSpace:
 
     def __repr__(self) -> str:
         return f"SearchSpace({self._distributions})"
+
+
+def _edges(axis: _Axis, parts: int) -> FloatArray | None:
+    """Return the edges of ``parts`` parts of an axis, or None where it has too few."""
+    inner = [axis.border(i / parts) for i in range(1, parts)]
+    edges = np.array([0.0, *inner, 1.0])
+    return edges if bool(np.all(np.diff(edges) > 0)) else None
 
 
 def _prime_factors(number: int) -> list[int]:

@@ -125,6 +125,19 @@ def test_a_server_goes_on_from_its_state() -> None:
     assert second.privacy_spent == whole.privacy_spent
 
 
+def test_the_state_of_other_settings_is_refused() -> None:
+    state = _server(sampling_probability=1.0).state_dict()
+    with pytest.raises(ValueError, match=r"sampling_probability.*\(1\.0, 0\.35\)"):
+        _server().load_state_dict(state)
+
+
+@pytest.mark.parametrize(("q", "z"), [(1e-9, 1.0), (1.0, 1e6), (0.35, 1e-3)])
+def test_what_the_settings_allow_can_be_charged(q: float, z: float) -> None:
+    server = _server(sampling_probability=q, noise_multiplier=z)
+    server.receive(0, {})
+    assert server.privacy_spent.epsilon >= 0.0
+
+
 def test_published_noise_is_charged_at_what_it_is() -> None:
     joint, published = (
         _server(num_sub_regions=2, calibration=c) for c in ("joint", "published")

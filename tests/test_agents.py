@@ -142,6 +142,16 @@ def test_an_interrupted_iteration_goes_on_where_it_stopped() -> None:
     assert stopped.ask(2).shape == (0, 3)  # what was told is not asked again
 
 
+def test_an_agent_that_joins_late_explores_first() -> None:
+    on_time, late = study().create_agent(1, 5), study().create_agent(1, 5)
+    play_round(on_time, objective_of(1), 0, None, send_message=True)
+    play_round(late, objective_of(1), 3, np.ones((4, 30)), send_message=True)
+    np.testing.assert_array_equal(late.points, on_time.points)
+    assert late.iterations == [3] * 4
+    assert np.isnan(late.best_so_far(3)[:3]).all()
+    assert len(late.ask(4)) == 1
+
+
 def test_nothing_that_failed_is_learnt_from() -> None:
     calls = 0
 
@@ -176,7 +186,10 @@ def test_an_agent_whose_trials_all_fail_goes_on() -> None:
         lambda params: math.nan,
         lambda params: math.inf,
         lambda params: None,
-        lambda params: "good",
+        lambda params: "0.9",
+        lambda params: b"0.9",
+        lambda params: 1.1e100,
+        lambda params: -1.7e308,
         lambda params: params["no such name"],
         lambda params: 1 / 0,
     ],
@@ -186,12 +199,26 @@ def test_what_is_no_number_is_a_failed_trial(
 ) -> None:
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         value = evaluate(objective, {"x": 1}, "agent 3")
-    assert not math.isfinite(value)
+    agent = study().create_agent(0, 5)
+    agent.tell(0, np.zeros(3), value)
+    assert math.isnan(agent.values[0])
     assert "agent 3: trial {'x': 1} failed" in caplog.text
 
 
 def test_numpy_scalars_are_numbers() -> None:
-    assert evaluate(lambda params: np.float32(0.5), {}, "") == 0.5
+    assert evaluate(lambda params: np.float64(0.5), {}, "") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "warns"),
+    [(1.0, 0.0, False), (0.0, 5.0, False), (1e-3, 0.0, True), (1.0, 1e4, True)],
+)
+def test_values_that_look_like_noise_are_warned_of(
+    scale: float, offset: float, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = study(agent=replace(AGENT, follow="never")).create_agent(0, 5)
+    play(agent, 1, lambda params: offset + scale * params["x"])
+    assert ("look like noise" in caplog.text) is warns
 
 
 @pytest.mark.parametrize(
@@ -242,12 +269,12 @@ def test_studies_and_instructions_travel(agent: Any) -> None:
     config = sent.to_config()
     assert all(type(v) in (int, str, bool) for v in config.values())
     assert Instruction.from_config(config) == sent
-    enrol = Instruction(Phase.ENROL)
+    enrol = Instruction(Phase.ENROL, study())
     assert Instruction.from_config(enrol.to_config()) == enrol
 
 
 def test_another_protocol_is_refused() -> None:
-    config = {**Instruction(Phase.ENROL).to_config(), "fbo-protocol": 0}
+    config = {**Instruction(Phase.ENROL, study()).to_config(), "fbo-protocol": 0}
     with pytest.raises(ValueError, match="same version of flwr_fbo"):
         Instruction.from_config(config)
     with pytest.raises(ValueError, match="not a flwr_fbo strategy"):

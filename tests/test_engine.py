@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import InProcessGrid
 
@@ -55,7 +55,7 @@ def _runs_in(process: Path, marker: bytes) -> bool:
         return False  # it has ended, or is somebody else's
 
 
-def _run_config(folder: Path) -> dict[str, bool | int | str]:
+def _run_config(folder: Path) -> UserConfig:
     return {
         "num-agents": NUM_AGENTS,
         "num-rounds": NUM_ROUNDS,

@@ -155,7 +155,7 @@ def test_posterior_functions_pass_near_the_data(rng: np.random.Generator) -> Non
 
 
 def _boxes(*splits: int) -> SubRegions:
-    return SubRegions.from_splits(splits)
+    return SubRegions.from_edges([np.linspace(0, 1, k + 1) for k in splits])
 
 
 def test_acquisition_finds_what_a_fine_grid_finds(rng: np.random.Generator) -> None:

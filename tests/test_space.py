@@ -30,9 +30,9 @@ def float_distributions(draw: st.DrawFn) -> FloatDistribution:
 @st.composite
 def stepped_distributions(draw: st.DrawFn) -> FloatDistribution:
     step = draw(st.sampled_from([0.1, 0.25, 0.05, 3.0]))
-    low = draw(st.integers(-1000, 1000)) * step
-    high = low + step * draw(st.integers(1, 500))
-    return FloatDistribution(low, high, step=step)
+    first = draw(st.integers(-1000, 1000))
+    last = first + draw(st.integers(1, 500))
+    return FloatDistribution(round(first * step, 9), round(last * step, 9), step=step)
 
 
 @st.composite
@@ -213,8 +213,62 @@ def test_sub_regions_tile_the_cube(num_sub_regions: int, dim: int) -> None:
 
 def test_sub_regions_prefer_continuous_axes() -> None:
     space = SearchSpace({"k": CategoricalDistribution(["a", "b"]), "x": FLOAT})
-    assert space.sub_regions(4).splits == (1, 4)
-    assert SearchSpace({"n": IntDistribution(1, 9)}).sub_regions(4).splits == (4,)
+    assert [len(e) - 1 for e in space.sub_regions(4).edges] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        IntDistribution(1, 9),
+        IntDistribution(1, 5),
+        IntDistribution(10, 1000, log=True),
+        CategoricalDistribution(list("abcde")),
+        FloatDistribution(0.0, 1.0, step=0.1),
+    ],
+)
+def test_discrete_axes_are_cut_between_their_values(
+    distribution: BaseDistribution,
+) -> None:
+    """What a box's points snap to lies in the box."""
+    space = SearchSpace({"x": distribution})
+    regions = space.sub_regions(4)
+    x = np.random.default_rng(0).random((500, 1))
+    snapped = np.array([space.snap(point) for point in x])
+    np.testing.assert_array_equal(regions.index(x), regions.index(snapped))
+    assert set(regions.index(x)) == {0, 1, 2, 3}
+
+
+def test_values_of_another_type_are_no_numbers() -> None:
+    for distribution in (FLOAT, IntDistribution(0, 1), IntDistribution(1, 9, log=True)):
+        space = SearchSpace({"x": distribution})
+        for value in ("1", None, math.inf, -math.inf, [1]):
+            with pytest.raises(ValueError, match=r"params\['x'\]"):
+                space.to_unit({"x": value})
+        assert space.to_unit({"x": np.int64(1)}).shape == (1,)
+
+
+def test_large_integers_are_told_apart() -> None:
+    space = SearchSpace({"n": IntDistribution(10**9, 10**9 + 5)})
+    assert space.from_unit(space.to_unit({"n": 10**9 + 3})) == {"n": 10**9 + 3}
+    with pytest.raises(ValueError, match="in steps of 1"):
+        space.to_unit({"n": 10**9 + 0.4})
+
+
+def test_a_huge_log_range_is_fine() -> None:
+    space = SearchSpace({"x": FloatDistribution(1e-200, 1e200, log=True)})
+    assert space.from_unit(np.array([0.5]))["x"] == pytest.approx(1.0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_json_would_change_is_refused() -> None:
+    """The clients must tune what the server says, not a neighbour of it."""
+    for distribution in (
+        FloatDistribution(0, 1, step=1 / 13),
+        CategoricalDistribution([(1, 2), (3, 4)]),  # type: ignore[list-item]
+        CategoricalDistribution([np.int64(1), np.int64(2)]),  # type: ignore[list-item]
+    ):
+        with pytest.raises(ValueError, match="JSON"):
+            SearchSpace({"x": distribution})
 
 
 @pytest.mark.parametrize("num_sub_regions", [0, -4, 2.0, True, 3, 4])

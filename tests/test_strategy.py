@@ -93,6 +93,8 @@ def counting() -> tuple[ClientApp, list[int]]:
         ({"client_api": "grpc"}, "client_api='grpc'"),
         ({"metrics": ["loss"]}, "metrics=['loss']"),
         ({"metrics": "best-value"}, "metrics='best-value'"),
+        ({"metrics": None}, "metrics=None"),
+        ({"preset": []}, "preset=[]"),
         ({"min_agents": 0}, "min_agents=0"),
         ({"min_agents": 5}, "min_agents=5"),
         ({"patience": -1.0}, "patience=-1.0"),
@@ -111,6 +113,7 @@ def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:
     [
         ({"num_rounds": 1}, "num_rounds=1"),
         ({"num_rounds": 2.5}, "num_rounds=2.5"),
+        ({"timeout": "x"}, "timeout='x'"),
         ({"initial_arrays": ArrayRecord({"0": Array(np.ones(2))})}, "initial_arrays"),
     ],
 )
@@ -126,7 +129,7 @@ def test_bad_start_arguments_reach_no_client(
 
 def test_too_few_clients_reach_none_of_them() -> None:
     app, asked = counting()
-    with pytest.raises(TooFewAgents, match=r"min_agents=4 .* only 3 nodes"):
+    with pytest.raises(TooFewAgents, match=r"4 agents are needed .* 3 nodes"):
         strategy().start(InProcessGrid(app, 3), num_rounds=3)
     assert not asked
 
@@ -136,9 +139,9 @@ def test_waiting_for_clients_is_bounded_and_says_so(
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
     grid = InProcessGrid(numpy_app(), 3)
-    with pytest.raises(TooFewAgents, match=r"after waiting 0\.1 s"):
+    with pytest.raises(TooFewAgents, match=r"after 0\.1 s \(patience\)"):
         strategy(patience=0.1).start(grid, num_rounds=3)
-    assert "Waiting for nodes: 3 of 4 connected." in caplog.text
+    assert "Waiting for agents: 3 nodes connected, 0 enrolled, 4 needed." in caplog.text
 
 
 def test_a_study_can_begin_with_fewer_than_its_slots() -> None:
@@ -149,10 +152,47 @@ def test_a_study_can_begin_with_fewer_than_its_slots() -> None:
 
 
 def test_a_strategy_runs_once() -> None:
-    study = strategy()
-    study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
-    with pytest.raises(ValueError, match="has run already"):
-        study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
+    local = Study(SearchSpace(SPACE), "maximize", RandomSearchSettings())
+    for once in (strategy(), TuningStrategy(LocalServer(NUM_AGENTS), local)):
+        once.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
+        with pytest.raises(ValueError, match="has run already"):
+            once.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
+
+
+def test_an_agent_that_leaves_counts_as_zero_and_the_study_goes_on() -> None:
+    class Leaving(InProcessGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            replies = super().send_and_receive(asked, timeout=timeout)
+            if asked[0].content["config"]["fbo-phase"] == "round":
+                self.contexts.pop(1004, None)
+            return replies
+
+    grid, study = Leaving(numpy_app(), NUM_AGENTS), strategy(min_agents=3)
+    study.start(grid, num_rounds=4)
+    assert study.privacy_spent.num_releases == 3
+    assert [len(a.values) for a in grid.agents(study.study)] == [7] * 3
+
+
+def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
+    """Patience covers enrolment: a hiccup does not end the study."""
+    honest, app = tuning_app(make_objective), ClientApp()
+    failures = [1]
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] == 1 and failures:
+            failures.pop()
+            raise ConnectionError("hiccup")
+        return honest(message, context)
+
+    _, agents = run(app, patience=5.0)
+    assert len(agents) == NUM_AGENTS
+
+
+def test_a_message_for_numpy_clients_is_named_by_others() -> None:
+    with pytest.raises(TooFewAgents, match="not written for Message-API clients"):
+        run(tuning_app(make_objective), client_api="numpy")
 
 
 def _node_configs(*ids: Any) -> list[dict[str, Any]]:
@@ -195,7 +235,7 @@ def test_agents_without_an_id_are_issued_a_slot_and_keep_it() -> None:
     grid, first = _issued(4), strategy()
     first.start(grid, num_rounds=2)
     assert [a.slot for a in grid.agents(first.study)] == [0, 1, 2, 3]
-    # A second study in the same run: the slots are claimed, the history is new.
+    # A second study in the same run begins afresh.
     second = strategy(study_seed=3)
     second.start(grid, num_rounds=2)
     agents = grid.agents(second.study)
@@ -271,8 +311,8 @@ def test_when_nobody_answers_the_run_says_so_and_stops() -> None:
         def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
             asked = list(messages)
             replies = super().send_and_receive(asked, timeout=timeout)
-            first = next(iter(asked)).content["config"]
-            return replies if first["fbo-phase"] == "enrol" else []
+            phase = asked[0].content["config"]["fbo-phase"]
+            return replies if phase == "enrol" else []
 
     with pytest.raises(AggregationError, match="0 failures, 4 missing"):
         strategy().start(Silent(numpy_app(), 4), num_rounds=3)

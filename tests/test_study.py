@@ -163,6 +163,7 @@ def test_one_seed_allows_no_verdict() -> None:
         "One seed shows no standard error, and so allows no verdict."
     ]
     assert Estimate.of(np.array([1.0])).sign == "unclear"
+    assert Estimate.of(np.array([0.1, math.nan, 0.2])).sign == "unclear"
     assert _number(Estimate.of(np.array([1.0])), "+") == "+1.0000"
     assert _number(None, "") == "-"
 

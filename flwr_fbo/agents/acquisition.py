@@ -44,6 +44,8 @@ def maximize(
     ndarray of shape (D,)
     """
     dim = sub_regions.lower.shape[1]
+    # L-BFGS stops at an absolute gradient: the surface must not be tiny, or huge.
+    weights = weights / max(float(np.max(np.abs(weights))), np.finfo(np.float64).tiny)
     candidates = rng.random((num_candidates, dim))
     regions = sub_regions.index(candidates)
     values = features.function(candidates, weights[regions])
@@ -82,4 +84,5 @@ def _ascend(
         bounds=bounds,
         options={"maxiter": _MAX_STEPS},
     )
-    return np.clip(end.x.reshape(starts.shape), sub_regions.lower[regions], upper)
+    ends = np.clip(end.x.reshape(starts.shape), sub_regions.lower[regions], upper)
+    return np.asarray(ends)

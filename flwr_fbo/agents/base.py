@@ -20,6 +20,9 @@ Objective = Callable[[Params], float]
 
 _log = logging.getLogger("flwr.fbo")
 
+# The square of a larger value would overflow in the model.
+_LARGEST_VALUE = 1e100
+
 
 class Agent(ABC):
     """An agent that explores its sub-region first, then asks for one point a round.
@@ -31,7 +34,7 @@ class Agent(ABC):
     sub_regions : SubRegions
         The agent's initial points lie in box ``slot mod P``.
     num_initial : int
-        Points of iteration 0, >= 1.
+        Initial points, >= 1.
     slot : int
         Which of the study's N agents this is, from 0.
     entropy : int
@@ -73,21 +76,21 @@ class Agent(ABC):
     def ask(self, iteration: int) -> FloatArray:
         """Return the points still to be evaluated in ``iteration``, shape (k, D).
 
-        Points already told are not asked for again, so an iteration that was
-        interrupted goes on where it stopped.
+        The initial points come first, in whatever iteration the agent joins. Points
+        already told are not asked for again, so an iteration that was interrupted goes
+        on where it stopped.
         """
-        done = self.iterations.count(iteration)
-        if iteration == 0:
-            return self._initial_points()[done:]
-        if done:
+        if len(self.values) < self._num_initial:
+            return self._initial_points()[len(self.values) :]
+        if iteration in self.iterations:
             return np.empty((0, self.space.dim))
         return self.space.snap(self._suggest(iteration))[None, :]
 
     def tell(self, iteration: int, x: FloatArray, value: float) -> None:
-        """Record a trial; a ``value`` that is not finite marks it as failed."""
+        """Record a trial; NaN, or a value beyond 1e100 in size, is a failed one."""
         self.iterations.append(iteration)
         self.points.append(np.asarray(x, dtype=np.float64))
-        self.values.append(float(value) if math.isfinite(value) else math.nan)
+        self.values.append(value if abs(value) <= _LARGEST_VALUE else math.nan)
 
     @abstractmethod
     def message(self, iteration: int) -> FloatArray:
@@ -155,13 +158,16 @@ class Agent(ABC):
 def evaluate(objective: Objective, params: Params, who: str) -> float:
     """Return the objective's value, or NaN where it raises or returns no number."""
     try:
-        value = float(objective(params))
+        returned = objective(params)
+        if isinstance(returned, str | bytes):
+            raise TypeError(f"returned {returned!r}, not a number")
+        value = float(returned)
     except Exception as error:  # any fault of the objective is a failed trial
         _log.warning(
             "%s: trial %s failed: %s: %s", who, params, type(error).__name__, error
         )
         return math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= _LARGEST_VALUE:
         _log.warning("%s: trial %s failed: returned %s", who, params, value)
     return value
 

@@ -30,6 +30,11 @@ _SETTINGS: dict[str, type[AgentSettings]] = {
 }
 
 
+def fresh_seed() -> int:
+    """Return a seed from the operating system's entropy, for Flower's 64-bit ints."""
+    return secrets.randbits(63)
+
+
 @dataclass(frozen=True)
 class Study:
     """What all agents have in common.
@@ -40,8 +45,9 @@ class Study:
     direction : {"maximize", "minimize"}
     agent : ThompsonSettings or RandomSearchSettings
     study_seed : int, optional
-        Makes the agents' draws repeat; without it each agent draws its own seed from
-        the operating system.
+        Makes the agents' draws repeat, and is known to all of them (the guarantee does
+        not rest on it); without it each agent draws its own seed from the operating
+        system.
     feature_seed : int, optional
         Public seed of the shared features, independent of all others; drawn from the
         operating system unless given.
@@ -53,7 +59,7 @@ class Study:
     direction: Direction
     agent: AgentSettings
     study_seed: int | None = None
-    feature_seed: int = field(default_factory=lambda: secrets.randbits(63))
+    feature_seed: int = field(default_factory=fresh_seed)
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __post_init__(self) -> None:
@@ -124,8 +130,7 @@ class Instruction:
     Attributes
     ----------
     phase : Phase
-    study : Study, optional
-        None while enrolling.
+    study : Study
     slot : int
         The agent's slot; -1 while enrolling.
     iteration : int
@@ -138,7 +143,7 @@ class Instruction:
     """
 
     phase: Phase
-    study: Study | None = None
+    study: Study
     slot: int = -1
     iteration: int = 0
     send_message: bool = False
@@ -149,7 +154,7 @@ class Instruction:
         return {
             "fbo-protocol": PROTOCOL_VERSION,
             "fbo-phase": self.phase.value,
-            "fbo-study": "" if self.study is None else self.study.to_json(),
+            "fbo-study": self.study.to_json(),
             "fbo-slot": self.slot,
             "fbo-iteration": self.iteration,
             "fbo-send-message": self.send_message,
@@ -172,10 +177,9 @@ class Instruction:
                 f"protocol, the server sent {version!r} (None: not a flwr_fbo "
                 "strategy). Install the same version of flwr_fbo on both sides."
             )
-        text = str(config["fbo-study"])
         return cls(
             phase=Phase(config["fbo-phase"]),
-            study=Study.from_json(text) if text else None,
+            study=Study.from_json(str(config["fbo-study"])),
             slot=int(config["fbo-slot"]),
             iteration=int(config["fbo-iteration"]),
             send_message=bool(config["fbo-send-message"]),

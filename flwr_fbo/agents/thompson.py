@@ -8,6 +8,7 @@ weights of the shared features.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -24,6 +25,8 @@ from flwr_fbo.models.gp import Hyperparameters, fit_hyperparameters, sample_func
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space import SearchSpace, SubRegions
+
+_log = logging.getLogger("flwr.fbo")
 
 FloatArray = NDArray[np.float64]
 Follow = Literal["never", "inverse", "inverse-sqrt"]
@@ -46,7 +49,7 @@ class ThompsonSettings:
     num_sub_regions : int
         P, >= 1.
     num_initial : int
-        Evaluations of iteration 0, in the agent's sub-region, >= 1.
+        Evaluations before the first query, in the agent's sub-region, >= 1.
     follow : {"inverse", "inverse-sqrt", "never"}
         1 - p_t is 1/t, 1/sqrt(t), or 0. With the first two, iteration 1 always follows.
     num_surrogate_features : int
@@ -54,7 +57,9 @@ class ThompsonSettings:
     refit_every : int
         New observations between two fits of the hyperparameters, >= 1.
     noise_floor : float
-        Smallest noise variance of the agent's own model, > 0.
+        Smallest noise variance of the agent's own model, > 0. It is absolute, and the
+        published model neither centres nor scales: give it values whose spread is
+        neither far below 1 nor far below their mean.
     num_candidates, num_starts : int
         Of the acquisition's optimiser, >= 1.
     """
@@ -192,6 +197,8 @@ class ThompsonAgent(Agent):
     def _fitted(self, x: FloatArray, y: FloatArray, iteration: int) -> Hyperparameters:
         """Return the hyperparameters, fitted again after enough new observations."""
         old = self._hyperparameters
+        if old is None:
+            self._warn_of_scale(y)
         if old is None or len(y) >= self._num_fitted + self.settings.refit_every:
             self._hyperparameters = fit_hyperparameters(
                 x,
@@ -204,6 +211,19 @@ class ThompsonAgent(Agent):
             self._num_fitted = len(y)
         assert self._hyperparameters is not None
         return self._hyperparameters
+
+    def _warn_of_scale(self, y: FloatArray) -> None:
+        spread, mean = float(np.std(y)), abs(float(np.mean(y)))
+        too_small = spread**2 < 10.0 * self.settings.noise_floor or spread < 0.01 * mean
+        if spread > 0 and too_small:
+            _log.warning(
+                "agent %d: values with standard deviation %.2g around a mean of size "
+                "%.2g look like noise to the model, which neither centres nor scales; "
+                "scale the objective to a spread of about 0.1 to 1.",
+                self.slot,
+                spread,
+                mean,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the agent's memory; no generator is part of it."""

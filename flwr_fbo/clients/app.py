@@ -34,6 +34,11 @@ def tuning_app(make_objective: Callable[[Context], Objective]) -> ClientApp:
     @app.train()
     def tune(message: Message, context: Context) -> Message:
         content = message.content
+        if "config" not in content.config_records:
+            raise ValueError(
+                "This message is not written for Message-API clients: give the "
+                'strategy client_api="both" or "message".'
+            )
         arrays = [a.numpy() for a in content.array_records["arrays"].values()]
         config = content.config_records["config"]
         reply = answer(lambda: make_objective(context), context, arrays, config)

@@ -56,8 +56,7 @@ def answer(
     """
     instruction = Instruction.from_config(config)
     if instruction.phase is Phase.ENROL:
-        return Answer(metrics={"agent-id": agent_id(context)})
-    assert instruction.study is not None
+        return Answer(metrics={"agent-id": agent_id(context, instruction.study)})
     agent = load_agent(context, instruction.study, instruction.slot)
     message = play_round(
         agent,
@@ -73,11 +72,11 @@ def answer(
     return Answer([] if message is None else [message], metrics)
 
 
-def agent_id(context: Context) -> int:
+def agent_id(context: Context, study: Study) -> int:
     """Return the slot this client knows it holds, or -1.
 
-    That is ``agent-id`` of the node config, else ``partition-id``, else the slot the
-    server issued before.
+    That is ``agent-id`` of the node config, else ``partition-id``, else the slot that
+    the server issued before in the same study.
 
     Raises
     ------
@@ -94,9 +93,8 @@ def agent_id(context: Context) -> int:
                     f"node config {key}={value!r} is not allowed: an integer from 0 "
                     "to the number of agents - 1."
                 ) from None
-    if _JSON in context.state.config_records:
-        return int(str(context.state.config_records[_JSON]["slot"]))
-    return -1
+    known = _known(context, study)
+    return -1 if known is None else int(str(known["slot"]))
 
 
 def load_agent(context: Context, study: Study, slot: int) -> Agent:
@@ -115,8 +113,8 @@ def load_agent(context: Context, study: Study, slot: int) -> Agent:
 
 def restore_agent(context: Context, study: Study) -> Agent | None:
     """Return the agent as it was saved, or None if it never took part in ``study``."""
-    known = context.state.config_records.get(_JSON)
-    if known is None or known["study-id"] != study.study_id or "agent" not in known:
+    known = _known(context, study)
+    if known is None or "agent" not in known:
         return None
     agent = study.create_agent(int(str(known["slot"])), int(str(known["entropy"])))
     stored = context.state.array_records[_ARRAYS]
@@ -124,6 +122,12 @@ def restore_agent(context: Context, study: Study) -> Agent | None:
     state["json"] = json.loads(str(known["agent"]))
     agent.load_state_dict(state)
     return agent
+
+
+def _known(context: Context, study: Study) -> ConfigRecord | None:
+    """Return what this client stored of ``study``, if anything."""
+    record = context.state.config_records.get(_JSON)
+    return record if record and record["study-id"] == study.study_id else None
 
 
 def save_agent(context: Context, study: Study, agent: Agent) -> None:

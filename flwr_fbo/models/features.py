@@ -57,7 +57,7 @@ class RandomFeatures:
 
         ``weights`` has shape (M,), or (n, M) for one function a point.
         """
-        return np.sum(self(x) * weights, axis=1)
+        return np.asarray(np.sum(self(x) * weights, axis=1))
 
     def function_and_gradient(
         self, x: FloatArray, weights: FloatArray
@@ -76,4 +76,4 @@ class RandomFeatures:
     @staticmethod
     def _norm(cosines: FloatArray) -> FloatArray:
         norm = np.sqrt(np.sum(cosines * cosines, axis=1))
-        return np.maximum(norm, np.finfo(np.float64).tiny)
+        return np.asarray(np.maximum(norm, np.finfo(np.float64).tiny))

@@ -45,7 +45,7 @@ def sample_weights(
     num_observations, num_features = features.shape
     z = rng.standard_normal(num_features)
     if num_observations == 0:
-        return z
+        return np.asarray(z)
     if num_observations < num_features:
         noise = np.sqrt(regularization) * rng.standard_normal(num_observations)
         gram = features @ features.T

@@ -18,9 +18,11 @@ from flwr.serverapp import (
     GaussianPrivacyEvent,
     NeighboringRelation,
     PrivacyConfig,
-    PrivacySpent,
     RdpAccountant,
     SamplingMethod,
+)
+from flwr.serverapp import (
+    PrivacySpent as PrivacySpent,
 )
 
 from flwr_fbo._validation import is_number, require, require_positive

@@ -23,6 +23,8 @@ from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.weights import WeightSchedule
 
 FloatArray = NDArray[np.float64]
+_LARGEST_ENTRY = 1e100
+
 Calibration = Literal["joint", "published", "published-per-region"]
 
 
@@ -40,7 +42,7 @@ class ReleaseSettings:
         S > 0; inf (no clipping) only without noise. A message is clipped to norm
         S / sqrt(P).
     noise_multiplier : float
-        z >= 0; 0 releases without privacy.
+        z from 0 to 1e6; 0 releases without privacy.
     sampling_probability : float
         q in (0, 1].
     calibration : {"joint", "published", "published-per-region"}
@@ -66,13 +68,13 @@ class ReleaseSettings:
         require_int("num_agents", self.num_agents, 1)
         require_int("num_sub_regions", self.num_sub_regions, 1)
         z, s, q = self.noise_multiplier, self.clip_norm, self.sampling_probability
-        ok = is_number(z) and 0 <= z < math.inf
-        require(ok, "noise_multiplier", z, "a finite number >= 0")
+        ok = is_number(z) and 0 <= z <= 1e6
+        require(ok, "noise_multiplier", z, "a number from 0 to 1e6")
         require(is_number(s) and s > 0, "clip_norm", s, "a number > 0")
         clipped = z == 0 or s < math.inf
         require(clipped, "clip_norm", s, "finite where noise_multiplier > 0")
-        ok = is_number(q) and 0 < q <= 1
-        require(ok, "sampling_probability", q, "a number in (0, 1]")
+        ok = is_number(q) and 1e-9 <= q <= 1
+        require(ok, "sampling_probability", q, "a number in (0, 1], at least 1e-9")
         ok = self.calibration in get_args(Calibration)
         allowed = f"one of {get_args(Calibration)}"
         require(ok, "calibration", self.calibration, allowed)
@@ -179,35 +181,34 @@ class Release:
             assert self._entropy is not None
             mask = self._entropy.mask(iteration, s.num_agents, s.sampling_probability)
             weights = weights * mask[:, None]
-        vectors = weights.T @ rows / s.sampling_probability
+        vectors = np.asarray(weights.T @ rows / s.sampling_probability)
         if s.noise_multiplier == 0:
-            return np.asarray(vectors)
+            return vectors
         assert self._entropy is not None
         return self._entropy.add_noise(iteration, vectors, self.noise_std(iteration))
 
-    def _contribution(self, message: Any, num_features: int) -> FloatArray:
+    def _contribution(self, received: Any, num_features: int) -> FloatArray:
         """Return what an agent adds: clipped, and zero where it makes no sense."""
-        message = usable_message(message, num_features)
+        message = usable_message(received, num_features)
         if message is None:
             return np.zeros(num_features)
         limit = self.settings.clip_norm / math.sqrt(self.settings.num_sub_regions)
-        # Scaled first, so that the norm of huge entries does not overflow.
-        largest = float(np.max(np.abs(message)))
-        if largest == 0.0:
-            return message
-        direction = message / largest
-        norm = float(np.linalg.norm(direction))
-        if largest <= limit / norm:
-            return message
+        norm = float(np.linalg.norm(message))
         # A few units in the last place short, so that rounding cannot exceed the limit.
-        return np.asarray(direction * (limit * (1.0 - 1e-14) / norm))
+        limit *= 1.0 - 1e-14
+        return message if norm <= limit else np.asarray(message * (limit / norm))
 
 
 def usable_message(message: Any, num_features: int) -> FloatArray | None:
-    """Return a message as float64 of shape (M,), or None if it is not one."""
+    """Return a message as float64 of shape (M,), or None if it is not one.
+
+    Entries must be real numbers no larger than 1e100 in size: what is larger could
+    overflow in a sum without clipping.
+    """
     if not isinstance(message, np.ndarray) or message.shape != (num_features,):
         return None
-    if message.dtype.kind not in "fiu":
+    if message.dtype.kind not in "fiu" or message.dtype.itemsize > 8:
         return None
     values = message.astype(np.float64)
-    return values if bool(np.all(np.isfinite(values))) else None
+    # A NaN compares false, as it should.
+    return values if bool(np.all(np.abs(values) <= _LARGEST_ENTRY)) else None

@@ -60,5 +60,6 @@ class WeightSchedule:
         """
         explored = np.arange(num_agents) % num_sub_regions
         inside = explored[:, None] == np.arange(num_sub_regions)[None, :]
-        raw = np.exp((self.concentration(iteration) - 1.0) * inside)
+        # Relative to the largest weight, which would overflow.
+        raw = np.exp((self.concentration(iteration) - 1.0) * (inside - 1.0))
         return np.asarray(raw / raw.sum(axis=0))

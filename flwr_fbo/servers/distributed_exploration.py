@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,7 @@ class DistributedExplorationServer:
         """Return released vectors and charges; never noise, sums or masks."""
         state: dict[str, Any] = {
             "json": {
+                "settings": asdict(self.release.settings),
                 "last_release": self._last_release,
                 "accountant": self._accountant.state_dict(),
             }
@@ -134,7 +136,19 @@ class DistributedExplorationServer:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state_dict`` returned."""
+        """Continue from what ``state_dict`` returned.
+
+        Raises
+        ------
+        ValueError
+            If it belongs to other settings; the message names the difference.
+        """
+        mine, stored = asdict(self.release.settings), state["json"]["settings"]
+        different = {
+            k: (stored.get(k), v) for k, v in mine.items() if v != stored.get(k)
+        }
+        if different:
+            raise ValueError(f"State of other settings (stored, now): {different}.")
         self._last_release = int(state["json"]["last_release"])
         self._accountant.load_state_dict(state["json"]["accountant"])
         self.vectors = state.get("vectors")

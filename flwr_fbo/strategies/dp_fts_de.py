@@ -11,7 +11,7 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._compat import ClientApi
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.agents.base import Direction
-from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.study import Study, fresh_seed
 from flwr_fbo.agents.thompson import ThompsonSettings
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
@@ -80,7 +80,7 @@ class DPFTSDE(TuningStrategy):
     noise_only : bool
         The control: every contribution is replaced by zero.
     study_seed : int, optional
-        Makes the agents' draws repeat.
+        Makes the agents' draws repeat; the agents are told it.
     feature_seed : int, optional
         Public seed of the shared features; drawn from the operating system unless
         given.
@@ -138,15 +138,16 @@ class DPFTSDE(TuningStrategy):
         client_api: ClientApi = "both",
         metrics: Collection[str] = (),
     ) -> None:
-        require(preset in PRESETS, "preset", preset, f"one of {sorted(PRESETS)}")
+        ok = isinstance(preset, str) and preset in PRESETS
+        require(ok, "preset", preset, f"one of {sorted(PRESETS)}")
         base = PRESETS[preset]
         agent = base.agent if agent is None else agent
-        seeds = {"study_seed": study_seed, "feature_seed": feature_seed}
         study = Study(
             SearchSpace(space),
             direction,
             agent,
-            **{name: seed for name, seed in seeds.items() if seed is not None},
+            study_seed=study_seed,
+            feature_seed=fresh_seed() if feature_seed is None else feature_seed,
         )
         settings = ReleaseSettings(
             num_agents=num_agents,
@@ -173,8 +174,6 @@ class DPFTSDE(TuningStrategy):
         )
 
     def _begin(self, horizon: int) -> None:
-        if self.server.num_releases > 0:
-            raise ValueError("This DPFTSDE has run already: make a new one.")
         self.server.horizon = horizon
 
     def _end(self) -> None:
@@ -199,7 +198,7 @@ class DPFTSDE(TuningStrategy):
 
 def published_delta(num_agents: int) -> float:
     """Return 1 / N^1.1, at most 1/2 (DP-FTS-DE, section 5)."""
-    return min(0.5, num_agents**-1.1)
+    return float(min(0.5, num_agents**-1.1))
 
 
 def _entropy(settings: ReleaseSettings, noise_seed: int | None) -> Entropy | None:

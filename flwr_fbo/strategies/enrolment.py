@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from flwr_fbo._compat import ClientApi, instruction_content, reply_metrics
-from flwr_fbo.agents.study import Instruction, Phase
+from flwr_fbo.agents.study import Instruction, Phase, Study
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -28,73 +28,77 @@ class TooFewAgents(RuntimeError):  # noqa: N818  (named for what is wrong)
 class Enrolment:
     """Keeps the slots.
 
+    Without Flower's node authentication a node is whom it says it is: one that claims
+    the slot of an agent that is offline takes its place.
+
     Parameters
     ----------
     num_agents : int
         N, the number of slots.
-    min_agents : int
-        How many must be enrolled before a round starts, from 1 to N.
+    study : Study
     patience : float
-        Seconds to wait for so many nodes.
+        Seconds to wait for enough agents.
     client_api : {"both", "message", "numpy"}
     """
 
     def __init__(
-        self, num_agents: int, min_agents: int, patience: float, client_api: ClientApi
+        self, num_agents: int, study: Study, patience: float, client_api: ClientApi
     ) -> None:
         self._num_agents = num_agents
-        self._min_agents = min_agents
+        self._study = study
         self._patience = patience
         self._client_api = client_api
+        self._said: set[str] = set()
         self.slots: dict[int, int] = {}  # node id -> slot
 
-    def update(self, grid: Grid, timeout: float) -> dict[int, int]:
+    def update(self, grid: Grid, needed: int, timeout: float) -> dict[int, int]:
         """Enrol new nodes; return node id -> slot of those connected now, by slot.
 
         Raises
         ------
         TooFewAgents
-            If fewer than ``min_agents`` nodes are connected in time, or enrol.
+            If fewer than ``needed`` agents are enrolled in time. While fewer nodes
+            than that are connected, none is asked anything.
         """
-        nodes = self._wait_for_nodes(grid)
-        trouble = self._enrol(grid, [n for n in nodes if n not in self.slots], timeout)
-        present = {node: self.slots[node] for node in nodes if node in self.slots}
-        if len(present) < self._min_agents:
-            reasons = "; ".join(sorted(set(trouble))) or "no node is free"
-            raise TooFewAgents(
-                f"min_agents={self._min_agents} agents must be enrolled, only "
-                f"{len(present)} of {len(nodes)} connected nodes are ({reasons})."
-            )
-        return dict(sorted(present.items(), key=lambda item: item[1]))
-
-    def _wait_for_nodes(self, grid: Grid) -> list[int]:
         deadline = time.monotonic() + self._patience
-        while len(nodes := sorted(grid.get_node_ids())) < self._min_agents:
+        while True:
+            nodes = sorted(grid.get_node_ids())
+            trouble: list[str] = []
+            if len(nodes) >= needed:
+                new = [node for node in nodes if node not in self.slots]
+                trouble = self._enrol(grid, new, timeout)
+            present = {node: self.slots[node] for node in nodes if node in self.slots}
+            if len(present) >= needed:
+                return dict(sorted(present.items(), key=lambda item: item[1]))
             if time.monotonic() >= deadline:
+                reasons = "; ".join(sorted(set(trouble))) or "too few nodes"
                 raise TooFewAgents(
-                    f"min_agents={self._min_agents} agents are needed, but only "
-                    f"{len(nodes)} nodes are connected after waiting "
-                    f"{self._patience:g} s (patience)."
+                    f"{needed} agents are needed (min_agents), but after "
+                    f"{self._patience:g} s (patience) {len(nodes)} nodes are connected "
+                    f"and {len(present)} enrolled: {reasons}."
                 )
             _log.info(
-                "Waiting for nodes: %d of %d connected.", len(nodes), self._min_agents
+                "Waiting for agents: %d nodes connected, %d enrolled, %d needed.",
+                len(nodes),
+                len(present),
+                needed,
             )
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
-        return nodes
 
     def _enrol(self, grid: Grid, nodes: list[int], timeout: float) -> list[str]:
         """Ask new nodes for their slots, bind them; return what went wrong."""
         if not nodes:
             return []
-        config = ConfigRecord(Instruction(Phase.ENROL).to_config())
+        config = ConfigRecord({**Instruction(Phase.ENROL, self._study).to_config()})
         content = instruction_content(ArrayRecord(), config, self._client_api)
         messages = [Message(content, node, MessageType.TRAIN) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=timeout))
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         claims, trouble = _read_claims(asked, replies)
         trouble += self._bind(claims, set(grid.get_node_ids()))
-        for line in trouble:
+        for line in sorted(set(trouble) - self._said):
             _log.warning("Not enrolled: %s", line)
+        self._said |= set(trouble)
         return trouble
 
     def _bind(self, claims: Mapping[int, int], connected: set[int]) -> list[str]:

@@ -11,7 +11,14 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    MetricRecordValues,
+)
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import Result, Strategy
@@ -24,7 +31,7 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._validation import is_number, require, require_int, require_positive
 from flwr_fbo.agents.study import Instruction, Phase, Study
 from flwr_fbo.servers.base import Server
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
@@ -42,10 +49,10 @@ class TuningStrategy(Strategy):
     server : Server
     study : Study
     min_agents : int, optional
-        Agents that must be enrolled before a round starts, from 1 to N; all N unless
-        given.
+        Agents that must be enrolled before the first round, from 1 to N; all N unless
+        given. Later rounds go on with whoever is there.
     patience : float
-        Seconds to wait for so many nodes, >= 0.
+        Seconds to wait for them, >= 0.
     client_api : {"both", "message", "numpy"}
         Whom the messages are written for. ``"both"`` is read by `NumPyClient` and
         Message-API clients alike, but Flower's own client mods refuse it: name the
@@ -74,13 +81,16 @@ class TuningStrategy(Strategy):
         ok = is_number(patience) and patience >= 0
         require(ok, "patience", patience, "a number of seconds >= 0")
         check_client_api(client_api)
-        ok = not isinstance(metrics, str) and set(metrics) <= set(METRICS)
+        ok = isinstance(metrics, Collection) and not isinstance(metrics, str)
+        ok = ok and all(name in METRICS for name in metrics)
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
         self.server = server
         self.study = study
         self._client_api: ClientApi = client_api
         self._metrics = tuple(metrics)
-        self._enrolment = Enrolment(num_agents, min_agents, patience, client_api)
+        self._enrolment = Enrolment(num_agents, study, patience, client_api)
+        self._min_agents = min_agents
+        self._started = False
         self._timeout = 3600.0
         self._asked: list[Message] = []
 
@@ -125,6 +135,10 @@ class TuningStrategy(Strategy):
         require_int("num_rounds", num_rounds, 2)
         allowed = "empty (the server releases the first vectors itself)"
         require(not initial_arrays, "initial_arrays", initial_arrays, allowed)
+        require_positive("timeout", timeout)
+        if self._started:
+            raise ValueError("This strategy has run already: make a new one.")
+        self._started = True
         self._timeout = timeout
         self._begin(num_rounds - 1)
         result = super().start(
@@ -161,7 +175,9 @@ class TuningStrategy(Strategy):
 
         ``arrays`` is what `aggregate_train` returned, which the server half holds too.
         """
-        slots = self._enrolment.update(grid, self._timeout)
+        # Once the study has begun, who is absent counts as zero.
+        needed = self._min_agents if server_round == 1 else 1
+        slots = self._enrolment.update(grid, needed, self._timeout)
         iteration = server_round - 1
         vectors = self.server.vectors
         record = to_array_record([] if vectors is None else [vectors])
@@ -235,7 +251,7 @@ class TuningStrategy(Strategy):
 
     def _reported(self, answers: dict[int, Message]) -> MetricRecord | None:
         """Return the mean of the metrics that were asked for."""
-        means = {}
+        means: dict[str, MetricRecordValues] = {}
         for name in self._metrics:
             values = [reply_metrics(a.content).get(name) for a in answers.values()]
             numbers = [float(v) for v in values if is_number(v)]

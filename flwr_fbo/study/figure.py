@@ -25,6 +25,7 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
     """Write a PNG: mean over runs as lines, one standard error as bands."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
@@ -58,7 +59,7 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
         f"{num_seeds} seeds, band: one standard error over seeds",
         fontsize=10,
     )
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flwr_fbo.clients.thompson import ThompsonClient
 from flwr_fbo.simulation.grid import InProcessGrid
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
+from flwr_fbo.strategies.tuning import TuningStrategy
 from flwr_fbo.study.experiment import Experiment
 from flwr_fbo.study.methods import Method, Seeds
 
@@ -71,17 +72,20 @@ def run_one(experiment: Experiment, method: Method, seed: int) -> Run:
     grid = InProcessGrid(ClientApp(client_fn=client_fn), num_agents)
     strategy.start(grid, num_rounds=experiment.num_iterations + 1)
     agents = grid.agents(strategy.study)
-    is_private = isinstance(strategy, DPFTSDE)
     return Run(
         method=method.name,
         seed=seed,
         best_so_far=[
             agent.best_so_far(experiment.num_iterations).tolist() for agent in agents
         ],
-        epsilon=strategy.privacy_spent.epsilon if is_private else 0.0,
+        epsilon=_epsilon(strategy),
         failed_trials=sum(int(np.isnan(agent.values).sum()) for agent in agents),
         seconds=time.perf_counter() - began,
     )
+
+
+def _epsilon(strategy: TuningStrategy) -> float:
+    return strategy.privacy_spent.epsilon if isinstance(strategy, DPFTSDE) else 0.0
 
 
 def run_all(

@@ -42,7 +42,7 @@ class Estimate:
     @property
     def sign(self) -> Literal["positive", "negative", "unclear"]:
         """The sign that the 95% t interval shows, if it shows one."""
-        if self.num_runs < 2:
+        if not math.isfinite(self.standard_error):
             return "unclear"
         reach = float(student_t.ppf(0.975, self.num_runs - 1)) * self.standard_error
         if abs(self.mean) <= reach:

@@ -64,7 +64,7 @@ class _ContinuousAxis:
         if not self.low <= v <= self.high:
             raise ValueError(f"a number from {self.low} to {self.high}")
         if self.log:
-            u = (math.log(v) - math.log(self.low)) / self._log_range
+            u = _log_ratio(v, self.low) / _log_ratio(self.high, self.low)
         else:
             u = (v - self.low) / (self.high - self.low)
         return min(1.0, round(u * _RESOLUTION) / _RESOLUTION)
@@ -74,17 +74,13 @@ class _ContinuousAxis:
         if u >= 1.0:
             return self.high
         if self.log:
-            v = self.low * math.exp(u * self._log_range)
+            v = _times_exp(self.low, u * _log_ratio(self.high, self.low))
         else:
             v = self.low + u * (self.high - self.low)
         return min(max(v, self.low), self.high)
 
     def border(self, u: float) -> float:
         return u
-
-    @property
-    def _log_range(self) -> float:
-        return math.log(self.high) - math.log(self.low)
 
 
 @dataclass(frozen=True)
@@ -162,6 +158,17 @@ def _real(value: Any) -> float:
     if not isinstance(value, Real):
         raise ValueError("a number")
     return float(value)
+
+
+def _log_ratio(v: float, low: float) -> float:
+    """Return log(v / low) for v >= low > 0, exact for narrow ranges and for huge."""
+    excess = (v - low) / low
+    return math.log1p(excess) if excess < 1 else math.log(v) - math.log(low)
+
+
+def _times_exp(low: float, t: float) -> float:
+    """Return low exp(t) for t >= 0, the inverse of `_log_ratio`."""
+    return low + low * math.expm1(t) if t < 0.5 else math.exp(math.log(low) + t)
 
 
 def _bin(u: float, num_values: int) -> int:

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from optuna.distributions import (
     BaseDistribution,
@@ -59,6 +59,7 @@ distributions = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore:The distribution is specified by")
+@settings(max_examples=500, deadline=None)
 @given(distributions, st.floats(0, 1))
 def test_what_the_space_gives_comes_back_exactly(
     distribution: BaseDistribution, u: float

@@ -164,7 +164,7 @@ def test_an_agent_that_leaves_counts_as_zero_and_the_study_goes_on() -> None:
         def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
             asked = list(messages)
             replies = super().send_and_receive(asked, timeout=timeout)
-            if asked[0].content["config"]["fbo-phase"] == "round":
+            if asked and asked[0].content["config"]["fbo-phase"] == "round":
                 self.contexts.pop(1004, None)
             return replies
 

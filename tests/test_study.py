@@ -175,7 +175,7 @@ def test_the_figure_is_a_picture(tmp_path: Path) -> None:
 
 
 def _invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "100"})
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
 
 
 def test_the_command_runs_and_reports(
@@ -188,7 +188,9 @@ def test_the_command_runs_and_reports(
         assert re.search(rf"^ *{name} ", result.output, re.MULTILINE)
     assert "NOT PRIVATE" in result.output
     assert "trials failed" in result.output
-    assert max(len(line) for line in result.output.splitlines()) <= 100
+    assert "no privacy" in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+    assert "…" not in result.output
     folder = tmp_path / "digits"
     assert len((folder / "results.jsonl").read_text().splitlines()) == 10
     assert (folder / "figure.png").stat().st_size > 10_000

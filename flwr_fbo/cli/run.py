@@ -123,7 +123,8 @@ def _report(
 def _table(experiment: Experiment, rows: dict[str, Row]) -> Table:
     last = experiment.num_iterations
     title = f"Best {experiment.task.unit} so far, mean over agents"
-    table = Table(title=title, box=box.SIMPLE_HEAD)
+    # Narrow enough for 80 columns.
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     for heading in (f"iteration {last}", "minus TS*", "minus noise-only*", "epsilon"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -314,7 +314,7 @@ class SearchSpace:
         """
         if set(params) != set(self._distributions):
             allowed = f"exactly the names {list(self._distributions)}"
-            require(False, "params", sorted(params), allowed)
+            require(False, "params", list(params), allowed)
         point = np.empty(self.dim)
         for d, (name, axis) in enumerate(
             zip(self._distributions, self._axes, strict=True)

@@ -200,7 +200,7 @@ def _node_configs(*ids: Any) -> list[dict[str, Any]]:
 
 
 def test_agent_id_goes_before_partition_id() -> None:
-    grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(3, 2, 1, 0))
+    grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(3, "2", 1, 0))
     study = strategy()
     study.start(grid, num_rounds=2)
     slots = [
@@ -216,6 +216,8 @@ def test_agent_id_goes_before_partition_id() -> None:
         ((0, 1, 2, 2), "agent-id=2 is claimed by two nodes"),
         ((0, 1, 2, 4), "agent-id=4 is not allowed: 0 to 3"),
         ((0, 1, 2, "x"), "agent-id='x' is not allowed: an integer"),
+        ((0, 1, 2, -1), "agent-id=-1 is not allowed: an integer"),
+        ((0, 1, 2, 1.5), "agent-id=1.5 is not allowed: an integer"),
     ],
 )
 def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context
 from numpy.typing import NDArray
 
+from flwr_fbo._validation import require
 from flwr_fbo.agents.base import Agent, Objective, play_round
 from flwr_fbo.agents.study import Instruction, Phase, Study
 
@@ -81,18 +82,16 @@ def agent_id(context: Context, study: Study) -> int:
     Raises
     ------
     ValueError
-        If the node config holds something that is not an integer.
+        If the node config holds something that is no integer >= 0.
     """
     for key in ("agent-id", "partition-id"):
         if key in context.node_config:
             value = context.node_config[key]
-            try:
+            # A SuperNode's --node-config may give it as text.
+            if str(value).isdecimal():
                 return int(value)
-            except ValueError:
-                raise ValueError(
-                    f"node config {key}={value!r} is not allowed: an integer from 0 "
-                    "to the number of agents - 1."
-                ) from None
+            allowed = "an integer from 0 to the number of agents - 1"
+            require(False, f"node config {key}", value, allowed)
     known = _known(context, study)
     return -1 if known is None else int(str(known["slot"]))
 

@@ -254,7 +254,7 @@ class TuningStrategy(Strategy):
         means: dict[str, MetricRecordValues] = {}
         for name in self._metrics:
             values = [reply_metrics(a.content).get(name) for a in answers.values()]
-            numbers = [float(v) for v in values if is_number(v)]
+            numbers = [v for v in values if is_number(v) and abs(v) < 1e100]
             if numbers:
                 means[f"mean-{name}"] = float(np.mean(numbers))
         return MetricRecord(means) if means else None

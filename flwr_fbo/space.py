@@ -71,13 +71,16 @@ class _ContinuousAxis:
 
     def from_unit(self, u: float) -> float:
         u = round(u * _RESOLUTION) / _RESOLUTION
-        if u >= 1.0:
-            return self.high
+        if u <= 0.0 or u >= 1.0:
+            return self.low if u <= 0.0 else self.high
         if self.log:
-            v = _times_exp(self.low, u * _log_ratio(self.high, self.low))
+            log_range = _log_ratio(self.high, self.low)
+            v = _times_exp(self.low, u * log_range)
+            cell = v * log_range / _RESOLUTION
         else:
             v = self.low + u * (self.high - self.low)
-        return min(max(v, self.low), self.high)
+            cell = (self.high - self.low) / _RESOLUTION
+        return min(max(_shortest_decimal(v, 0.49 * cell), self.low), self.high)
 
     def border(self, u: float) -> float:
         return u
@@ -169,6 +172,19 @@ def _log_ratio(v: float, low: float) -> float:
 def _times_exp(low: float, t: float) -> float:
     """Return low exp(t) for t >= 0, the inverse of `_log_ratio`."""
     return low + low * math.expm1(t) if t < 0.5 else math.exp(math.log(low) + t)
+
+
+def _shortest_decimal(v: float, reach: float) -> float:
+    """Return the number with the fewest digits less than ``reach`` from ``v``.
+
+    So a value that a person wrote, 0.1 or 250, comes back as it was written.
+    """
+    first = -math.floor(math.log10(max(abs(v), reach, 1e-300)))
+    for digits in range(first, first + 17):
+        decimal = round(v, digits)
+        if abs(decimal - v) < reach:
+            return decimal
+    return v
 
 
 def _bin(u: float, num_values: int) -> int:
@@ -270,8 +286,9 @@ class SearchSpace:
     Notes
     -----
     Integers, steps and categories survive the way to the cube and back exactly, as
-    does every value that ``from_unit`` returns. A continuous value of another origin
-    comes back to within 2**-41 of its range (log range, where ``log=True``).
+    does every value that ``from_unit`` returns, and a continuous value as a person
+    would write it (up to about nine digits). Any other continuous value comes back to
+    within 2**-40 of its range (log range, where ``log=True``).
 
     Examples
     --------

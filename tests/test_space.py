@@ -99,6 +99,16 @@ def test_floats_of_another_origin_come_back_closely(
     assert abs(back - value) <= (high - low) * 2.0**-40 + 2 * math.ulp(high)
 
 
+@given(st.integers(1, 999), st.integers(-3, 2), st.booleans())
+def test_values_as_people_write_them_come_back_exactly(
+    mantissa: int, exponent: int, log: bool
+) -> None:
+    value = float(f"{mantissa}e{exponent}")
+    low, high = (1e-3, 1e5) if log else (-1e5, 1e5)
+    space = SearchSpace({"x": FloatDistribution(low, high, log=log)})
+    assert space.from_unit(space.to_unit({"x": value})) == {"x": value}
+
+
 def test_the_last_step_is_the_upper_end() -> None:
     space = SearchSpace({"x": FloatDistribution(0.0, 0.3, step=0.1)})
     assert space.from_unit(np.array([1.0]))["x"] == 0.3

@@ -63,24 +63,33 @@ class _ContinuousAxis:
         v = _real(value)
         if not self.low <= v <= self.high:
             raise ValueError(f"a number from {self.low} to {self.high}")
+        return self._cell(v) / _RESOLUTION
+
+    def from_unit(self, u: float) -> float:
+        cell = round(u * _RESOLUTION)
+        if cell <= 0 or cell >= _RESOLUTION:
+            return self.low if cell <= 0 else self.high
+        u = cell / _RESOLUTION
+        if self.log:
+            v = _times_exp(self.low, u * _log_ratio(self.high, self.low))
+        else:
+            v = self.low + u * (self.high - self.low)
+        # The shortest decimal of the cell: a value that a person wrote, 0.1 or 250,
+        # comes back as it was written.
+        leading = -math.floor(math.log10(abs(v))) if v else 0
+        for digits in range(leading, leading + 17):
+            decimal = round(v, digits)
+            if self.low <= decimal <= self.high and self._cell(decimal) == cell:
+                return decimal
+        return min(max(v, self.low), self.high)
+
+    def _cell(self, v: float) -> int:
+        """Return which point of the grid a value is nearest to."""
         if self.log:
             u = _log_ratio(v, self.low) / _log_ratio(self.high, self.low)
         else:
             u = (v - self.low) / (self.high - self.low)
-        return min(1.0, round(u * _RESOLUTION) / _RESOLUTION)
-
-    def from_unit(self, u: float) -> float:
-        u = round(u * _RESOLUTION) / _RESOLUTION
-        if u <= 0.0 or u >= 1.0:
-            return self.low if u <= 0.0 else self.high
-        if self.log:
-            log_range = _log_ratio(self.high, self.low)
-            v = _times_exp(self.low, u * log_range)
-            cell = v * log_range / _RESOLUTION
-        else:
-            v = self.low + u * (self.high - self.low)
-            cell = (self.high - self.low) / _RESOLUTION
-        return min(max(_shortest_decimal(v, 0.49 * cell), self.low), self.high)
+        return min(round(u * _RESOLUTION), int(_RESOLUTION))
 
     def border(self, u: float) -> float:
         return u
@@ -172,19 +181,6 @@ def _log_ratio(v: float, low: float) -> float:
 def _times_exp(low: float, t: float) -> float:
     """Return low exp(t) for t >= 0, the inverse of `_log_ratio`."""
     return low + low * math.expm1(t) if t < 0.5 else math.exp(math.log(low) + t)
-
-
-def _shortest_decimal(v: float, reach: float) -> float:
-    """Return the number with the fewest digits less than ``reach`` from ``v``.
-
-    So a value that a person wrote, 0.1 or 250, comes back as it was written.
-    """
-    first = -math.floor(math.log10(max(abs(v), reach, 1e-300)))
-    for digits in range(first, first + 17):
-        decimal = round(v, digits)
-        if abs(decimal - v) < reach:
-            return decimal
-    return v
 
 
 def _bin(u: float, num_values: int) -> int:

@@ -99,6 +99,7 @@ def test_floats_of_another_origin_come_back_closely(
     assert abs(back - value) <= (high - low) * 2.0**-40 + 2 * math.ulp(high)
 
 
+@settings(max_examples=1000, deadline=None)
 @given(st.integers(1, 999), st.integers(-3, 2), st.booleans())
 def test_values_as_people_write_them_come_back_exactly(
     mantissa: int, exponent: int, log: bool

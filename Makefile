@@ -37,4 +37,4 @@ lint: .venv/dev
 	@touch $@
 
 clean:
-	rm -rf .venv results
+	rm -rf .venv

@@ -169,12 +169,15 @@ def test_nothing_that_failed_is_learnt_from() -> None:
     assert math.isfinite(agent.best_so_far(5)[-1])
 
 
-def test_an_agent_whose_trials_all_fail_goes_on() -> None:
+def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def broken(params: dict[str, Any]) -> float:
         raise ValueError("always")
 
     agent = study().create_agent(0, 5)
     play(agent, 5, broken)
+    assert "agent 0: all of its 4 trials so far failed" in caplog.text
     assert len(agent.values) == 4 + 5
     assert agent.best_value is None
     assert np.isnan(agent.best_so_far(5)).all()
@@ -211,7 +214,7 @@ def test_numpy_scalars_are_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("scale", "offset", "warns"),
-    [(1.0, 0.0, False), (0.0, 5.0, False), (1e-3, 0.0, True), (1.0, 1e4, True)],
+    [(1.0, 0.0, False), (0.0, 0.21, False), (1e-3, 0.0, True), (1.0, 1e4, True)],
 )
 def test_values_that_look_like_noise_are_warned_of(
     scale: float, offset: float, warns: bool, caplog: pytest.LogCaptureFixture

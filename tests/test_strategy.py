@@ -22,7 +22,7 @@ from flwr.serverapp.exception import AggregationError
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import flwr_fbo._compat as compat
-from flwr_fbo import InProcessGrid, ThompsonSettings, tuning_app
+from flwr_fbo import InProcessGrid, ThompsonClient, ThompsonSettings, tuning_app
 from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import Study
 from flwr_fbo.servers.local import LocalServer
@@ -95,6 +95,8 @@ def counting() -> tuple[ClientApp, list[int]]:
         ({"metrics": "best-value"}, "metrics='best-value'"),
         ({"metrics": None}, "metrics=None"),
         ({"preset": []}, "preset=[]"),
+        ({"agent": {"num_features": 3}}, "agent={'num_features': 3}"),
+        ({"noise_only": "no"}, "noise_only='no'"),
         ({"min_agents": 0}, "min_agents=0"),
         ({"min_agents": 5}, "min_agents=5"),
         ({"patience": -1.0}, "patience=-1.0"),
@@ -214,7 +216,7 @@ def test_agent_id_goes_before_partition_id() -> None:
     ("ids", "words"),
     [
         ((0, 1, 2, 2), "agent-id=2 is claimed by two nodes"),
-        ((0, 1, 2, 4), "agent-id=4 is not allowed: 0 to 3"),
+        ((0, 1, 2, 4), "agent-id=4 (else partition-id) is not allowed: 0 to 3"),
         ((0, 1, 2, "x"), "agent-id='x' is not allowed: an integer"),
         ((0, 1, 2, -1), "agent-id=-1 is not allowed: an integer"),
         ((0, 1, 2, 1.5), "agent-id=1.5 is not allowed: an integer"),
@@ -477,6 +479,21 @@ def test_the_summary_says_what_is_not_private(
     assert "NOT PRIVATE: the noise is seeded" in caplog.text
     assert "without any privacy guarantee: best-value" in caplog.text
     assert "Privacy spent: epsilon =" in caplog.text
+
+
+def test_a_large_delta_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    strategy(noise_seed=None, delta=None).summary()
+    assert "WARNING: delta = 0.22" in caplog.text
+    caplog.clear()
+    strategy(noise_seed=None).summary()
+    assert "WARNING" not in caplog.text
+
+
+def test_what_is_no_function_is_named() -> None:
+    with pytest.raises(ValueError, match="objective=3 is not allowed"):
+        ThompsonClient(3, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="make_objective=3 is not allowed"):
+        tuning_app(3)  # type: ignore[arg-type]
 
 
 def test_fts_de_and_dp_fts_are_settings() -> None:

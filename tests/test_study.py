@@ -4,15 +4,18 @@ import json
 import math
 import os
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
+import flwr_fbo
 from flwr_fbo.cli import app
 from flwr_fbo.cli.run import _number
 from flwr_fbo.datasets.digits import partition
@@ -102,7 +105,7 @@ def test_all_methods_share_their_initial_points() -> None:
 
 def test_runs_repeat_whatever_the_number_of_workers(tmp_path: Path) -> None:
     experiment = replace(SMALL, methods=METHODS[:1])
-    one = list(run_all(experiment, range(3), 1, tmp_path / "a" / "1.jsonl"))
+    one = list(run_all(experiment, range(3), 1, tmp_path / "1.jsonl"))
     two = list(run_all(experiment, range(3), 2, tmp_path / "2.jsonl"))
     curves = {run.seed: run.best_so_far for run in one}
     assert curves == {run.seed: run.best_so_far for run in two}
@@ -119,7 +122,7 @@ def test_seeds_of_a_run_are_three_and_its_own() -> None:
 def _runs(levels: dict[str, list[float]]) -> list[Run]:
     """Return runs of two agents; method m on seed s is at levels[m][s] throughout."""
     return [
-        Run(name, seed, [[0.0, v, v], [0.0, v, v]], 1.0, 0, 1.0)
+        Run(name, seed, [[0.0, v, v], [0.0, v, v]], 1.0, False, 0, 1.0)
         for name, values in levels.items()
         for seed, v in enumerate(values)
     ]
@@ -151,7 +154,7 @@ def test_differences_are_paired_by_seed() -> None:
 def test_the_verdict_on_noise_is_no_gain() -> None:
     levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
     lines = verdict(summarize(_runs(levels), NAMES, maximize=True))
-    assert "no better than noise-only" in lines[2]
+    assert "These runs cannot show" in lines[2]
     levels["fts-de"] = [0.4, 0.5, 0.61]
     lines = verdict(summarize(_runs(levels), NAMES, maximize=True))
     assert "FTS-DE) hurt" in lines[0]
@@ -215,8 +218,7 @@ def test_iterations_can_be_changed(
         (("run", "digits", "--seeds", "0"), "--seeds"),
         (("run", "digits", "--iterations", "0"), "--iterations"),
         (("run", "digits", "--jobs", "-1"), "--jobs"),
-        (("run", "digits", "--output", os.devnull), "--output"),
-        (("run", "digits", "--output", os.devnull + "/x"), "--output"),
+        (("run", "digits", "--output", __file__), "--output"),
         (("walk",), "walk"),
     ],
 )
@@ -227,13 +229,53 @@ def test_misuse_of_the_command_is_named(arguments: tuple[str, ...], words: str) 
     assert "Traceback" not in result.output
 
 
-def test_an_interrupted_command_says_what_is_left(
+def test_help_and_version() -> None:
+    assert "digits" in _invoke("run", "--help").output
+    assert flwr_fbo.__version__ in _invoke("--version").output
+
+
+def _one_line_error(result: Any) -> str:
+    assert result.exit_code == 1
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    return str(result.output).splitlines()[-1]
+
+
+def test_what_the_machine_refuses_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
+    monkeypatch.setitem(EXPERIMENTS, "digits", replace(SMALL, methods=METHODS))
+    arguments = ("run", "digits", "--seeds=1", "--iterations=1", "--output")
+    result = _invoke(*arguments, os.devnull + "/x")
+    assert "Error: Not a directory" in _one_line_error(result)
+    (tmp_path / "digits" / "figure.png").mkdir(parents=True)
+    result = _invoke(*arguments, str(tmp_path))
+    assert "Error: Is a directory" in _one_line_error(result)
+    assert "noise-only" in result.output  # the table is not lost with the figure
 
+    def killed(*_: Any) -> Any:
+        raise TerminatedWorkerError
+
+    monkeypatch.setattr("flwr_fbo.cli.run.run_all", killed)
+    assert "a worker process was killed" in _one_line_error(
+        _invoke(*arguments, str(tmp_path))
+    )
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_an_interrupted_command_says_what_is_left_and_leaves_the_old(
+    number: signal.Signals | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        if number is None:
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+
+    old = tmp_path / "digits" / "results.jsonl"
+    old.parent.mkdir()
+    old.write_text("of an earlier run")
     monkeypatch.setattr("flwr_fbo.cli.run.run_all", interrupted)
     result = _invoke("run", "digits", "--output", str(tmp_path))
     assert result.exit_code == 130
-    assert "results.jsonl" in result.output.replace("\n", "")
+    assert f"results.{os.getpid()}.jsonl" in result.output.replace("\n", "")
+    assert old.read_text() == "of an earlier run"

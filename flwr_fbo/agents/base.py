@@ -164,7 +164,11 @@ def evaluate(objective: Objective, params: Params, who: str) -> float:
         value = float(returned)
     except Exception as error:  # any fault of the objective is a failed trial
         _log.warning(
-            "%s: trial %s failed: %s: %s", who, params, type(error).__name__, error
+            "%s: trial %s failed: %s: %s",
+            who,
+            params,
+            type(error).__name__,
+            " ".join(str(error).split()),
         )
         return math.nan
     if not abs(value) <= _LARGEST_VALUE:
@@ -190,4 +194,10 @@ def play_round(
     for x in agent.ask(iteration):
         value = evaluate(objective, agent.space.from_unit(x), f"agent {agent.slot}")
         agent.tell(iteration, x, value)
+    if agent.best_value is None:
+        _log.error(
+            "agent %d: all of its %d trials so far failed",
+            agent.slot,
+            len(agent.values),
+        )
     return agent.message(iteration) if send_message else None

@@ -215,7 +215,7 @@ class ThompsonAgent(Agent):
     def _warn_of_scale(self, y: FloatArray) -> None:
         spread, mean = float(np.std(y)), abs(float(np.mean(y)))
         too_small = spread**2 < 2.0 * self.settings.noise_floor or spread < 0.01 * mean
-        if spread > 0 and too_small:
+        if np.ptp(y) > 0 and too_small:
             _log.warning(
                 "agent %d: values with standard deviation %.2g around a mean of size "
                 "%.2g look like noise to the model, which neither centres nor scales; "

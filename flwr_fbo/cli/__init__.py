@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from flwr_fbo import __version__
 from flwr_fbo.cli import run
 
 app = typer.Typer(
@@ -14,6 +17,16 @@ app = typer.Typer(
 app.command("run")(run.run)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flwr-fbo {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
     """Federated black-box optimisation under differential privacy, for Flower."""

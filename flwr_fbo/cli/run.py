@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 from rich import box
 from rich.console import Console
 from rich.progress import (
@@ -28,7 +33,7 @@ from flwr_fbo.study.summary import Estimate, Row, summarize, verdict
 
 
 def run(
-    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(EXPERIMENTS)}.")],
+    name: Annotated[str, typer.Argument()],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 5,
     iterations: Annotated[
         int | None, typer.Option(min=1, help="Queries an agent, if not as built in.")
@@ -39,7 +44,10 @@ def run(
         Path, typer.Option(help="Folder for figure and results.", file_okay=False)
     ] = Path("results"),
 ) -> None:
-    """Run an experiment with its controls; print a table, leave a figure."""
+    """Run the experiment NAME (digits) with its controls.
+
+    Prints a table, and leaves a figure and the results in the output folder.
+    """
     if name not in EXPERIMENTS:
         raise typer.BadParameter(
             f"{name!r} is not an experiment: one of {sorted(EXPERIMENTS)}.",
@@ -49,23 +57,54 @@ def run(
     if iterations is not None:
         experiment = replace(experiment, num_iterations=iterations)
     folder = output / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"{folder} cannot be made: {error.strerror}.", param_hint="--output"
-        ) from None
     console = Console()
-    try:
-        runs = _run(experiment, seeds, jobs, folder / "results.jsonl", console)
-    except KeyboardInterrupt:
-        done = folder / "results.jsonl"
-        console.print(f"Stopped. The runs that ended are in {done}.")
-        raise typer.Exit(130) from None
-    from flwr_fbo.study.figure import draw
+    with _plain_errors(), _ends_like_ctrl_c(signal.SIGTERM):
+        folder.mkdir(parents=True, exist_ok=True)
+        # Of this process alone, until it is complete: no run spoils another's.
+        partial = folder / f"results.{os.getpid()}.jsonl"
+        try:
+            runs = _run(experiment, seeds, jobs, partial, console)
+        except KeyboardInterrupt:
+            console.print(f"Stopped. The runs that ended are in {partial}.")
+            raise typer.Exit(130) from None
+        partial.replace(folder / "results.jsonl")
+        _report(experiment, runs, console)
+        console.print(f"\nResults: {folder / 'results.jsonl'}")
+        from flwr_fbo.study.figure import draw
 
-    draw(experiment, runs, folder / "figure.png")
-    _report(experiment, runs, folder, console)
+        draw(experiment, runs, folder / "figure.png")
+        console.print(f"Figure:  {folder / 'figure.png'}")
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Turn what the machine refuses into one line."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without "±"
+    try:
+        yield
+    except TerminatedWorkerError:
+        typer.echo(
+            "Error: a worker process was killed, or ran out of memory.", err=True
+        )
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        typer.echo(f"Error: {error.strerror}{where}.", err=True)
+    else:
+        return
+    raise typer.Exit(1)
+
+
+@contextmanager
+def _ends_like_ctrl_c(number: signal.Signals) -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _run(
@@ -95,9 +134,7 @@ def _run(
     return runs
 
 
-def _report(
-    experiment: Experiment, runs: Sequence[Run], folder: Path, console: Console
-) -> None:
+def _report(experiment: Experiment, runs: Sequence[Run], console: Console) -> None:
     names = [method.name for method in experiment.methods]
     rows = summarize(runs, names, experiment.task.direction == "maximize")
     console.print(_table(experiment, rows))
@@ -116,8 +153,6 @@ def _report(
     console.print()
     for line in verdict(rows):
         console.print(line)
-    console.print(f"\nFigure:  {folder / 'figure.png'}")
-    console.print(f"Results: {folder / 'results.jsonl'}")
 
 
 def _table(experiment: Experiment, rows: dict[str, Row]) -> Table:

@@ -8,6 +8,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fbo._compat import to_array_record
+from flwr_fbo._validation import require
 from flwr_fbo.agents.base import Objective
 from flwr_fbo.clients.session import answer
 
@@ -29,6 +30,7 @@ def tuning_app(make_objective: Callable[[Context], Objective]) -> ClientApp:
     ...     return lambda params: cross_val_score(SVC(**params), X, y).mean()
     >>> app = tuning_app(make_objective)  # doctest: +SKIP
     """
+    require(callable(make_objective), "make_objective", make_objective, "a function")
     app = ClientApp()
 
     @app.train()

@@ -8,6 +8,7 @@ import numpy as np
 from flwr.app import Context
 
 from flwr_fbo._compat import NumPyClient
+from flwr_fbo._validation import require
 from flwr_fbo.agents.base import Objective
 from flwr_fbo.clients.session import answer
 
@@ -31,6 +32,7 @@ class ThompsonClient(NumPyClient):
     """
 
     def __init__(self, objective: Objective, context: Context) -> None:
+        require(callable(objective), "objective", objective, "a function")
         self._objective = objective
         self._context = context
 

@@ -19,6 +19,8 @@ from flwr_fbo.privacy.release import Release
 
 FloatArray = NDArray[np.float64]
 
+_LARGE_DELTA = 1e-2
+
 
 class DistributedExplorationServer:
     """Releases one private vector a sub-region from the agents' messages.
@@ -120,6 +122,11 @@ class DistributedExplorationServer:
             lines.append("NOT PRIVATE: noise_multiplier is 0, nothing is protected")
         elif not self.release.private:
             lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
+        elif self._delta > _LARGE_DELTA:
+            lines.append(
+                f"WARNING: delta = {self._delta:.2g} lets the guarantee fail with that "
+                f"probability; choose one far below 1/{s.num_agents}"
+            )
         return lines
 
     def state_dict(self) -> dict[str, Any]:

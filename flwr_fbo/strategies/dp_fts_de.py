@@ -73,7 +73,7 @@ class DPFTSDE(TuningStrategy):
     sampling_probability : float
         q in (0, 1].
     calibration : {"joint", "published", "published-per-region"}
-        See `ReleaseSettings`; ``"joint"`` is the least noise for the same guarantee.
+        See `ReleaseSettings`; ``"joint"`` is the least noise for a given z.
     delta : float, optional
         In (0, 1): where epsilon is reported. The published 1 / N^1.1 unless given,
         which is too large for a small federation: 0.17 for five agents.
@@ -140,6 +140,9 @@ class DPFTSDE(TuningStrategy):
     ) -> None:
         ok = isinstance(preset, str) and preset in PRESETS
         require(ok, "preset", preset, f"one of {sorted(PRESETS)}")
+        require(isinstance(noise_only, bool), "noise_only", noise_only, "True or False")
+        ok = agent is None or isinstance(agent, ThompsonSettings)
+        require(ok, "agent", agent, "a ThompsonSettings")
         base = PRESETS[preset]
         agent = base.agent if agent is None else agent
         study = Study(

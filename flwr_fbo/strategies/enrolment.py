@@ -61,6 +61,7 @@ class Enrolment:
             than that are connected, none is asked anything.
         """
         deadline = time.monotonic() + self._patience
+        logged = None
         while True:
             nodes = sorted(grid.get_node_ids())
             trouble: list[str] = []
@@ -77,12 +78,13 @@ class Enrolment:
                     f"{self._patience:g} s (patience) {len(nodes)} nodes are connected "
                     f"and {len(present)} enrolled: {reasons}."
                 )
-            _log.info(
-                "Waiting for agents: %d nodes connected, %d enrolled, %d needed.",
-                len(nodes),
-                len(present),
-                needed,
-            )
+            if logged != (len(nodes), len(present)):
+                logged = len(nodes), len(present)
+                _log.info(
+                    "Waiting for agents: %d nodes connected, %d enrolled, %d needed.",
+                    *logged,
+                    needed,
+                )
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
 
     def _enrol(self, grid: Grid, nodes: list[int], timeout: float) -> list[str]:
@@ -115,8 +117,8 @@ class Enrolment:
                 slot = free[0]
             elif slot >= self._num_agents:
                 trouble.append(
-                    f"agent-id={slot} is not allowed: 0 to {self._num_agents - 1} "
-                    f"(num_agents={self._num_agents})"
+                    f"agent-id={slot} (else partition-id) is not allowed: 0 to "
+                    f"{self._num_agents - 1} (num_agents={self._num_agents})"
                 )
                 continue
             elif slot in holders:

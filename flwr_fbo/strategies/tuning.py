@@ -166,7 +166,8 @@ class TuningStrategy(Strategy):
             named = ", ".join(self._metrics)
             lines.append(f"metrics reported without any privacy guarantee: {named}")
         for line in lines:
-            _log.info("\t├──> %s", line)
+            is_warning = line.startswith(("WARNING", "NOT PRIVATE"))
+            _log.log(logging.WARNING if is_warning else logging.INFO, "\t├──> %s", line)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

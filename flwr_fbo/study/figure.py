@@ -63,4 +63,6 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+    if not all(run.private for run in runs):
+        figure.text(0.995, 0.005, "seeded noise: not private", ha="right", fontsize=8)
     figure.savefig(path, dpi=150)

@@ -39,6 +39,8 @@ class Run:
     epsilon : float
         Spent if the noise had been real: 0 where nothing of the agents was released,
         inf where it was without noise.
+    private : bool
+        False: the noise of an experiment is seeded.
     failed_trials : int
     seconds : float
     """
@@ -47,6 +49,7 @@ class Run:
     seed: int
     best_so_far: list[list[float]]
     epsilon: float
+    private: bool
     failed_trials: int
     seconds: float
 
@@ -79,6 +82,7 @@ def run_one(experiment: Experiment, method: Method, seed: int) -> Run:
             agent.best_so_far(experiment.num_iterations).tolist() for agent in agents
         ],
         epsilon=_epsilon(strategy),
+        private=False,
         failed_trials=sum(int(np.isnan(agent.values).sum()) for agent in agents),
         seconds=time.perf_counter() - began,
     )
@@ -100,17 +104,17 @@ def run_all(
     jobs : int
         Worker processes, with one BLAS thread each.
     results : Path
-        Replaced if it exists.
+        Created.
     """
-    results.parent.mkdir(parents=True, exist_ok=True)
     tasks = [
         delayed(run_one)(experiment, method, seed)
         for seed in seeds
         for method in experiment.methods
     ]
+    # Workers that have lost their parent should not wait for minutes.
     with (
         results.open("w", encoding="utf-8") as file,
-        parallel_config(backend="loky", inner_max_num_threads=1),
+        parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=10),
     ):
         workers = Parallel(n_jobs=jobs, return_as="generator_unordered")
         for run in workers(tasks):

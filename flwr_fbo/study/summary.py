@@ -124,8 +124,10 @@ def verdict(rows: dict[str, Row]) -> list[str]:
         )
     else:
         lines.append(
-            "DP-FTS-DE does no better than noise-only, its control with every message "
-            "zeroed: what it shows is not a gain of the federation."
+            "These runs cannot show that DP-FTS-DE does better than noise-only, its "
+            "control with every message zeroed "
+            f"({signal.mean:+.4f} ± {signal.standard_error:.4f}): no gain of the "
+            "federation."
         )
     return lines
 
@@ -136,4 +138,7 @@ def _helped(gain: Estimate) -> str:
         "negative": "hurt",
         "unclear": "made no difference that these runs can show",
     }[gain.sign]
-    return f"{text}: {gain.mean:+.4f} ± {gain.standard_error:.4f} over TS."
+    return (
+        f"{text}: {gain.mean:+.4f} ± {gain.standard_error:.4f} over TS "
+        "(95% t interval)."
+    )

@@ -19,6 +19,8 @@ def make_objective(context: Context) -> Callable[[dict[str, Any]], float]:
     num_clients = int(context.node_config["num-partitions"])
     data = partition(client, num_clients, int(context.run_config["data-seed"]))
     folder = str(context.run_config["trial-folder"])
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
 
     def accuracy(params: dict[str, Any]) -> float:
         model = SVC(C=params["C"], gamma=params["gamma"])

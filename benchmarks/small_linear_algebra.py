@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
@@ -20,7 +21,7 @@ from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import fit_hyperparameters
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.space import SubRegions
+from flwr_fbo.space import SearchSpace, SubRegions
 
 M, D, T, AGENTS, REPEATS = 100, 2, 40, 200, 7
 
@@ -42,6 +43,7 @@ def main() -> None:
     features = RandomFeatures.draw(rng, M, D, 0.2)
     phi = features(x)
     weights = rng.standard_normal((1, M))
+    plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
     whole = SubRegions.from_edges([np.array([0.0, 1.0])] * D)
 
     def small() -> None:
@@ -66,7 +68,7 @@ def main() -> None:
         )
 
     def joint_search() -> None:
-        maximize(features, weights, whole, rng, 1000, 20)
+        maximize(features, weights, plane, whole, rng, 1000, 20)
 
     def separate_searches() -> None:
         candidates = rng.random((1000, D))

@@ -11,20 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flwr_fbo.agents.thompson import ThompsonSettings as ThompsonSettings
+    from flwr_fbo.clients.app import add_tuning as add_tuning
     from flwr_fbo.clients.app import tuning_app as tuning_app
+    from flwr_fbo.clients.app import with_tuning as with_tuning
+    from flwr_fbo.clients.session import best_params as best_params
     from flwr_fbo.clients.thompson import ThompsonClient as ThompsonClient
     from flwr_fbo.simulation.grid import InProcessGrid as InProcessGrid
     from flwr_fbo.space import SearchSpace as SearchSpace
     from flwr_fbo.strategies.dp_fts_de import DPFTSDE as DPFTSDE
+    from flwr_fbo.strategies.result import TuningResult as TuningResult
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
     "DPFTSDE": "flwr_fbo.strategies.dp_fts_de",
+    "add_tuning": "flwr_fbo.clients.app",
+    "best_params": "flwr_fbo.clients.session",
+    "with_tuning": "flwr_fbo.clients.app",
     "InProcessGrid": "flwr_fbo.simulation.grid",
     "SearchSpace": "flwr_fbo.space",
     "ThompsonClient": "flwr_fbo.clients.thompson",
     "ThompsonSettings": "flwr_fbo.agents.thompson",
+    "TuningResult": "flwr_fbo.strategies.result",
     "tuning_app": "flwr_fbo.clients.app",
 }
 

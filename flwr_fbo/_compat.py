@@ -10,20 +10,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
+from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
 from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
 
 from flwr_fbo._validation import require
 
-ClientApi = Literal["both", "message", "numpy"]
+ClientApi = Literal["both", "message", "numpy", "action"]
+
+# The action of `add_tuning`; a client app's own ``train`` is left alone.
+TUNE_ACTION = "tune"
 
 CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 
 def check_client_api(client_api: Any) -> None:
-    """Raise ValueError unless ``client_api`` is one of the three."""
+    """Raise ValueError unless ``client_api`` is one of the four."""
     allowed = f"one of {get_args(ClientApi)}"
     require(client_api in get_args(ClientApi), "client_api", client_api, allowed)
 
@@ -33,13 +37,19 @@ def instruction_content(
 ) -> RecordDict:
     """Return the content of a ``train`` message for the clients of ``client_api``."""
     content = RecordDict()
-    if client_api in ("both", "message"):
+    if client_api in ("both", "message", "action"):
         content["arrays"] = arrays
         content["config"] = config
     if client_api in ("both", "numpy"):
         content["fitins.parameters"] = arrays
         content["fitins.config"] = config
     return content
+
+
+def message_type(client_api: ClientApi) -> str:
+    """Return the type of the messages for the clients of ``client_api``."""
+    plain = MessageType.TRAIN
+    return f"{plain}.{TUNE_ACTION}" if client_api == "action" else plain
 
 
 def reply_arrays(content: RecordDict) -> list[np.ndarray[Any, Any]]:

@@ -32,6 +32,7 @@ def require_positive(field: str, value: Any) -> None:
 
 
 def require_seed(field: str, value: Any) -> None:
-    """Raise ValueError unless ``value`` is None or an int >= 0."""
+    """Raise ValueError unless ``value`` is None or an int from 0 to 2**128 - 1."""
     if value is not None:
         require_int(field, value, 0)
+        require(value < 2**128, field, value, "an integer below 2**128")

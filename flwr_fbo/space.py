@@ -48,6 +48,9 @@ class _Axis(Protocol):
     def from_unit(self, u: float) -> Any:
         """Return the value at ``u``."""
 
+    def centers(self, u: FloatArray) -> FloatArray:
+        """Return where the values at many ``u`` lie; a continuous axis moves none."""
+
     def border(self, u: float) -> float:
         """Return the place nearest to ``u`` where one value ends and another begins."""
 
@@ -91,6 +94,9 @@ class _ContinuousAxis:
             u = (v - self.low) / (self.high - self.low)
         return min(round(u * _RESOLUTION), int(_RESOLUTION))
 
+    def centers(self, u: FloatArray) -> FloatArray:
+        return u
+
     def border(self, u: float) -> float:
         return u
 
@@ -117,6 +123,9 @@ class _SteppedAxis:
         # 3 * 0.1 exceeds 0.3: the last value is `high` itself.
         return min(self.low + _bin(u, self.num_values) * self.step, self.high)
 
+    def centers(self, u: FloatArray) -> FloatArray:
+        return _bin_centers(u, self.num_values)
+
     def border(self, u: float) -> float:
         return _bin_border(u, self.num_values)
 
@@ -136,6 +145,11 @@ class _LogIntAxis:
     def from_unit(self, u: float) -> int:
         v = round((self.low - 0.5) * math.exp(u * self._log_range))
         return min(max(v, self.low), self.high)
+
+    def centers(self, u: FloatArray) -> FloatArray:
+        v = np.rint((self.low - 0.5) * np.exp(u * self._log_range))
+        v = np.clip(v, self.low, self.high)
+        return np.asarray(np.log(v / (self.low - 0.5)) / self._log_range)
 
     def border(self, u: float) -> float:
         v = self.from_unit(u)
@@ -162,6 +176,9 @@ class _CategoricalAxis:
     def from_unit(self, u: float) -> Any:
         return self.choices[_bin(u, len(self.choices))]
 
+    def centers(self, u: FloatArray) -> FloatArray:
+        return _bin_centers(u, len(self.choices))
+
     def border(self, u: float) -> float:
         return _bin_border(u, len(self.choices))
 
@@ -185,6 +202,11 @@ def _times_exp(low: float, t: float) -> float:
 
 def _bin(u: float, num_values: int) -> int:
     return min(int(u * num_values), num_values - 1)
+
+
+def _bin_centers(u: FloatArray, num_values: int) -> FloatArray:
+    bins = np.minimum(np.floor(u * num_values), num_values - 1)
+    return np.asarray((bins + 0.5) / num_values)
 
 
 def _bin_border(u: float, num_values: int) -> float:
@@ -358,6 +380,16 @@ class SearchSpace:
         """Return the point, of shape (D,), that stands for the setting at ``x``."""
         return self.to_unit(self.from_unit(x))
 
+    @property
+    def continuous(self) -> NDArray[np.bool_]:
+        """Which axes are continuous, shape (D,)."""
+        return np.array([axis.continuous for axis in self._axes])
+
+    def snap_discrete(self, x: FloatArray) -> FloatArray:
+        """Return points of shape (n, D), moved to the values of their discrete axes."""
+        columns = [axis.centers(x[:, d]) for d, axis in enumerate(self._axes)]
+        return np.column_stack(columns)
+
     def sub_regions(self, num_sub_regions: int) -> SubRegions:
         """Tile the cube with boxes of equal volume.
 
@@ -371,7 +403,7 @@ class SearchSpace:
             If P is below 1 or does not fit the space.
         """
         splits = [1] * self.dim
-        continuous = [d for d, axis in enumerate(self._axes) if axis.continuous]
+        continuous = [int(d) for d in np.flatnonzero(self.continuous)]
         for factor in _prime_factors(num_sub_regions):
             fitting = [
                 d

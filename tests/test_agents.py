@@ -1,6 +1,5 @@
 """Agents without Flower: asking, telling, failing, stopping and going on."""
 
-import json
 import logging
 import math
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from flwr_fbo.agents.base import Agent, evaluate, play_round
 from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import Instruction, Phase, Study
 from flwr_fbo.agents.thompson import ThompsonAgent, ThompsonSettings
+from flwr_fbo.agents.trial import Trial
 from flwr_fbo.space import SearchSpace
 from tests.federation import AGENT, SPACE, assert_same, objective_of
 
@@ -121,9 +121,7 @@ def test_an_agent_goes_on_from_its_state() -> None:
     for iteration in range(8):
         again = study().create_agent(2, 5)
         if iteration:
-            state = first.state_dict()
-            state["json"] = json.loads(json.dumps(state["json"]))
-            again.load_state_dict(state)
+            again.load_state_dict(first.state_dict())
         first = again
         play_round(
             first, objective_of(0), iteration, vectors if iteration else None, True
@@ -201,7 +199,7 @@ def test_what_is_no_number_is_a_failed_trial(
     objective: Callable[[dict[str, Any]], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        value = evaluate(objective, {"x": 1}, "agent 3")
+        value = evaluate(objective, Trial({"x": 1}, {}), "agent 3")
     agent = study().create_agent(0, 5)
     agent.tell(0, np.zeros(3), value)
     assert math.isnan(agent.values[0])
@@ -209,7 +207,7 @@ def test_what_is_no_number_is_a_failed_trial(
 
 
 def test_numpy_scalars_are_numbers() -> None:
-    assert evaluate(lambda params: np.float64(0.5), {}, "") == 0.5
+    assert evaluate(lambda params: np.float64(0.5), Trial({}, {}), "") == 0.5
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ PACKAGE = Path(flwr_fbo.__file__).parent
 
 # A room imports only from rooms of a lower storey, or from itself.
 STOREYS = [
-    {"_random", "_validation", "space"},
+    {"_random", "_validation", "space", "journal"},
     {"models", "datasets"},
     {"privacy", "tasks"},
     {"agents", "servers"},

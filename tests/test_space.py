@@ -75,6 +75,23 @@ def test_what_the_space_gives_comes_back_exactly(
     np.testing.assert_array_equal(space.snap(point), point)
 
 
+@given(st.lists(distributions, min_size=1, max_size=3), st.integers(0, 99))
+@settings(deadline=None)
+@pytest.mark.filterwarnings("ignore:The distribution is specified by")
+def test_discrete_axes_snap_as_one_and_as_many(
+    some: list[BaseDistribution], seed: int
+) -> None:
+    space = SearchSpace({str(d): one for d, one in enumerate(some)})
+    x = np.random.default_rng(seed).random((20, space.dim))
+    snapped = space.snap_discrete(x)
+    np.testing.assert_array_equal(snapped[:, space.continuous], x[:, space.continuous])
+    discrete = ~space.continuous
+    one_by_one = np.array([space.snap(point) for point in x])
+    np.testing.assert_allclose(
+        snapped[:, discrete], one_by_one[:, discrete], atol=1e-12
+    )
+
+
 @given(int_distributions(), st.data())
 def test_integers_survive_exactly(
     distribution: IntDistribution, data: st.DataObject

@@ -193,7 +193,7 @@ def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
 
 
 def test_a_message_for_numpy_clients_is_named_by_others() -> None:
-    with pytest.raises(TooFewAgents, match="not written for Message-API clients"):
+    with pytest.raises(TooFewAgents, match="not written for tuning by the Message API"):
         run(tuning_app(make_objective), client_api="numpy")
 
 
@@ -206,7 +206,7 @@ def test_agent_id_goes_before_partition_id() -> None:
     study = strategy()
     study.start(grid, num_rounds=2)
     slots = [
-        int(str(c.state.config_records["flwr-fbo.json"]["slot"]))
+        int(str(c.state.config_records["flwr-fbo"]["slot"]))
         for c in grid.contexts.values()
     ]
     assert slots == [3, 2, 1, 0]

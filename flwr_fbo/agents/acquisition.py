@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.space import SubRegions
+from flwr_fbo.space import SearchSpace, SubRegions
 
 FloatArray = NDArray[np.float64]
 
@@ -22,6 +22,7 @@ _MAX_STEPS = 50
 def maximize(
     features: RandomFeatures,
     weights: FloatArray,
+    space: SearchSpace,
     sub_regions: SubRegions,
     rng: np.random.Generator,
     num_candidates: int,
@@ -29,11 +30,15 @@ def maximize(
 ) -> FloatArray:
     """Return the maximiser of phi(x)'w^(i(x)), where i(x) is the sub-region of x.
 
+    Discrete axes take the values of the candidates; the ascent moves the others.
+
     Parameters
     ----------
     features : RandomFeatures
     weights : ndarray of shape (P, M)
         One function a sub-region.
+    space : SearchSpace
+        D axes.
     sub_regions : SubRegions
         P boxes.
     num_candidates, num_starts : int
@@ -43,15 +48,21 @@ def maximize(
     -------
     ndarray of shape (D,)
     """
-    dim = sub_regions.lower.shape[1]
     # L-BFGS stops at an absolute gradient: the surface must not be tiny, or huge.
     weights = weights / max(float(np.max(np.abs(weights))), np.finfo(np.float64).tiny)
-    candidates = rng.random((num_candidates, dim))
+    candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     regions = sub_regions.index(candidates)
     values = features.function(candidates, weights[regions])
     best = np.argsort(-values, kind="stable")[:num_starts]
     starts, regions = candidates[best], regions[best]
-    ends = _ascend(features, weights[regions], starts, sub_regions, regions)
+    # The upper border belongs to the next box; the last float below it is ours.
+    upper = sub_regions.upper[regions]
+    upper = np.where(upper < 1.0, np.nextafter(upper, 0.0), upper)
+    bounds = (
+        np.where(space.continuous, sub_regions.lower[regions], starts),
+        np.where(space.continuous, upper, starts),
+    )
+    ends = _ascend(features, weights[regions], starts, *bounds)
     points = np.vstack([starts, ends])
     values = features.function(points, weights[np.tile(regions, 2)])
     return np.asarray(points[np.argmax(values)])
@@ -61,10 +72,10 @@ def _ascend(
     features: RandomFeatures,
     weights: FloatArray,
     starts: FloatArray,
-    sub_regions: SubRegions,
-    regions: NDArray[np.intp],
+    lower: FloatArray,
+    upper: FloatArray,
 ) -> FloatArray:
-    """Refine every start within its box; shapes (k, M), (k, D), (k,) to (k, D)."""
+    """Refine every start within its bounds; all (k, D), the weights (k, M)."""
 
     def negative_sum(flat: FloatArray) -> tuple[float, FloatArray]:
         values, gradient = features.function_and_gradient(
@@ -72,10 +83,7 @@ def _ascend(
         )
         return -float(np.sum(values)), -gradient.ravel()
 
-    # The upper border belongs to the next box; the last float below it is ours.
-    upper = sub_regions.upper[regions]
-    upper = np.where(upper < 1.0, np.nextafter(upper, 0.0), upper)
-    bounds = np.column_stack([sub_regions.lower[regions].ravel(), upper.ravel()])
+    bounds = np.column_stack([lower.ravel(), upper.ravel()])
     end = minimize(
         negative_sum,
         starts.ravel(),
@@ -84,5 +92,4 @@ def _ascend(
         bounds=bounds,
         options={"maxiter": _MAX_STEPS},
     )
-    ends = np.clip(end.x.reshape(starts.shape), sub_regions.lower[regions], upper)
-    return np.asarray(ends)
+    return np.asarray(np.clip(end.x.reshape(starts.shape), lower, upper))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
+from flwr_fbo.agents.trial import SpaceMismatch, Trial
+from flwr_fbo.journal import Journal
 from flwr_fbo.space import Params, SearchSpace, SubRegions
 
 FloatArray = NDArray[np.float64]
 Direction = Literal["maximize", "minimize"]
-Objective = Callable[[Params], float]
+Objective = Callable[[Trial], float]
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -38,7 +40,7 @@ class Agent(ABC):
     slot : int
         Which of the study's N agents this is, from 0.
     entropy : int
-        Seed of all its draws.
+        Seed of all its draws, below 2**128.
 
     Attributes
     ----------
@@ -67,7 +69,19 @@ class Agent(ABC):
         self.values: list[float] = []
         self._sub_regions = sub_regions
         self._num_initial = num_initial
-        self._entropy = entropy
+        self._enqueued = np.empty((0, space.dim))
+        self.entropy = entropy
+
+    def enqueue(self, settings: Sequence[Params]) -> None:
+        """Have known-good settings evaluated first, before the initial points.
+
+        Raises
+        ------
+        ValueError
+            If a setting does not fit the space.
+        """
+        points = [self.space.to_unit(params) for params in settings]
+        self._enqueued = np.array(points).reshape(-1, self.space.dim)
 
     @abstractmethod
     def receive(self, vectors: FloatArray) -> None:
@@ -76,12 +90,13 @@ class Agent(ABC):
     def ask(self, iteration: int) -> FloatArray:
         """Return the points still to be evaluated in ``iteration``, shape (k, D).
 
-        The initial points come first, in whatever iteration the agent joins. Points
-        already told are not asked for again, so an iteration that was interrupted goes
-        on where it stopped.
+        Enqueued and initial points come first, in whatever iteration the agent joins.
+        Points already told are not asked for again, so an iteration that was
+        interrupted goes on where it stopped.
         """
-        if len(self.values) < self._num_initial:
-            return self._initial_points()[len(self.values) :]
+        first = np.vstack([self._enqueued, self._initial_points()])
+        if len(self.values) < len(first):
+            return first[len(self.values) :]
         if iteration in self.iterations:
             return np.empty((0, self.space.dim))
         return self.space.snap(self._suggest(iteration))[None, :]
@@ -121,23 +136,26 @@ class Agent(ABC):
         best = better.accumulate(best)
         return np.where(np.isfinite(best), best, np.nan)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the agent's memory: arrays, and plain JSON under ``"json"``."""
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory, as arrays."""
         return {
             "points": np.array(self.points).reshape(-1, self.space.dim),
             "values": np.array(self.values),
             "iterations": np.array(self.iterations, dtype=np.int64),
-            "json": {},
+            "enqueued": self._enqueued,
+            "entropy": np.frombuffer(self.entropy.to_bytes(16), dtype=np.uint8),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
+        self._enqueued = state["enqueued"]
+        self.entropy = int.from_bytes(state["entropy"].tobytes())
         self.points = list(state["points"])
         self.values = [float(v) for v in state["values"]]
         self.iterations = [int(t) for t in state["iterations"]]
 
     def _generator(self, iteration: int, purpose: Purpose) -> np.random.Generator:
-        return generator(self._entropy, self.slot, iteration, purpose)
+        return generator(self.entropy, self.slot, iteration, purpose)
 
     def _initial_points(self) -> FloatArray:
         box = self.slot % len(self._sub_regions)
@@ -146,22 +164,38 @@ class Agent(ABC):
         points = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
         return np.array([self.space.snap(x) for x in points])
 
-    def _observations(self) -> tuple[FloatArray, FloatArray]:
-        """Return the successful trials, shapes (t, D) and (t,), larger is better."""
+    def _observations(self, iteration: int) -> tuple[FloatArray, FloatArray]:
+        """Return the successful trials up to ``iteration``, larger is better.
+
+        Later ones are left out, so that what was sent once can be sent again.
+
+        Returns
+        -------
+        tuple of ndarray of shape (t, D) and ndarray of shape (t,)
+        """
         sign = 1.0 if self.direction == "maximize" else -1.0
         values = np.array(self.values)
-        ok = ~np.isnan(values)
+        ok = ~np.isnan(values) & (np.array(self.iterations) <= iteration)
         points = np.array(self.points).reshape(-1, self.space.dim)
         return points[ok], sign * values[ok]
 
 
-def evaluate(objective: Objective, params: Params, who: str) -> float:
-    """Return the objective's value, or NaN where it raises or returns no number."""
+def evaluate(objective: Objective, trial: Trial, who: str) -> float:
+    """Return the objective's value, or NaN where it raises or returns no number.
+
+    Raises
+    ------
+    SpaceMismatch
+        If the objective asks for another space: a fault of the app, not of a trial.
+    """
+    params = trial.params
     try:
-        returned = objective(params)
+        returned = objective(trial)
         if isinstance(returned, str | bytes):
             raise TypeError(f"returned {returned!r}, not a number")
         value = float(returned)
+    except SpaceMismatch:
+        raise
     except Exception as error:  # any fault of the objective is a failed trial
         _log.warning(
             "%s: trial %s failed: %s: %s",
@@ -182,8 +216,12 @@ def play_round(
     iteration: int,
     vectors: FloatArray | None,
     send_message: bool,
+    journal: Journal | None = None,
 ) -> FloatArray | None:
     """Play an agent's part of one round, with or without Flower around it.
+
+    Each evaluation is recorded in the ``journal``, if there is one, as it starts and as
+    it ends.
 
     Returns
     -------
@@ -191,9 +229,21 @@ def play_round(
     """
     if vectors is not None:
         agent.receive(vectors)
-    for x in agent.ask(iteration):
-        value = evaluate(objective, agent.space.from_unit(x), f"agent {agent.slot}")
+    points = agent.ask(iteration)
+    if journal is not None:
+        # With what asking taught it: asked again, it must give the same points.
+        journal.save_state(agent.state_dict())
+    for x in points:
+        trial = Trial(agent.space.from_unit(x), agent.space.distributions)
+        number = 0
+        if journal is not None:
+            number = journal.begin_trial(iteration, trial, x)
+        value = evaluate(objective, trial, f"agent {agent.slot}")
         agent.tell(iteration, x, value)
+        if journal is not None:
+            journal.end_trial(number, agent.values[-1])
+    if journal is not None:
+        journal.save_state(agent.state_dict())
     if agent.best_value is None:
         _log.error(
             "agent %d: all of its %d trials so far failed",

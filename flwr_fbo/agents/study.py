@@ -7,6 +7,7 @@ every message, because in a deployment each message starts a fresh process.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -67,6 +68,9 @@ class Study:
         ok = self.direction in get_args(Direction)
         require(ok, "direction", self.direction, allowed)
         require_seed("study_seed", self.study_seed)
+        # Clients name files after it.
+        ok = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.study_id) is not None
+        require(ok, "study_id", self.study_id, "1 to 64 letters, digits, '-' or '_'")
         require_seed("feature_seed", self.feature_seed)
         self.space.sub_regions(self.agent.num_sub_regions)  # names P if it does not fit
 
@@ -114,6 +118,11 @@ class Study:
         fields["agent"] = settings(**fields["agent"])
         fields["space"] = SearchSpace.from_json(fields["space"])
         return cls(**fields)
+
+
+def is_instruction(config: Mapping[str, Any]) -> bool:
+    """Return whether a config is of a flwr_fbo strategy, of whatever version."""
+    return "fbo-protocol" in config
 
 
 class Phase(Enum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -99,6 +100,18 @@ class ThompsonSettings:
         return 1.0 / (iteration if self.follow == "inverse" else math.sqrt(iteration))
 
 
+def shared_features(
+    settings: ThompsonSettings, dim: int, feature_seed: int
+) -> RandomFeatures:
+    """Return the features that all agents of a study, and its server, share."""
+    return RandomFeatures.draw(
+        generator(feature_seed, Purpose.SHARED_FEATURES),
+        settings.num_features,
+        dim,
+        settings.lengthscale,
+    )
+
+
 class ThompsonAgent(Agent):
     """One agent; see `Agent` for the parameters it shares with all agents.
 
@@ -123,12 +136,7 @@ class ThompsonAgent(Agent):
             space, direction, sub_regions, settings.num_initial, slot, entropy
         )
         self.settings = settings
-        self._shared = RandomFeatures.draw(
-            generator(feature_seed, Purpose.SHARED_FEATURES),
-            settings.num_features,
-            space.dim,
-            settings.lengthscale,
-        )
+        self._shared = shared_features(settings, space.dim, feature_seed)
         self._vectors: FloatArray | None = None
         self._hyperparameters: Hyperparameters | None = None
         self._num_fitted = 0
@@ -152,7 +160,7 @@ class ThompsonAgent(Agent):
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
         """Return a posterior sample of the shared features' weights, shape (M,)."""
-        x, y = self._observations()
+        x, y = self._observations(iteration)
         rng = self._generator(iteration, Purpose.MESSAGE)
         return sample_weights(self._shared(x), y, self.settings.regularization, rng)
 
@@ -164,7 +172,7 @@ class ThompsonAgent(Agent):
             return self._maximize(
                 self._shared, self._vectors, self._sub_regions, iteration
             )
-        x, y = self._observations()
+        x, y = self._observations(iteration)
         if len(y) == 0:
             return self._generator(iteration, Purpose.SEARCH).random(self.space.dim)
         features, weights = sample_function(
@@ -188,6 +196,7 @@ class ThompsonAgent(Agent):
         return maximize(
             features,
             weights,
+            self.space,
             sub_regions,
             self._generator(iteration, Purpose.SEARCH),
             self.settings.num_candidates,
@@ -225,22 +234,22 @@ class ThompsonAgent(Agent):
                 mean,
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory; no generator is part of it."""
         state = super().state_dict()
+        state["num_fitted"] = np.array(self._num_fitted)
         if self._vectors is not None:
             state["vectors"] = self._vectors
         if self._hyperparameters is not None:
             h = self._hyperparameters
             state["hyperparameters"] = np.array([h.variance, h.lengthscale, h.noise])
-        state["json"]["num_fitted"] = self._num_fitted
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
         super().load_state_dict(state)
         self._vectors = state.get("vectors")
         if "hyperparameters" in state:
             values = (float(v) for v in state["hyperparameters"])
             self._hyperparameters = Hyperparameters(*values)
-        self._num_fitted = state["json"]["num_fitted"]
+        self._num_fitted = int(state["num_fitted"])

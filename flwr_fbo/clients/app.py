@@ -1,19 +1,28 @@
-"""A whole Message-API `ClientApp` from a function that makes the objective."""
+"""Client apps from a function that makes the objective: new ones, and existing ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fbo._compat import to_array_record
-from flwr_fbo._validation import require
+from flwr_fbo._compat import TUNE_ACTION, Client, NumPyClient, to_array_record
+from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.base import Objective
-from flwr_fbo.clients.session import answer
+from flwr_fbo.agents.study import is_instruction
+from flwr_fbo.clients.session import Tuner
+from flwr_fbo.clients.thompson import ThompsonClient
+from flwr_fbo.space import Params
 
 
-def tuning_app(make_objective: Callable[[Context], Objective]) -> ClientApp:
+def tuning_app(
+    make_objective: Callable[[Context], Objective],
+    *,
+    enqueue: Sequence[Params] = (),
+    trial_timeout: float | None = None,
+) -> ClientApp:
     """Return a `ClientApp` that tunes what ``make_objective`` returns.
 
     Parameters
@@ -22,6 +31,10 @@ def tuning_app(make_objective: Callable[[Context], Objective]) -> ClientApp:
         Takes the client's context and returns the objective: a function of a dict of
         parameters that returns a float. It is called once a round; what it raises is
         the client's error, not a failed trial.
+    enqueue : sequence of dict
+        Known-good settings, evaluated first.
+    trial_timeout : float, optional
+        Seconds after which an evaluation is ended and counts as failed.
 
     Examples
     --------
@@ -30,20 +43,120 @@ def tuning_app(make_objective: Callable[[Context], Objective]) -> ClientApp:
     ...     return lambda params: cross_val_score(SVC(**params), X, y).mean()
     >>> app = tuning_app(make_objective)  # doctest: +SKIP
     """
-    require(callable(make_objective), "make_objective", make_objective, "a function")
     app = ClientApp()
+    answer = _answerer(make_objective, enqueue, trial_timeout)
+    app.train()(answer)
+    return app
 
-    @app.train()
+
+def add_tuning(
+    app: ClientApp,
+    make_objective: Callable[[Context], Objective],
+    *,
+    enqueue: Sequence[Params] = (),
+    trial_timeout: float | None = None,
+) -> ClientApp:
+    """Add a tuning stage to a Message-API app; its own ``train`` is left alone.
+
+    The strategy reaches it with ``client_api="action"``. Parameters are those of
+    `tuning_app`.
+
+    Returns
+    -------
+    ClientApp
+        The same app.
+    """
+    answer = _answerer(make_objective, enqueue, trial_timeout)
+    app.train(TUNE_ACTION)(answer)
+    return app
+
+
+def with_tuning(
+    client_fn: Callable[[Context], Client | NumPyClient],
+    make_objective: Callable[[Context], Objective],
+    *,
+    enqueue: Sequence[Params] = (),
+    trial_timeout: float | None = None,
+) -> Callable[[Context], Client]:
+    """Add a tuning stage to an app of `NumPyClient`s, which stay as they are.
+
+    Other parameters are those of `tuning_app`.
+
+    Parameters
+    ----------
+    client_fn : callable
+        The app's own; called for every message that is not of a flwr_fbo strategy.
+
+    Returns
+    -------
+    callable
+        For ``ClientApp(client_fn=...)``.
+    """
+    require(callable(client_fn), "client_fn", client_fn, "a function")
+    _check(make_objective, trial_timeout)
+
+    def tuning_client_fn(context: Context) -> Client:
+        def tuner() -> Client:
+            objective = make_objective(context)
+            return ThompsonClient(
+                objective, context, enqueue=enqueue, trial_timeout=trial_timeout
+            ).to_client()
+
+        def own() -> Client:
+            client = client_fn(context)
+            return client.to_client()
+
+        return _TwoStages(own, tuner)
+
+    return tuning_client_fn
+
+
+class _TwoStages(Client):
+    """Hands each message to the client it is for, made only then."""
+
+    def __init__(self, own: Callable[[], Client], tuner: Callable[[], Client]) -> None:
+        self._own = own
+        self._tuner = tuner
+
+    def get_properties(self, ins: Any) -> Any:
+        return self._own().get_properties(ins)
+
+    def get_parameters(self, ins: Any) -> Any:
+        return self._own().get_parameters(ins)
+
+    def fit(self, ins: Any) -> Any:
+        is_tuning = is_instruction(ins.config)
+        return (self._tuner if is_tuning else self._own)().fit(ins)
+
+    def evaluate(self, ins: Any) -> Any:
+        return self._own().evaluate(ins)
+
+
+def _check(make_objective: Any, trial_timeout: Any) -> None:
+    require(callable(make_objective), "make_objective", make_objective, "a function")
+    if trial_timeout is not None:
+        require_positive("trial_timeout", trial_timeout)
+
+
+def _answerer(
+    make_objective: Callable[[Context], Objective],
+    enqueue: Sequence[Params],
+    trial_timeout: float | None,
+) -> Callable[[Message, Context], Message]:
+    """Return the function that answers a Message-API message."""
+    _check(make_objective, trial_timeout)
+
     def tune(message: Message, context: Context) -> Message:
         content = message.content
-        if "config" not in content.config_records:
+        if not is_instruction(content.config_records.get("config", {})):
             raise ValueError(
-                "This message is not written for Message-API clients: give the "
-                'strategy client_api="both" or "message".'
+                "This message is not written for tuning by the Message API: give the "
+                'strategy client_api="both" or "message" ("action" for add_tuning).'
             )
         arrays = [a.numpy() for a in content.array_records["arrays"].values()]
         config = content.config_records["config"]
-        reply = answer(lambda: make_objective(context), context, arrays, config)
+        tuner = Tuner(lambda: make_objective(context), enqueue, trial_timeout)
+        reply = tuner.answer(context, arrays, config)
         return Message(
             RecordDict(
                 {
@@ -54,4 +167,4 @@ def tuning_app(make_objective: Callable[[Context], Objective]) -> ClientApp:
             reply_to=message,
         )
 
-    return app
+    return tune

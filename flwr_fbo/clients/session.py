@@ -1,27 +1,34 @@
 """A client's part of the conversation: one instruction in, one answer out.
 
-Between messages the agent lives in ``context.state``, which never leaves the client.
+Between messages the agent lives in its `Journal`: a file in the folder that
+``fbo-folder`` of the node config (else of the run config) names, which survives
+whatever ends the client; without a folder, bytes in ``context.state``, which live as
+long as the run. Neither leaves the client.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context
+from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require
+from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.base import Agent, Objective, play_round
 from flwr_fbo.agents.study import Instruction, Phase, Study
+from flwr_fbo.agents.timeout import time_limit
+from flwr_fbo.journal import Journal
+from flwr_fbo.space import Params
 
 FloatArray = NDArray[np.float64]
 
-_ARRAYS, _JSON = "flwr-fbo.arrays", "flwr-fbo.json"
+_STATE = "flwr-fbo"
 
 
 @dataclass(frozen=True)
@@ -32,45 +39,75 @@ class Answer:
     metrics: dict[str, int | float] = field(default_factory=dict)
 
 
-def answer(
-    load_objective: Callable[[], Objective],
-    context: Context,
-    arrays: Sequence[np.ndarray[Any, Any]],
-    config: Mapping[str, Any],
-) -> Answer:
-    """Carry out one instruction.
+@dataclass(frozen=True)
+class Tuner:
+    """What a client brings to a study.
 
-    Parameters
+    Attributes
     ----------
     load_objective : callable
         Returns the objective; not called while enrolling.
-    context : flwr.app.Context
-    arrays : sequence of ndarray
-        Empty, or the server's vectors of shape (P, M).
-    config : mapping
-        What `Instruction.to_config` wrote.
-
-    Raises
-    ------
-    ValueError
-        If the config or the arrays are not of a flwr_fbo strategy.
+    enqueue : sequence of dict
+        Known-good settings, evaluated first.
+    trial_timeout : float, optional
+        Seconds after which an evaluation is ended and counts as failed.
     """
-    instruction = Instruction.from_config(config)
-    if instruction.phase is Phase.ENROL:
-        return Answer(metrics={"agent-id": agent_id(context, instruction.study)})
-    agent = load_agent(context, instruction.study, instruction.slot)
-    message = play_round(
-        agent,
-        load_objective(),
-        instruction.iteration,
-        arrays[0] if len(arrays) else None,
-        instruction.send_message,
-    )
-    save_agent(context, instruction.study, agent)
-    metrics = {}
-    if instruction.report_best_value and agent.best_value is not None:
-        metrics["best-value"] = agent.best_value
-    return Answer([] if message is None else [message], metrics)
+
+    load_objective: Callable[[], Objective]
+    enqueue: Sequence[Params] = ()
+    trial_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.trial_timeout is not None:
+            require_positive("trial_timeout", self.trial_timeout)
+
+    def answer(
+        self,
+        context: Context,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        config: Mapping[str, Any],
+    ) -> Answer:
+        """Carry out one instruction.
+
+        Parameters
+        ----------
+        context : flwr.app.Context
+        arrays : sequence of ndarray
+            Empty, or the server's vectors of shape (P, M).
+        config : mapping
+            What `Instruction.to_config` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the config or the arrays are not of a flwr_fbo strategy, or an enqueued
+            setting does not fit its space.
+        JournalError
+            If the journal cannot be used.
+        """
+        instruction = Instruction.from_config(config)
+        study = instruction.study
+        if instruction.phase is Phase.ENROL:
+            for params in self.enqueue:
+                study.space.to_unit(params)
+            return Answer(metrics={"agent-id": agent_id(context, study)})
+        with (
+            time_limit(self.load_objective(), self.trial_timeout) as objective,
+            open_journal(context, study, instruction.slot) as journal,
+        ):
+            agent = load_agent(journal, study, instruction.slot, self.enqueue)
+            message = play_round(
+                agent,
+                objective,
+                instruction.iteration,
+                arrays[0] if len(arrays) else None,
+                instruction.send_message,
+                journal,
+            )
+        metrics = {}
+        if instruction.report_best_value and agent.best_value is not None:
+            metrics["best-value"] = agent.best_value
+        return Answer([] if message is None else [message], metrics)
 
 
 def agent_id(context: Context, study: Study) -> int:
@@ -84,6 +121,12 @@ def agent_id(context: Context, study: Study) -> int:
     ValueError
         If the node config holds something that is no integer >= 0.
     """
+    configured = _configured_slot(context)
+    return taken_slot(context, study) if configured < 0 else configured
+
+
+def _configured_slot(context: Context) -> int:
+    """Return the slot that the node config names, or -1."""
     for key in ("agent-id", "partition-id"):
         if key in context.node_config:
             value = context.node_config[key]
@@ -92,48 +135,115 @@ def agent_id(context: Context, study: Study) -> int:
                 return int(value)
             allowed = "an integer from 0 to the number of agents - 1"
             require(False, f"node config {key}", value, allowed)
-    known = _known(context, study)
-    return -1 if known is None else int(str(known["slot"]))
+    return -1
 
 
-def load_agent(context: Context, study: Study, slot: int) -> Agent:
-    """Return this client's agent in ``study``: what it remembers, or a new one."""
-    agent = restore_agent(context, study)
-    if agent is not None:
-        return agent
-    entropy = study.study_seed
-    if entropy is None:
-        entropy = secrets.randbits(128)
-    context.state.config_records[_JSON] = ConfigRecord(
-        {"study-id": study.study_id, "slot": slot, "entropy": str(entropy)}
-    )
-    return study.create_agent(slot, entropy)
+def taken_slot(context: Context, study: Study) -> int:
+    """Return the slot this client has played in ``study``, or -1."""
+    known = context.state.config_records.get(_STATE)
+    if known and known["study-id"] == study.study_id:
+        return int(str(known["slot"]))
+    return -1
 
 
-def restore_agent(context: Context, study: Study) -> Agent | None:
-    """Return the agent as it was saved, or None if it never took part in ``study``."""
-    known = _known(context, study)
-    if known is None or "agent" not in known:
+@contextmanager
+def open_journal(context: Context, study: Study, slot: int) -> Iterator[Journal]:
+    """Hold this client's journal of ``study``: an existing one, or a new one."""
+    identity = {
+        "kind": "agent",
+        "study": study.study_id,
+        "slot": str(slot),
+        "space": study.space.to_json(),
+        "direction": study.direction,
+    }
+    records = context.state.config_records
+    path = _journal_path(context, study, slot)
+    content = None
+    if path is None and taken_slot(context, study) == slot:
+        content = records[_STATE].get("journal")
+    assert content is None or isinstance(content, bytes)
+    with Journal(identity, path, content) as journal:
+        record = ConfigRecord({"study-id": study.study_id, "slot": slot})
+        records[_STATE] = record
+        try:
+            yield journal
+        finally:
+            # What was evaluated is kept, whatever came after it.
+            if path is None:
+                record["journal"] = journal.to_bytes()
+
+
+def _journal_path(context: Context, study: Study, slot: int) -> Path | None:
+    folder = _folder(context)
+    if folder is None:
         return None
-    agent = study.create_agent(int(str(known["slot"])), int(str(known["entropy"])))
-    stored = context.state.array_records[_ARRAYS]
-    state: dict[str, Any] = {name: a.numpy() for name, a in stored.items()}
-    state["json"] = json.loads(str(known["agent"]))
+    return folder / f"study-{study.study_id}-agent-{slot}.sqlite"
+
+
+def _folder(context: Context) -> Path | None:
+    folder = context.node_config.get("fbo-folder", context.run_config.get("fbo-folder"))
+    if not folder:
+        return None
+    path = Path(str(folder))
+    require(path.is_absolute(), "fbo-folder", folder, "an absolute path")
+    return path
+
+
+def best_params(context: Context, default: Params) -> Params:
+    """Return this client's best setting of its last study.
+
+    The study may be over, or another run's if the client's journals are in a folder.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+    default : dict
+        What to return where no trial has succeeded.
+
+    Raises
+    ------
+    JournalError
+        If the journal cannot be read.
+    """
+    journal = _last_journal(context)
+    if journal is None:
+        return dict(default)
+    with journal:
+        trials = [t for t in journal.trials() if t.state == "complete"]
+        sign = 1.0 if journal.identity["direction"] == "maximize" else -1.0
+    if not trials:
+        return dict(default)
+    return max(trials, key=lambda trial: sign * trial.value).params
+
+
+def _last_journal(context: Context) -> Journal | None:
+    """Open the journal that this client wrote last, if there is one."""
+    folder = _folder(context)
+    known = context.state.config_records.get(_STATE)
+    if folder is None:
+        content = known.get("journal") if known else None
+        return Journal(None, content=content) if isinstance(content, bytes) else None
+    slot = _configured_slot(context)
+    if slot < 0 and known:
+        slot = int(str(known["slot"]))
+    paths = folder.glob(f"study-*-agent-{slot}.sqlite")
+    newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return None if newest is None else Journal(None, newest)
+
+
+def load_agent(
+    journal: Journal, study: Study, slot: int, enqueue: Sequence[Params] = ()
+) -> Agent:
+    """Return the agent as its journal has it, or a new one."""
+    seed = study.study_seed
+    agent = study.create_agent(slot, secrets.randbits(128) if seed is None else seed)
+    state = journal.load_state()
+    if not state:
+        agent.enqueue(enqueue)
+        return agent
     agent.load_state_dict(state)
+    # What was evaluated after the state was saved last, before the client died.
+    for trial in journal.trials()[len(agent.values) :]:
+        if trial.state != "running":
+            agent.tell(trial.iteration, trial.point, trial.value)
     return agent
-
-
-def _known(context: Context, study: Study) -> ConfigRecord | None:
-    """Return what this client stored of ``study``, if anything."""
-    record = context.state.config_records.get(_JSON)
-    return record if record and record["study-id"] == study.study_id else None
-
-
-def save_agent(context: Context, study: Study, agent: Agent) -> None:
-    """Store the agent's memory in the client's own state."""
-    state = agent.state_dict()
-    known = context.state.config_records[_JSON]
-    known["agent"] = json.dumps(state.pop("json"))
-    context.state.array_records[_ARRAYS] = ArrayRecord(
-        {name: Array(np.asarray(value)) for name, value in state.items()}
-    )

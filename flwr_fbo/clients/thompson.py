@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from flwr.app import Context
 from flwr_fbo._compat import NumPyClient
 from flwr_fbo._validation import require
 from flwr_fbo.agents.base import Objective
-from flwr_fbo.clients.session import answer
+from flwr_fbo.clients.session import Tuner
+from flwr_fbo.space import Params
 
 
 class ThompsonClient(NumPyClient):
@@ -19,10 +21,16 @@ class ThompsonClient(NumPyClient):
     Parameters
     ----------
     objective : callable
-        Takes a dict of parameters, returns a float. An exception or a value that is
+        Takes a `Trial`: a dict of parameters with Optuna's ``suggest_`` methods.
+        Returns a float. An exception (``optuna.TrialPruned`` too) or a value that is
         not finite makes it a failed trial; the agent goes on.
     context : flwr.app.Context
-        The client's context; the agent's memory is kept in ``context.state``.
+        The client's context. The agent's memory is a journal in the folder that
+        ``fbo-folder`` of the node or run config names, else in ``context.state``.
+    enqueue : sequence of dict
+        Known-good settings, evaluated first.
+    trial_timeout : float, optional
+        Seconds after which an evaluation is ended and counts as failed.
 
     Examples
     --------
@@ -31,9 +39,16 @@ class ThompsonClient(NumPyClient):
     >>> app = ClientApp(client_fn=client_fn)  # doctest: +SKIP
     """
 
-    def __init__(self, objective: Objective, context: Context) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        context: Context,
+        *,
+        enqueue: Sequence[Params] = (),
+        trial_timeout: float | None = None,
+    ) -> None:
         require(callable(objective), "objective", objective, "a function")
-        self._objective = objective
+        self._tuner = Tuner(lambda: objective, enqueue, trial_timeout)
         self._context = context
 
     def fit(
@@ -47,5 +62,5 @@ class ThompsonClient(NumPyClient):
             The message of shape (M,) if one is wanted; 1, whatever the size of the
             site's data, which is nobody's business; metrics that were asked for.
         """
-        reply = answer(lambda: self._objective, self._context, parameters, config)
+        reply = self._tuner.answer(self._context, parameters, config)
         return list(reply.arrays), 1, dict(reply.metrics)

@@ -19,7 +19,7 @@ from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
 from flwr_fbo._validation import require_int
 from flwr_fbo.agents.base import Agent
 from flwr_fbo.agents.study import Study
-from flwr_fbo.clients.session import restore_agent
+from flwr_fbo.clients.session import load_agent, open_journal, taken_slot
 
 _FIRST_NODE_ID = 1001
 
@@ -134,8 +134,13 @@ class InProcessGrid(Grid):
         Only an experiment can do this: in a deployment nobody but the client sees its
         agent.
         """
-        agents = [restore_agent(context, study) for context in self.contexts.values()]
-        return sorted((a for a in agents if a is not None), key=lambda a: a.slot)
+        agents = []
+        for context in self.contexts.values():
+            slot = taken_slot(context, study)
+            if slot >= 0:
+                with open_journal(context, study, slot) as journal:
+                    agents.append(load_agent(journal, study, slot))
+        return sorted(agents, key=lambda agent: agent.slot)
 
     def _answer(self, message: Message) -> Message:
         context = self.contexts[message.metadata.dst_node_id]

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import ClientApi
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_seed
+from flwr_fbo.agents.acquisition import maximize
 from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.study import Study, fresh_seed
-from flwr_fbo.agents.thompson import ThompsonSettings
+from flwr_fbo.agents.thompson import ThompsonSettings, shared_features
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.space import Params, SearchSpace
+from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.tuning import TuningStrategy
 
 _log = logging.getLogger("flwr.fbo")
@@ -179,8 +182,9 @@ class DPFTSDE(TuningStrategy):
     def _begin(self, horizon: int) -> None:
         self.server.horizon = horizon
 
-    def _end(self) -> None:
-        spent = self.privacy_spent
+    def _end(self, result: TuningResult) -> None:
+        spent = result.privacy_spent = self.privacy_spent
+        result.recommended = self.recommended
         _log.info(
             "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
             spent.epsilon,
@@ -189,6 +193,28 @@ class DPFTSDE(TuningStrategy):
             spent.num_releases,
             "" if self.server.release.private else "; NOT PRIVATE, see the summary",
         )
+
+    @property
+    def recommended(self) -> Params | None:
+        """The maximiser of the function released last; None before a release.
+
+        Post-processing of what the agents receive anyway.
+        """
+        vectors, agent = self.server.vectors, self.study.agent
+        if vectors is None:
+            return None
+        assert isinstance(agent, ThompsonSettings)
+        space, seed = self.study.space, self.study.feature_seed
+        point = maximize(
+            shared_features(agent, space.dim, seed),
+            vectors,
+            space,
+            space.sub_regions(agent.num_sub_regions),
+            generator(seed, Purpose.SEARCH),
+            agent.num_candidates,
+            agent.num_starts,
+        )
+        return space.from_unit(space.snap(point))
 
     @property
     def privacy_spent(self) -> PrivacySpent:

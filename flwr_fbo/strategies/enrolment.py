@@ -12,10 +12,15 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from flwr_fbo._compat import ClientApi, instruction_content, reply_metrics
+from flwr_fbo._compat import (
+    ClientApi,
+    instruction_content,
+    message_type,
+    reply_metrics,
+)
 from flwr_fbo.agents.study import Instruction, Phase, Study
 
 _log = logging.getLogger("flwr.fbo")
@@ -38,7 +43,7 @@ class Enrolment:
     study : Study
     patience : float
         Seconds to wait for enough agents.
-    client_api : {"both", "message", "numpy"}
+    client_api : {"both", "message", "numpy", "action"}
     """
 
     def __init__(
@@ -93,7 +98,8 @@ class Enrolment:
             return []
         config = ConfigRecord({**Instruction(Phase.ENROL, self._study).to_config()})
         content = instruction_content(ArrayRecord(), config, self._client_api)
-        messages = [Message(content, node, MessageType.TRAIN) for node in nodes]
+        kind = message_type(self._client_api)
+        messages = [Message(content, node, kind) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=timeout))
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         claims, trouble = _read_claims(asked, replies)

@@ -15,18 +15,18 @@ from flwr.app import (
     ArrayRecord,
     ConfigRecord,
     Message,
-    MessageType,
     MetricRecord,
     MetricRecordValues,
 )
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 
 from flwr_fbo._compat import (
     ClientApi,
     check_client_api,
     instruction_content,
+    message_type,
     reply_arrays,
     reply_metrics,
     to_array_record,
@@ -35,6 +35,7 @@ from flwr_fbo._validation import is_number, require, require_int, require_positi
 from flwr_fbo.agents.study import Instruction, Phase, Study
 from flwr_fbo.servers.base import Server
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
+from flwr_fbo.strategies.result import Round, TuningResult
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -53,10 +54,10 @@ class TuningStrategy(Strategy):
         given. Later rounds go on with whoever is there.
     patience : float
         Seconds to wait for them, >= 0.
-    client_api : {"both", "message", "numpy"}
+    client_api : {"both", "message", "numpy", "action"}
         Whom the messages are written for. ``"both"`` is read by `NumPyClient` and
         Message-API clients alike, but Flower's own client mods refuse it: name the
-        one you use if you use mods.
+        one you use if you use mods. ``"action"`` is for apps with `add_tuning`.
     metrics : collection of str
         Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
         They are *not* covered by any privacy guarantee.
@@ -93,6 +94,7 @@ class TuningStrategy(Strategy):
         self._started = False
         self._timeout = 3600.0
         self._asked: list[Message] = []
+        self._rounds: list[Round] = []
 
     def start(
         self,
@@ -103,7 +105,7 @@ class TuningStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
+    ) -> TuningResult:
         """Run the study: initial points in round 1, then a query an agent and round.
 
         Parameters
@@ -131,6 +133,10 @@ class TuningStrategy(Strategy):
             If too few agents enrol.
         AggregationError
             If nobody answers in a round, or every reply is an error.
+
+        Returns
+        -------
+        TuningResult
         """
         require_int("num_rounds", num_rounds, 2)
         allowed = "empty (the server releases the first vectors itself)"
@@ -141,7 +147,7 @@ class TuningStrategy(Strategy):
         self._started = True
         self._timeout = timeout
         self._begin(num_rounds - 1)
-        result = super().start(
+        flower = super().start(
             grid,
             ArrayRecord(),
             num_rounds=num_rounds,
@@ -150,14 +156,15 @@ class TuningStrategy(Strategy):
             evaluate_config=evaluate_config,
             evaluate_fn=evaluate_fn,
         )
-        self._end()
+        result = TuningResult(**vars(flower), rounds=self._rounds)
+        self._end(result)
         return result
 
     def _begin(self, horizon: int) -> None:
         """Take note of T, the last iteration, before the first round."""
 
-    def _end(self) -> None:
-        """Say what the study cost, after the last round."""
+    def _end(self, result: TuningResult) -> None:
+        """Add what the method knows, after the last round."""
 
     def summary(self) -> None:
         """Log the settings, and what is not private about them."""
@@ -195,9 +202,8 @@ class TuningStrategy(Strategy):
             entries = {**config, "server-round": server_round}
             full = ConfigRecord({**entries, **instruction.to_config()})
             content = instruction_content(record, full, self._client_api)
-            message = Message(
-                content, node, MessageType.TRAIN, group_id=str(server_round)
-            )
+            kind = message_type(self._client_api)
+            message = Message(content, node, kind, group_id=str(server_round))
             self._asked.append(message)
         return self._asked
 
@@ -234,11 +240,13 @@ class TuningStrategy(Strategy):
                 failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
             else:
                 answers[slot] = reply
+        missing = asked - len(answers) - len(failures)
+        self._rounds.append(Round(server_round, len(answers), len(failures), missing))
         _log.info(
             "aggregate_train: %d results, %d failures, %d missing",
             len(answers),
             len(failures),
-            asked - len(answers) - len(failures),
+            missing,
         )
         for failure in sorted(failures):
             _log.warning("\t> %s", failure)
@@ -246,7 +254,7 @@ class TuningStrategy(Strategy):
             first = f" First failure: {min(failures)}." if failures else ""
             raise AggregationError(
                 f"Round {server_round}: none of {asked} agents gave a result "
-                f"({len(failures)} failures, {asked - len(failures)} missing).{first}"
+                f"({len(failures)} failures, {missing} missing).{first}"
             )
         return dict(sorted(answers.items()))
 

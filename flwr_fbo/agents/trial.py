@@ -1,0 +1,98 @@
+"""What an objective receives: a dict of parameters that can also be asked for them.
+
+So ``SVC(**trial)``, ``trial["C"]`` and Optuna's ``trial.suggest_float("C", ...)`` all
+work, unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+
+class SpaceMismatch(ValueError):  # noqa: N818  (named for what is wrong)
+    """An objective asks for a parameter that the study does not declare like that."""
+
+
+class Trial(dict[str, Any]):
+    """The setting to evaluate.
+
+    Parameters
+    ----------
+    params : mapping
+        All parameters of the space; an objective may use some of them.
+    distributions : mapping of str to Optuna distribution
+        What the study declares.
+
+    Notes
+    -----
+    A ``suggest_`` method returns the study's value. It raises `SpaceMismatch` where the
+    objective's name, range, step, scale or choices are not the declared ones: the two
+    cannot disagree silently.
+    """
+
+    def __init__(
+        self, params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]
+    ) -> None:
+        super().__init__(params)
+        self.distributions = dict(distributions)
+        self.user_attrs: dict[str, Any] = {}
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The setting as a plain dict."""
+        return dict(self)
+
+    def suggest_float(
+        self,
+        name: str,
+        low: float,
+        high: float,
+        *,
+        step: float | None = None,
+        log: bool = False,
+    ) -> float:
+        """Return the value of a float parameter, as in Optuna."""
+        return float(self._value(name, FloatDistribution(low, high, log, step)))
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
+        """Return the value of an integer parameter, as in Optuna."""
+        return int(self._value(name, IntDistribution(low, high, log, step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Return the value of a categorical parameter, as in Optuna."""
+        return self._value(name, CategoricalDistribution(choices))
+
+    def report(self, value: float, step: int) -> None:
+        """Take an intermediate value; nothing is pruned on it."""
+
+    def should_prune(self) -> bool:
+        """Return False: an objective may still raise ``optuna.TrialPruned`` itself."""
+        return False
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Keep a note while the trial runs; it does not leave the objective."""
+        self.user_attrs[key] = value
+
+    def _value(self, name: str, asked: BaseDistribution) -> Any:
+        declared = self.distributions.get(name)
+        if declared is None:
+            raise SpaceMismatch(
+                f"The objective asks for {name!r}, which the study does not declare: "
+                f"its space has {list(self.distributions)}."
+            )
+        if declared != asked:
+            raise SpaceMismatch(
+                f"The objective asks for {name!r} as {asked}, the study declares "
+                f"{declared}."
+            )
+        return self[name]

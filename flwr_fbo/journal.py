@@ -1,0 +1,313 @@
+"""The one durable record: a SQLite file that survives whatever ends its process.
+
+Every change is one transaction, on disk (``synchronous=FULL``) before the call returns.
+One process at a time holds a journal; the file is readable by its owner only. Without a
+file the same journal lives in memory and can be carried as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA_VERSION = 1
+
+TrialState = Literal["running", "complete", "failed"]
+
+_SCHEMA = """
+CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE trial (
+    number INTEGER PRIMARY KEY,
+    iteration INTEGER NOT NULL,
+    params TEXT NOT NULL,
+    point BLOB NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')),
+    value REAL,
+    interruptions INTEGER NOT NULL DEFAULT 0,
+    started REAL NOT NULL,
+    finished REAL
+);
+CREATE TABLE state (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+"""
+
+
+class JournalError(RuntimeError):
+    """A journal cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One evaluation.
+
+    Attributes
+    ----------
+    number : int
+        From 0, in the order of evaluation.
+    iteration : int
+    params : dict
+    point : ndarray of shape (D,)
+        Where ``params`` lies on the unit cube.
+    state : {"running", "complete", "failed"}
+    value : float
+        NaN unless complete.
+    interruptions : int
+        How often the evaluation was cut off and run again.
+    started, finished : float
+        Unix times; ``finished`` is NaN while running.
+    """
+
+    number: int
+    iteration: int
+    params: dict[str, Any]
+    point: NDArray[np.float64]
+    state: TrialState
+    value: float
+    interruptions: int
+    started: float
+    finished: float
+
+
+class Journal:
+    """Trials and named arrays of one owner.
+
+    Parameters
+    ----------
+    identity : mapping of str to str, or None
+        What the journal belongs to: stored in a new one, compared with an old one.
+        None takes an old one as it is.
+    path : Path, optional
+        The file; in memory without one.
+    content : bytes, optional
+        What `to_bytes` returned, for a journal in memory.
+
+    Attributes
+    ----------
+    identity : dict of str to str
+
+    Raises
+    ------
+    JournalError
+        If the file cannot be opened or written, is damaged, is held by another
+        process, has another schema version or belongs to something else.
+    """
+
+    def __init__(
+        self,
+        identity: Mapping[str, str] | None,
+        path: Path | None = None,
+        content: bytes | None = None,
+    ) -> None:
+        self.path = path
+        self._connection = self._open(content)
+        try:
+            self.identity = self._prepare(identity)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open(self, content: bytes | None) -> sqlite3.Connection:
+        if self.path is None:
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            if content is not None:
+                connection.deserialize(content)
+            return connection
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Only a new file: closing an old one would drop this process's lock on it.
+            if not self.path.exists():
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+                os.close(os.open(self.path, flags, 0o600))
+        except OSError as error:
+            raise JournalError(
+                f"The journal {self.path} cannot be written: {error.strerror}."
+            ) from error
+        with self._explained():
+            return sqlite3.connect(self.path, isolation_level=None, timeout=0.0)
+
+    def _prepare(self, identity: Mapping[str, str] | None) -> dict[str, str]:
+        """Create or check the content; return whom it belongs to."""
+        with self._explained():
+            # The lock is kept until the connection, or its process, ends.
+            self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            with self._transaction():
+                version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+                if version == 0 and identity is not None:
+                    self._create(identity)
+                    version = SCHEMA_VERSION
+            if version != SCHEMA_VERSION:
+                raise JournalError(
+                    f"The journal {self.path} has schema version {version}, this is "
+                    f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
+                )
+            rows = self._connection.execute("SELECT name, value FROM identity")
+            stored: dict[str, str] = dict(rows.fetchall())
+        if identity is None:
+            return stored
+        different = {
+            name: (stored.get(name), identity.get(name))
+            for name in sorted(stored.keys() | identity.keys())
+            if stored.get(name) != identity.get(name)
+        }
+        if different:
+            raise JournalError(
+                f"The journal {self.path} belongs to another study (stored, now): "
+                f"{different}. Give this one a folder of its own."
+            )
+        return stored
+
+    def _create(self, identity: Mapping[str, str]) -> None:
+        for statement in _SCHEMA.split(";"):
+            self._connection.execute(statement)
+        self._connection.executemany(
+            "INSERT INTO identity VALUES (?, ?)", identity.items()
+        )
+        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit all of a block, or nothing of it."""
+        self._connection.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn SQLite's errors into ones that say what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            reason = str(error)
+            if "locked" in reason:
+                reason = "another process holds it; only one may use a journal"
+            raise JournalError(
+                f"The journal {self.path} cannot be used: {reason}."
+            ) from error
+
+    def begin_trial(
+        self, iteration: int, params: Mapping[str, Any], point: NDArray[np.float64]
+    ) -> int:
+        """Record that an evaluation starts; return its number.
+
+        If the last recorded evaluation was cut off, this is it, run again.
+        """
+        with self._explained(), self._transaction():
+            row = self._connection.execute(
+                "SELECT number FROM trial WHERE state = 'running'"
+            ).fetchone()
+            if row is not None:
+                self._connection.execute(
+                    "UPDATE trial SET interruptions = interruptions + 1, iteration = ?,"
+                    " params = ?, point = ?, started = ? WHERE number = ?",
+                    (
+                        iteration,
+                        json.dumps(dict(params)),
+                        _to_npy(point),
+                        time.time(),
+                        row[0],
+                    ),
+                )
+                return int(row[0])
+            count = self._connection.execute("SELECT count(*) FROM trial").fetchone()
+            self._connection.execute(
+                "INSERT INTO trial (number, iteration, params, point, state, started)"
+                " VALUES (?, ?, ?, ?, 'running', ?)",
+                (
+                    count[0],
+                    iteration,
+                    json.dumps(dict(params)),
+                    _to_npy(point),
+                    time.time(),
+                ),
+            )
+            return int(count[0])
+
+    def end_trial(self, number: int, value: float) -> None:
+        """Record what an evaluation gave; NaN is a failed one."""
+        failed = math.isnan(value)
+        with self._explained(), self._transaction():
+            self._connection.execute(
+                "UPDATE trial SET state = ?, value = ?, finished = ? WHERE number = ?",
+                (
+                    "failed" if failed else "complete",
+                    None if failed else value,
+                    time.time(),
+                    number,
+                ),
+            )
+
+    def trials(self) -> list[Trial]:
+        """Return all trials, in the order of evaluation."""
+        with self._explained():
+            rows = self._connection.execute(
+                "SELECT number, iteration, params, point, state, value, interruptions,"
+                " started, finished FROM trial ORDER BY number"
+            ).fetchall()
+        return [
+            Trial(
+                number=row[0],
+                iteration=row[1],
+                params=json.loads(row[2]),
+                point=_from_npy(row[3]),
+                state=row[4],
+                value=math.nan if row[5] is None else row[5],
+                interruptions=row[6],
+                started=row[7],
+                finished=math.nan if row[8] is None else row[8],
+            )
+            for row in rows
+        ]
+
+    def save_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the named arrays, all of them, in one transaction."""
+        rows = [(name, _to_npy(array)) for name, array in arrays.items()]
+        with self._explained(), self._transaction():
+            self._connection.execute("DELETE FROM state")
+            self._connection.executemany("INSERT INTO state VALUES (?, ?)", rows)
+
+    def load_state(self) -> dict[str, NDArray[Any]]:
+        """Return what `save_state` stored last; empty before that."""
+        with self._explained():
+            rows = self._connection.execute("SELECT name, value FROM state").fetchall()
+        return {name: _from_npy(value) for name, value in rows}
+
+    def to_bytes(self) -> bytes:
+        """Return the whole journal, for a later ``content``."""
+        return self._connection.serialize()
+
+    def close(self) -> None:
+        """Let the file go; nothing is lost without it."""
+        self._connection.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _to_npy(array: NDArray[Any]) -> bytes:
+    buffer = BytesIO()
+    np.save(buffer, np.asarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _from_npy(content: bytes) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(BytesIO(content), allow_pickle=False)
+    return array

@@ -1,0 +1,205 @@
+"""A Flower app gains a tuning stage and stays as it is."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
+from flwr_fbo._compat import NumPyClient
+from flwr_fbo.journal import JournalError
+from tests.federation import (
+    NUM_AGENTS,
+    assert_same,
+    make_objective,
+    numpy_app,
+    objective_of,
+    run,
+    strategy,
+)
+
+DEFAULT = {"x": 9.0}
+
+
+class Trainer(NumPyClient):
+    """An app's own client: it adds its tuned ``x`` to the model."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def get_properties(self, config: Any) -> dict[str, Any]:
+        return {"name": "own"}
+
+    def get_parameters(self, config: Any) -> list[np.ndarray]:
+        return [np.full(1, 7.0)]
+
+    def fit(self, parameters: Any, config: Any) -> tuple[Any, int, dict[str, Any]]:
+        x = best_params(self.context, default=DEFAULT)["x"]
+        return [parameters[0] + x], 1, {}
+
+    def evaluate(self, parameters: Any, config: Any) -> tuple[float, int, Any]:
+        return 0.5, 1, {}
+
+
+def _own_client(context: Context) -> Any:
+    return Trainer(context).to_client()
+
+
+def _ask(app: ClientApp, context: Context, kind: str, record: RecordDict) -> RecordDict:
+    InProcessGrid(app, 1)  # lets messages be built outside a run
+    return app(Message(record, context.node_id, kind), context).content
+
+
+def _fit(app: ClientApp, context: Context) -> float:
+    arrays, config = ArrayRecord({"0": Array(np.zeros(1))}), ConfigRecord()
+    record = RecordDict({"fitins.parameters": arrays, "fitins.config": config})
+    reply = _ask(app, context, "train", record)
+    return float(reply.array_records["fitres.parameters"]["0"].numpy()[0])
+
+
+def test_a_numpy_client_app_tunes_first_and_trains_then() -> None:
+    app = ClientApp(client_fn=with_tuning(_own_client, make_objective))
+    grid = InProcessGrid(app, NUM_AGENTS)
+    for context in grid.contexts.values():
+        assert _fit(app, context) == DEFAULT["x"]
+    study = strategy()
+    study.start(grid, num_rounds=6)
+    agents = grid.agents(study.study)
+    _, plain = run(numpy_app())
+    assert_same(agents, plain)
+    for agent, context in zip(agents, grid.contexts.values(), strict=True):
+        best = agent.points[int(np.argmax(agent.values))]
+        assert _fit(app, context) == agent.space.from_unit(best)["x"]
+
+
+def test_the_apps_other_messages_reach_its_own_client() -> None:
+    app = ClientApp(client_fn=with_tuning(_own_client, make_objective))
+    context = next(iter(InProcessGrid(app, 1).contexts.values()))
+    config = ConfigRecord()
+    reply = _ask(
+        app,
+        context,
+        "get_properties",
+        RecordDict({"getpropertiesins.config": config}),
+    )
+    assert reply.config_records["getpropertiesres.properties"]["name"] == "own"
+    reply = _ask(
+        app,
+        context,
+        "get_parameters",
+        RecordDict({"getparametersins.config": config}),
+    )
+    assert reply.array_records["getparametersres.parameters"]["0"].numpy()[0] == 7.0
+    arrays = ArrayRecord({"0": Array(np.zeros(1))})
+    record = RecordDict(
+        {"evaluateins.parameters": arrays, "evaluateins.config": config}
+    )
+    reply = _ask(app, context, "evaluate", record)
+    assert reply.metric_records["evaluateres.loss"]["loss"] == 0.5
+
+
+def test_a_message_api_app_keeps_its_own_train() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        x = float(best_params(context, default=DEFAULT)["x"])
+        arrays = ArrayRecord({"w": Array(np.full(1, x))})
+        metrics = MetricRecord({"num-examples": 1})
+        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    assert add_tuning(app, make_objective) is app
+    grid = InProcessGrid(app, NUM_AGENTS)
+    study = strategy(client_api="action")
+    study.start(grid, num_rounds=6)
+    agents = grid.agents(study.study)
+    assert_same(agents, run(numpy_app())[1])
+    trained = FedAvg(fraction_evaluate=0.0).start(
+        grid, ArrayRecord({"w": Array(np.zeros(1))}), num_rounds=1
+    )
+    best = [a.points[int(np.argmax(a.values))] for a in agents]
+    expected = np.mean([agents[0].space.from_unit(point)["x"] for point in best])
+    np.testing.assert_allclose(trained.arrays["w"].numpy(), expected)
+
+
+def test_a_training_message_to_the_tuning_stage_is_named() -> None:
+    app = add_tuning(ClientApp(), make_objective)
+    context = next(iter(InProcessGrid(app, 1).contexts.values()))
+    record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
+    with pytest.raises(ValueError, match="not written for tuning"):
+        _ask(app, context, "train.tune", record)
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_best_params_outlive_the_run(tmp_path: Path, direction: str) -> None:
+    """A restarted SuperNode has an empty context; the folder has the journal."""
+    config = {"fbo-folder": str(tmp_path)}
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
+    study = strategy(direction=direction)
+    study.start(grid, num_rounds=3)
+    choose = np.argmax if direction == "maximize" else np.argmin
+    for slot, agent in enumerate(grid.agents(study.study)):
+        fresh = Context(2, 99, {"partition-id": slot}, RecordDict(), dict(config))
+        point = agent.points[int(choose(agent.values))]
+        assert best_params(fresh, default=DEFAULT) == agent.space.from_unit(point)
+    stranger = Context(2, 99, {"partition-id": 77}, RecordDict(), dict(config))
+    assert best_params(stranger, default=DEFAULT) == DEFAULT
+    assert len(list(tmp_path.glob("*.sqlite"))) == NUM_AGENTS
+
+
+def test_best_params_of_the_last_study(tmp_path: Path) -> None:
+    app = numpy_app()
+    grid = InProcessGrid(app, NUM_AGENTS, run_config={"fbo-folder": str(tmp_path)})
+    for seed in (1, 2):
+        study = strategy(study_seed=seed)
+        study.start(grid, num_rounds=2)
+    agent = grid.agents(study.study)[0]
+    context = next(iter(grid.contexts.values()))
+    best = best_params(context, default=DEFAULT)
+    assert objective_of(0)(best) == agent.best_value
+
+
+def test_without_a_success_there_is_the_default() -> None:
+    grid = InProcessGrid(numpy_app(lambda context: lambda trial: 1 / 0), NUM_AGENTS)
+    strategy().start(grid, num_rounds=2)
+    context = next(iter(grid.contexts.values()))
+    assert best_params(context, default=DEFAULT) == DEFAULT
+
+
+def test_a_damaged_journal_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "study-x-agent-0.sqlite").write_bytes(b"rubbish" * 999)
+    context = Context(
+        1, 1, {"partition-id": 0, "fbo-folder": str(tmp_path)}, RecordDict(), {}
+    )
+    with pytest.raises(JournalError, match="not a database"):
+        best_params(context, default=DEFAULT)
+
+
+def test_misuse_is_named() -> None:
+    with pytest.raises(ValueError, match="client_fn=3"):
+        with_tuning(3, make_objective)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="make_objective=None"):
+        with_tuning(_own_client, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="make_objective=None"):
+        add_tuning(ClientApp(), None)  # type: ignore[arg-type]
+    for study_id in ("", "../x", "a" * 65):
+        with pytest.raises(ValueError, match="study_id="):
+            type(strategy().study)(
+                strategy().study.space,
+                "maximize",
+                strategy().study.agent,
+                study_id=study_id,
+            )

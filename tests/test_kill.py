@@ -1,0 +1,133 @@
+"""SIGKILL a client at random instants: nothing recorded is repeated or lost."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from flwr_fbo.agents.study import Instruction, Phase, Study
+from flwr_fbo.agents.thompson import ThompsonSettings
+from flwr_fbo.agents.trial import Trial
+from flwr_fbo.clients.session import Tuner, open_journal
+from flwr_fbo.journal import Trial as Recorded
+from flwr_fbo.space import SearchSpace
+from tests.federation import SPACE, objective_of
+
+NUM_KILLS, NUM_TRIALS = 100, 20
+SETTINGS = ThompsonSettings(num_initial=4, num_features=30, num_candidates=50)
+STUDY = Study(SearchSpace(SPACE), "maximize", SETTINGS, 1, 2, "killed")
+
+
+def _context(folder: Path) -> Context:
+    # A fresh one each time: a restarted SuperNode remembers nothing.
+    return Context(1, 1, {"fbo-folder": str(folder)}, RecordDict(), {})
+
+
+def _play(folder: Path) -> None:
+    """Play a client's rounds of a study of 20 trials, from whatever is recorded.
+
+    Each evaluation that ends is noted, on disk, before the journal hears of it.
+    """
+
+    def objective(trial: Trial) -> float:
+        time.sleep(0.005)
+        value = objective_of(0)(trial)
+        with (folder / "evaluated").open("a") as file:
+            file.write(f"{value!r}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return value
+
+    tuner = Tuner(lambda: objective)
+    for iteration in range(NUM_TRIALS - SETTINGS.num_initial + 1):
+        vectors = np.random.default_rng(iteration).standard_normal((4, 30))
+        asked = Instruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
+        reply = tuner.answer(_context(folder), [vectors] if iteration else [], asked)
+        np.save(folder / f"reply-{iteration}.npy", reply.arrays[0])
+
+
+def _trials(folder: Path) -> list[Recorded]:
+    with open_journal(_context(folder), STUDY, 0) as journal:
+        return journal.trials()
+
+
+def _recorded(folder: Path) -> list[tuple[int, float]]:
+    return [(t.number, t.value) for t in _trials(folder) if t.state == "complete"]
+
+
+def _killed_after(folder: Path, delay: float) -> bool:
+    """Play in a process of its own; return whether it was killed before it ended."""
+    process = multiprocessing.get_context("fork").Process(target=_play, args=(folder,))
+    process.start()
+    process.join(delay)
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def test_a_client_that_is_killed_repeats_and_loses_nothing(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    _play(whole)
+    kills = studies = interruptions = repeated = 0
+    while kills < NUM_KILLS:
+        folder = tmp_path / f"study-{studies}"
+        folder.mkdir()
+        studies += 1
+        recorded: list[tuple[int, float]] = []
+        while _killed_after(folder, rng.uniform(0.0, 0.15)):
+            kills += 1
+            now = _recorded(folder)
+            assert now[: len(recorded)] == recorded, "a recorded trial was lost"
+            recorded = now
+        trials = _trials(folder)
+        assert _recorded(folder) == _recorded(whole)
+        assert len(trials) == NUM_TRIALS
+        # What was evaluated more than once was cut off, and is marked.
+        evaluated = (folder / "evaluated").read_text().splitlines()
+        cut_off = sum(trial.interruptions for trial in trials)
+        assert NUM_TRIALS <= len(evaluated) <= NUM_TRIALS + cut_off
+        interruptions += cut_off
+        repeated += len(evaluated) - NUM_TRIALS
+        for iteration in range(NUM_TRIALS - SETTINGS.num_initial + 1):
+            name = f"reply-{iteration}.npy"
+            np.testing.assert_array_equal(np.load(folder / name), np.load(whole / name))
+    assert interruptions > 0, "no kill hit an evaluation: this tests nothing"
+    print(
+        f"{kills} kills, {studies} studies, {interruptions} cut off, {repeated} twice"
+    )
+
+
+def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
+    """The server asks for an old round again: same answer, nothing evaluated."""
+    _play(tmp_path)
+    before = (tmp_path / "evaluated").read_text()
+
+    def unwanted(trial: Trial) -> float:
+        raise AssertionError("evaluated again")
+
+    tuner = Tuner(lambda: unwanted)
+    for iteration in (0, 3, NUM_TRIALS - SETTINGS.num_initial):
+        vectors = np.random.default_rng(iteration).standard_normal((4, 30))
+        asked = Instruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
+        reply = tuner.answer(_context(tmp_path), [vectors] if iteration else [], asked)
+        first = np.load(tmp_path / f"reply-{iteration}.npy")
+        np.testing.assert_array_equal(reply.arrays[0], first)
+    assert (tmp_path / "evaluated").read_text() == before
+
+
+@pytest.mark.parametrize("folder", ["relative/path"])
+def test_a_folder_must_be_absolute(folder: str) -> None:
+    """A client's working folder changes from message to message."""
+    context = Context(1, 1, {"fbo-folder": folder}, RecordDict(), {})
+    asked = Instruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
+    with pytest.raises(ValueError, match=r"fbo-folder='relative/path'"):
+        Tuner(lambda: objective_of(0)).answer(context, [], asked)

@@ -1,0 +1,164 @@
+"""What a user writes: Optuna's suggest_*, plain dicts, limits, known-good settings."""
+
+import logging
+import math
+import time
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from flwr.app import Context
+
+from flwr_fbo import tuning_app
+from flwr_fbo.agents.timeout import TrialTimeout, time_limit
+from flwr_fbo.agents.trial import SpaceMismatch, Trial
+from flwr_fbo.strategies.enrolment import TooFewAgents
+from tests.federation import (
+    SPACE,
+    assert_same,
+    make_objective,
+    numpy_app,
+    objective_of,
+    run,
+)
+
+PARAMS = {"x": 0.5, "C": 1.0, "depth": 3}
+
+
+def suggesting(trial: Trial) -> float:
+    """The objective of client 0 in Optuna's words."""
+    x = trial.suggest_float("x", -1.0, 1.0)
+    log_c = np.log10(trial.suggest_float("C", 1e-3, 1e3, log=True))
+    depth = trial.suggest_int("depth", 1, 9)
+    return float(-(x**2) - 0.1 * log_c**2 - 0.01 * depth)
+
+
+def test_optuna_objectives_run_unchanged() -> None:
+    study = optuna.create_study(direction="maximize")
+    study.enqueue_trial(PARAMS)
+    study.optimize(suggesting, n_trials=1)  # type: ignore[arg-type]
+    assert study.best_value == suggesting(Trial(PARAMS, SPACE))
+
+
+def test_suggesting_and_reading_give_the_same_study() -> None:
+    def mixed(context: Context) -> Any:
+        if context.node_config["partition-id"] == 0:
+            return suggesting
+        return make_objective(context)
+
+    _, agents = run(numpy_app())
+    _, others = run(tuning_app(mixed))
+    assert_same(agents, others)
+
+
+def test_a_trial_is_a_dict_and_more() -> None:
+    choices = optuna.distributions.CategoricalDistribution(["a", None])
+    trial = Trial({"k": None, "unused": 1}, {"k": choices})
+    assert trial.suggest_categorical("k", ["a", None]) is None
+    assert dict(**trial) == trial.params == {"k": None, "unused": 1}
+    trial.report(0.5, step=1)
+    assert trial.should_prune() is False
+    trial.set_user_attr("note", 1)
+    assert trial.user_attrs == {"note": 1}
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda t: t.suggest_float("gamma", 0, 1), "does not declare"),
+        (lambda t: t.suggest_float("x", -1.0, 2.0), "the study declares"),
+        (lambda t: t.suggest_float("C", 1e-3, 1e3), "the study declares"),
+        (lambda t: t.suggest_int("x", -1, 1), "the study declares"),
+    ],
+)
+def test_another_space_is_the_apps_fault_and_no_failed_trial(
+    ask: Any, words: str
+) -> None:
+    with pytest.raises(SpaceMismatch, match=words):
+        ask(Trial(PARAMS, SPACE))
+
+    def make(context: Context) -> Any:
+        return ask if context.node_config["partition-id"] == 1 else objective_of(0)
+
+    _, agents = run(tuning_app(make), num_rounds=2)
+    lengths = [len(agent.values) for agent in agents]
+    assert lengths == [5, 0, 5, 5]  # an error of the client, not of a trial
+
+
+def test_a_pruned_trial_is_a_failed_one() -> None:
+    def make(context: Context) -> Any:
+        def objective(trial: Trial) -> float:
+            if trial["x"] < 0:
+                raise optuna.TrialPruned
+            return objective_of(0)(trial)
+
+        return objective
+
+    _, agents = run(numpy_app(make))
+    for agent in agents:
+        for point, value in zip(agent.points, agent.values, strict=True):
+            assert math.isnan(value) == (agent.space.from_unit(point)["x"] < 0)
+
+
+def test_known_good_settings_come_first() -> None:
+    good = [{"x": 0.1, "C": 250.0, "depth": 7}, {"x": -0.3, "C": 0.004, "depth": 1}]
+    _, plain = run(numpy_app())
+    _, agents = run(tuning_app(make_objective, enqueue=good))
+    for agent, other in zip(agents, plain, strict=True):
+        first = [agent.space.from_unit(point) for point in agent.points[:2]]
+        assert first == good
+        np.testing.assert_array_equal(agent.points[2:6], other.points[:4])
+        assert len(agent.points) == len(other.points) + 2
+
+
+def test_a_known_good_setting_outside_the_space_is_named() -> None:
+    bad = [{"x": 0.1, "C": 1e9, "depth": 7}]
+    with pytest.raises(TooFewAgents, match=r"params\['C'\]=1000000000.0"):
+        run(tuning_app(make_objective, enqueue=bad))
+
+
+def test_a_trial_that_takes_too_long_is_ended() -> None:
+    def slow(trial: Trial) -> float:
+        if trial["x"] > 0:
+            time.sleep(60)
+        return float(trial["x"])
+
+    began = time.monotonic()
+    with time_limit(slow, 0.5) as limited:
+        assert limited(Trial({"x": -1.0}, {})) == -1.0
+        with pytest.raises(TrialTimeout, match=r"ended after 0\.5 s"):
+            limited(Trial({"x": 1.0}, {}))
+        assert limited(Trial({"x": -2.0}, {})) == -2.0  # a new worker
+    assert time.monotonic() - began < 30
+    with time_limit(slow, None) as limited:
+        assert limited is slow
+
+    def fails(trial: Trial) -> float:
+        raise KeyError("column")
+
+    with time_limit(fails, 5.0) as limited, pytest.raises(KeyError, match="column"):
+        limited(Trial({}, {}))
+
+
+def test_a_timeout_is_a_failed_trial(caplog: pytest.LogCaptureFixture) -> None:
+    def make(context: Context) -> Any:
+        def objective(trial: Trial) -> float:
+            if context.node_config["partition-id"] == 1 and trial["depth"] > 5:
+                time.sleep(60)
+            return float(trial["x"])
+
+        return objective
+
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        _, agents = run(tuning_app(make, trial_timeout=1.0), num_rounds=2)
+    failed = [sum(map(math.isnan, agent.values)) for agent in agents]
+    assert failed[0] == failed[2] == failed[3] == 0
+    assert failed[1] > 0
+    assert "TrialTimeout: ended after 1 s" in caplog.text
+
+
+@pytest.mark.parametrize("trial_timeout", [0, -1.0, math.inf, "1"])
+def test_bad_timeouts_are_named(trial_timeout: Any) -> None:
+    with pytest.raises(ValueError, match="trial_timeout="):
+        tuning_app(make_objective, trial_timeout=trial_timeout)

@@ -1,0 +1,78 @@
+"""What a study gives back."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from flwr_fbo import InProcessGrid, ThompsonSettings
+from flwr_fbo.agents.random_search import RandomSearchSettings
+from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.thompson import shared_features
+from flwr_fbo.servers.local import LocalServer
+from flwr_fbo.space import SearchSpace
+from flwr_fbo.strategies.result import Round
+from flwr_fbo.strategies.tuning import TuningStrategy
+from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
+
+
+def test_the_result_of_a_study() -> None:
+    study = strategy()
+    result = study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
+    assert result.privacy_spent == study.privacy_spent
+    assert result.privacy_spent is not None
+    assert result.privacy_spent.num_releases == 3
+    assert result.rounds == [Round(r, NUM_AGENTS, 0, 0) for r in (1, 2, 3, 4)]
+    np.testing.assert_array_equal(result.arrays["0"].numpy(), study.server.vectors)
+    assert "Global Arrays" in repr(result)
+    assert result.recommended is not None
+    assert set(result.recommended) == set(SPACE)
+
+
+def test_the_recommendation_maximises_what_was_released() -> None:
+    continuous = {name: SPACE[name] for name in ("x", "C")}
+    agent = replace(AGENT, num_candidates=1000)
+    study = strategy(space=continuous, agent=agent)
+    assert study.recommended is None
+    features = shared_features(agent, 2, study.study.feature_seed)
+    vectors = np.random.default_rng(0).standard_normal((4, 30))
+    study.server.vectors = vectors
+    regions = study.study.space.sub_regions(4)
+    params = study.recommended
+    assert params is not None
+    best = study.study.space.to_unit(params)[None]
+    value = features.function(best, vectors[regions.index(best)])[0]
+    x = np.random.default_rng(1).random((2000, 2))
+    values = features.function(x, vectors[regions.index(x)])
+    assert value > values.max()
+
+
+def test_without_noise_the_recommendation_is_good() -> None:
+    """With smooth shared features the released mean points at the optimum."""
+    smooth = ThompsonSettings(
+        num_initial=15, lengthscale=0.4, num_features=60, regularization=1e-3
+    )
+    study = strategy(
+        agent=smooth,
+        noise_multiplier=0.0,
+        sampling_probability=1.0,
+        clip_norm=math.inf,
+    )
+    result = study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=6)
+    assert result.recommended is not None
+
+    def mean(params: dict[str, object]) -> float:
+        return float(np.mean([objective_of(n)(params) for n in range(NUM_AGENTS)]))
+
+    space, rng = study.study.space, np.random.default_rng(0)
+    random = [mean(space.from_unit(x)) for x in rng.random((500, 3))]
+    assert mean(result.recommended) > np.quantile(random, 0.8)
+
+
+def test_methods_that_release_nothing_recommend_nothing() -> None:
+    study = Study(SearchSpace(SPACE), "maximize", RandomSearchSettings(4, 2))
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS)
+    result = TuningStrategy(LocalServer(NUM_AGENTS), study).start(grid, num_rounds=2)
+    assert result.recommended is None
+    assert result.privacy_spent is None
+    assert len(result.rounds) == 2

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
@@ -88,7 +88,6 @@ numbers = st.floats(-1e100, 1e100)
 vectors = st.lists(numbers, min_size=M, max_size=M).map(np.array)
 
 
-@settings(deadline=None)
 @given(releases(), st.integers(0, 50), st.data())
 def test_zeroing_one_agent_moves_the_release_by_at_most_its_sensitivity(
     release: Release, iteration: int, data: st.DataObject
@@ -110,7 +109,6 @@ def test_zeroing_one_agent_moves_the_release_by_at_most_its_sensitivity(
     assert charged >= release.settings.noise_multiplier * (1 - 1e-12)
 
 
-@settings(deadline=None)
 @given(releases(("joint",)), st.integers(0, 50))
 def test_a_hostile_agent_can_reach_the_sensitivity(
     release: Release, iteration: int

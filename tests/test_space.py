@@ -59,7 +59,7 @@ distributions = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore:The distribution is specified by")
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(distributions, st.floats(0, 1))
 def test_what_the_space_gives_comes_back_exactly(
     distribution: BaseDistribution, u: float
@@ -76,7 +76,6 @@ def test_what_the_space_gives_comes_back_exactly(
 
 
 @given(st.lists(distributions, min_size=1, max_size=3), st.integers(0, 99))
-@settings(deadline=None)
 @pytest.mark.filterwarnings("ignore:The distribution is specified by")
 def test_discrete_axes_snap_as_one_and_as_many(
     some: list[BaseDistribution], seed: int
@@ -116,7 +115,7 @@ def test_floats_of_another_origin_come_back_closely(
     assert abs(back - value) <= (high - low) * 2.0**-40 + 2 * math.ulp(high)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.integers(1, 999), st.integers(-3, 2), st.booleans())
 def test_values_as_people_write_them_come_back_exactly(
     mantissa: int, exponent: int, log: bool

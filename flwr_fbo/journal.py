@@ -207,6 +207,7 @@ class Journal:
 
         If the last recorded evaluation was cut off, this is it, run again.
         """
+        entries = (iteration, json.dumps(dict(params)), _to_npy(point), time.time())
         with self._explained(), self._transaction():
             row = self._connection.execute(
                 "SELECT number FROM trial WHERE state = 'running'"
@@ -215,26 +216,14 @@ class Journal:
                 self._connection.execute(
                     "UPDATE trial SET interruptions = interruptions + 1, iteration = ?,"
                     " params = ?, point = ?, started = ? WHERE number = ?",
-                    (
-                        iteration,
-                        json.dumps(dict(params)),
-                        _to_npy(point),
-                        time.time(),
-                        row[0],
-                    ),
+                    (*entries, row[0]),
                 )
                 return int(row[0])
             count = self._connection.execute("SELECT count(*) FROM trial").fetchone()
             self._connection.execute(
-                "INSERT INTO trial (number, iteration, params, point, state, started)"
-                " VALUES (?, ?, ?, ?, 'running', ?)",
-                (
-                    count[0],
-                    iteration,
-                    json.dumps(dict(params)),
-                    _to_npy(point),
-                    time.time(),
-                ),
+                "INSERT INTO trial (iteration, params, point, started, number, state)"
+                " VALUES (?, ?, ?, ?, ?, 'running')",
+                (*entries, count[0]),
             )
             return int(count[0])
 

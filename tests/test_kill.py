@@ -44,7 +44,7 @@ def _play(folder: Path) -> None:
             os.fsync(file.fileno())
         return value
 
-    tuner = Tuner(lambda: objective)
+    tuner = Tuner(lambda context: objective)
     for iteration in range(NUM_TRIALS - SETTINGS.num_initial + 1):
         vectors = np.random.default_rng(iteration).standard_normal((4, 30))
         asked = Instruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
@@ -114,7 +114,7 @@ def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
     def unwanted(trial: Trial) -> float:
         raise AssertionError("evaluated again")
 
-    tuner = Tuner(lambda: unwanted)
+    tuner = Tuner(lambda context: unwanted)
     for iteration in (0, 3, NUM_TRIALS - SETTINGS.num_initial):
         vectors = np.random.default_rng(iteration).standard_normal((4, 30))
         asked = Instruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
@@ -130,4 +130,4 @@ def test_a_folder_must_be_absolute(folder: str) -> None:
     context = Context(1, 1, {"fbo-folder": folder}, RecordDict(), {})
     asked = Instruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
     with pytest.raises(ValueError, match=r"fbo-folder='relative/path'"):
-        Tuner(lambda: objective_of(0)).answer(context, [], asked)
+        Tuner(lambda context: objective_of(0)).answer(context, [], asked)

@@ -101,6 +101,8 @@ def test_all_methods_share_their_initial_points() -> None:
     assert spent["fts-de"] == math.inf
     assert 0 < spent["dp-fts-de"] < 10
     assert sum(run.failed_trials for run in runs) > 0
+    private = {run.method for run in runs if run.private}
+    assert private == {"ts", "random"}  # seeded noise protects nobody
 
 
 def test_runs_repeat_whatever_the_number_of_workers(tmp_path: Path) -> None:

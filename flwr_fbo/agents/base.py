@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.trial import SpaceMismatch, Trial
+from flwr_fbo.agents.trial import Objective, SpaceMismatch, Trial
 from flwr_fbo.journal import Journal
 from flwr_fbo.space import Params, SearchSpace, SubRegions
 
 FloatArray = NDArray[np.float64]
 Direction = Literal["maximize", "minimize"]
-Objective = Callable[[Trial], float]
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -94,9 +93,9 @@ class Agent(ABC):
         Points already told are not asked for again, so an iteration that was
         interrupted goes on where it stopped.
         """
-        first = np.vstack([self._enqueued, self._initial_points()])
-        if len(self.values) < len(first):
-            return first[len(self.values) :]
+        done = len(self.values)
+        if done < len(self._enqueued) + self._num_initial:
+            return np.vstack([self._enqueued, self._initial_points()])[done:]
         if iteration in self.iterations:
             return np.empty((0, self.space.dim))
         return self.space.snap(self._suggest(iteration))[None, :]
@@ -231,7 +230,8 @@ def play_round(
         agent.receive(vectors)
     points = agent.ask(iteration)
     if journal is not None:
-        # With what asking taught it: asked again, it must give the same points.
+        # With what asking taught it: asked again, it must give the same points. The
+        # trials that follow are recorded one by one, and nothing else changes.
         journal.save_state(agent.state_dict())
     for x in points:
         trial = Trial(agent.space.from_unit(x), agent.space.distributions)
@@ -242,8 +242,6 @@ def play_round(
         agent.tell(iteration, x, value)
         if journal is not None:
             journal.end_trial(number, agent.values[-1])
-    if journal is not None:
-        journal.save_state(agent.state_dict())
     if agent.best_value is None:
         _log.error(
             "agent %d: all of its %d trials so far failed",

@@ -6,16 +6,14 @@ objective with a time limit runs in a worker process, which is killed at the lim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import Any
 
 from joblib.externals.loky import ProcessPoolExecutor
 
-from flwr_fbo.agents.trial import Trial
-
-Objective = Callable[[Trial], float]
+from flwr_fbo.agents.trial import Objective, Trial
 
 
 class TrialTimeout(RuntimeError):  # noqa: N818  (named for what is wrong)

@@ -6,7 +6,7 @@ work, unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from optuna.distributions import (
@@ -96,3 +96,6 @@ class Trial(dict[str, Any]):
                 f"{declared}."
             )
         return self[name]
+
+
+Objective = Callable[[Trial], float]

@@ -9,11 +9,11 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fbo._compat import TUNE_ACTION, Client, NumPyClient, to_array_record
-from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.base import Objective
+from flwr_fbo._validation import require
 from flwr_fbo.agents.study import is_instruction
+from flwr_fbo.agents.trial import Objective
 from flwr_fbo.clients.session import Tuner
-from flwr_fbo.clients.thompson import ThompsonClient
+from flwr_fbo.clients.thompson import TunerClient
 from flwr_fbo.space import Params
 
 
@@ -44,8 +44,7 @@ def tuning_app(
     >>> app = tuning_app(make_objective)  # doctest: +SKIP
     """
     app = ClientApp()
-    answer = _answerer(make_objective, enqueue, trial_timeout)
-    app.train()(answer)
+    app.train()(_answerer(Tuner(make_objective, enqueue, trial_timeout)))
     return app
 
 
@@ -66,8 +65,7 @@ def add_tuning(
     ClientApp
         The same app.
     """
-    answer = _answerer(make_objective, enqueue, trial_timeout)
-    app.train(TUNE_ACTION)(answer)
+    app.train(TUNE_ACTION)(_answerer(Tuner(make_objective, enqueue, trial_timeout)))
     return app
 
 
@@ -93,20 +91,13 @@ def with_tuning(
         For ``ClientApp(client_fn=...)``.
     """
     require(callable(client_fn), "client_fn", client_fn, "a function")
-    _check(make_objective, trial_timeout)
+    tuner = Tuner(make_objective, enqueue, trial_timeout)
 
     def tuning_client_fn(context: Context) -> Client:
-        def tuner() -> Client:
-            objective = make_objective(context)
-            return ThompsonClient(
-                objective, context, enqueue=enqueue, trial_timeout=trial_timeout
-            ).to_client()
-
-        def own() -> Client:
-            client = client_fn(context)
-            return client.to_client()
-
-        return _TwoStages(own, tuner)
+        return _TwoStages(
+            lambda: client_fn(context).to_client(),
+            lambda: TunerClient(tuner, context).to_client(),
+        )
 
     return tuning_client_fn
 
@@ -132,19 +123,8 @@ class _TwoStages(Client):
         return self._own().evaluate(ins)
 
 
-def _check(make_objective: Any, trial_timeout: Any) -> None:
-    require(callable(make_objective), "make_objective", make_objective, "a function")
-    if trial_timeout is not None:
-        require_positive("trial_timeout", trial_timeout)
-
-
-def _answerer(
-    make_objective: Callable[[Context], Objective],
-    enqueue: Sequence[Params],
-    trial_timeout: float | None,
-) -> Callable[[Message, Context], Message]:
+def _answerer(tuner: Tuner) -> Callable[[Message, Context], Message]:
     """Return the function that answers a Message-API message."""
-    _check(make_objective, trial_timeout)
 
     def tune(message: Message, context: Context) -> Message:
         content = message.content
@@ -155,7 +135,6 @@ def _answerer(
             )
         arrays = [a.numpy() for a in content.array_records["arrays"].values()]
         config = content.config_records["config"]
-        tuner = Tuner(lambda: make_objective(context), enqueue, trial_timeout)
         reply = tuner.answer(context, arrays, config)
         return Message(
             RecordDict(

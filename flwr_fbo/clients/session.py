@@ -20,9 +20,10 @@ from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.base import Agent, Objective, play_round
+from flwr_fbo.agents.base import Agent, play_round
 from flwr_fbo.agents.study import Instruction, Phase, Study
 from flwr_fbo.agents.timeout import time_limit
+from flwr_fbo.agents.trial import Objective
 from flwr_fbo.journal import Journal
 from flwr_fbo.space import Params
 
@@ -45,19 +46,21 @@ class Tuner:
 
     Attributes
     ----------
-    load_objective : callable
-        Returns the objective; not called while enrolling.
+    make_objective : callable
+        Takes the client's context, returns the objective; not called while enrolling.
     enqueue : sequence of dict
         Known-good settings, evaluated first.
     trial_timeout : float, optional
         Seconds after which an evaluation is ended and counts as failed.
     """
 
-    load_objective: Callable[[], Objective]
+    make_objective: Callable[[Context], Objective]
     enqueue: Sequence[Params] = ()
     trial_timeout: float | None = None
 
     def __post_init__(self) -> None:
+        make = self.make_objective
+        require(callable(make), "make_objective", make, "a function")
         if self.trial_timeout is not None:
             require_positive("trial_timeout", self.trial_timeout)
 
@@ -92,7 +95,7 @@ class Tuner:
                 study.space.to_unit(params)
             return Answer(metrics={"agent-id": agent_id(context, study)})
         with (
-            time_limit(self.load_objective(), self.trial_timeout) as objective,
+            time_limit(self.make_objective(context), self.trial_timeout) as objective,
             open_journal(context, study, instruction.slot) as journal,
         ):
             agent = load_agent(journal, study, instruction.slot, self.enqueue)
@@ -242,7 +245,7 @@ def load_agent(
         agent.enqueue(enqueue)
         return agent
     agent.load_state_dict(state)
-    # What was evaluated after the state was saved last, before the client died.
+    # What was evaluated after the state was saved last, as each round began.
     for trial in journal.trials()[len(agent.values) :]:
         if trial.state != "running":
             agent.tell(trial.iteration, trial.point, trial.value)

@@ -10,12 +10,34 @@ from flwr.app import Context
 
 from flwr_fbo._compat import NumPyClient
 from flwr_fbo._validation import require
-from flwr_fbo.agents.base import Objective
+from flwr_fbo.agents.trial import Objective
 from flwr_fbo.clients.session import Tuner
 from flwr_fbo.space import Params
 
 
-class ThompsonClient(NumPyClient):
+class TunerClient(NumPyClient):
+    """A `NumPyClient` that hands every instruction to a `Tuner`."""
+
+    def __init__(self, tuner: Tuner, context: Context) -> None:
+        self._tuner = tuner
+        self._context = context
+
+    def fit(
+        self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
+    ) -> tuple[list[np.ndarray[Any, Any]], int, dict[str, Any]]:
+        """Carry out one instruction of a flwr_fbo strategy.
+
+        Returns
+        -------
+        tuple of list of ndarray, int and dict
+            The message of shape (M,) if one is wanted; 1, whatever the size of the
+            site's data, which is nobody's business; metrics that were asked for.
+        """
+        reply = self._tuner.answer(self._context, parameters, config)
+        return list(reply.arrays), 1, dict(reply.metrics)
+
+
+class ThompsonClient(TunerClient):
     """Tunes one site's objective in a federation.
 
     Parameters
@@ -48,19 +70,5 @@ class ThompsonClient(NumPyClient):
         trial_timeout: float | None = None,
     ) -> None:
         require(callable(objective), "objective", objective, "a function")
-        self._tuner = Tuner(lambda: objective, enqueue, trial_timeout)
-        self._context = context
-
-    def fit(
-        self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
-    ) -> tuple[list[np.ndarray[Any, Any]], int, dict[str, Any]]:
-        """Carry out one instruction of a flwr_fbo strategy.
-
-        Returns
-        -------
-        tuple of list of ndarray, int and dict
-            The message of shape (M,) if one is wanted; 1, whatever the size of the
-            site's data, which is nobody's business; metrics that were asked for.
-        """
-        reply = self._tuner.answer(self._context, parameters, config)
-        return list(reply.arrays), 1, dict(reply.metrics)
+        tuner = Tuner(lambda context: objective, enqueue, trial_timeout)
+        super().__init__(tuner, context)

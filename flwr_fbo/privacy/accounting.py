@@ -18,14 +18,14 @@ from flwr.serverapp import (
     GaussianPrivacyEvent,
     NeighboringRelation,
     PrivacyConfig,
+    PrivacySpent,
     RdpAccountant,
     SamplingMethod,
 )
-from flwr.serverapp import (
-    PrivacySpent as PrivacySpent,
-)
 
 from flwr_fbo._validation import is_number, require, require_positive
+
+__all__ = ["PrivacySpent", "ReleaseAccountant", "sampling_ratio"]
 
 _LARGEST_POPULATION = 10**9
 

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Run:
         Spent if the noise had been real: 0 where nothing of the agents was released,
         inf where it was without noise.
     private : bool
-        False: the noise of an experiment is seeded.
+        Whether nothing unprotected was released; False under seeded noise.
     failed_trials : int
     seconds : float
     """
@@ -61,8 +62,6 @@ class Run:
 
 def run_one(experiment: Experiment, method: Method, seed: int) -> Run:
     """Run one method on one seed, with `ThompsonClient`s in an in-process grid."""
-    # The numbers tell the story; thousands of log lines would hide the progress bar.
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     began = time.perf_counter()
     num_agents, task = experiment.num_agents, experiment.task
     strategy = method.build(task, num_agents, experiment.privacy, Seeds.of_run(seed))
@@ -73,7 +72,8 @@ def run_one(experiment: Experiment, method: Method, seed: int) -> Run:
         return ThompsonClient(objective, context).to_client()
 
     grid = InProcessGrid(ClientApp(client_fn=client_fn), num_agents)
-    strategy.start(grid, num_rounds=experiment.num_iterations + 1)
+    with _quiet_flower():
+        strategy.start(grid, num_rounds=experiment.num_iterations + 1)
     agents = grid.agents(strategy.study)
     return Run(
         method=method.name,
@@ -82,14 +82,30 @@ def run_one(experiment: Experiment, method: Method, seed: int) -> Run:
             agent.best_so_far(experiment.num_iterations).tolist() for agent in agents
         ],
         epsilon=_epsilon(strategy),
-        private=False,
+        private=_private(strategy),
         failed_trials=sum(int(np.isnan(agent.values).sum()) for agent in agents),
         seconds=time.perf_counter() - began,
     )
 
 
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Keep thousands of log lines from hiding the progress bar."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _epsilon(strategy: TuningStrategy) -> float:
     return strategy.privacy_spent.epsilon if isinstance(strategy, DPFTSDE) else 0.0
+
+
+def _private(strategy: TuningStrategy) -> bool:
+    return not isinstance(strategy, DPFTSDE) or strategy.server.release.private
 
 
 def run_all(

@@ -5,14 +5,15 @@ import math
 import os
 import re
 import signal
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 from joblib.externals.loky.process_executor import TerminatedWorkerError
-from optuna.distributions import FloatDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from typer.testing import CliRunner
 
 import flwr_fbo
@@ -25,24 +26,35 @@ from flwr_fbo.study.methods import METHODS, Privacy, Seeds
 from flwr_fbo.study.runner import Run, run_all, run_one
 from flwr_fbo.study.summary import Estimate, summarize, verdict
 from flwr_fbo.tasks.base import Objective, Task
-from flwr_fbo.tasks.digits import DIGITS
+from flwr_fbo.tasks.digits import DigitsTask
 
 NAMES = [method.name for method in METHODS]
 
 
-def quadratic(client: int, num_clients: int, seed: int) -> Objective:
-    def objective(params: dict[str, Any]) -> float:
-        if params["x"] < 0.05:
-            raise ValueError("too small")
-        return float(-((params["x"] - 0.6) ** 2) - 0.01 * client)
+@dataclass(frozen=True)
+class Quadratic(Task):
+    name: str = "small"
+    direction: ClassVar[Literal["maximize"]] = "maximize"
+    unit: ClassVar[str] = "value"
 
-    return objective
+    @property
+    def space(self) -> Mapping[str, BaseDistribution]:
+        return {"x": FloatDistribution(0.0, 1.0)}
+
+    def check(self, num_clients: int) -> None:
+        pass
+
+    def objective(self, client: int, num_clients: int, seed: int) -> Objective:
+        def objective(params: dict[str, Any]) -> float:
+            if params["x"] < 0.05:
+                raise ValueError("too small")
+            return float(-((params["x"] - 0.6) ** 2) - 0.01 * client)
+
+        return objective
 
 
 SMALL = Experiment(
-    task=Task(
-        "small", {"x": FloatDistribution(0.0, 1.0)}, "maximize", "value", quadratic
-    ),
+    task=Quadratic(),
     num_agents=4,
     num_iterations=2,
     privacy=Privacy(1.0, 0.35, 1e-3),
@@ -85,7 +97,7 @@ def test_bad_partitions_are_named(arguments: tuple[Any, ...], words: str) -> Non
 
 
 def test_the_svm_learns_the_digits() -> None:
-    accuracy = DIGITS.objective(0, 2, 0)
+    accuracy = DigitsTask().objective(0, 2, 0)
     assert accuracy({"C": 10.0, "gamma": 1e-3}) > 0.9
     assert accuracy({"C": 1e-3, "gamma": 10.0}) < 0.5
 

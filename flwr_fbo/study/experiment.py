@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flwr_fbo._validation import require_int
 from flwr_fbo.study.methods import METHODS, Method, Privacy
 from flwr_fbo.tasks.base import Task
-from flwr_fbo.tasks.digits import DIGITS
+from flwr_fbo.tasks.digits import DigitsTask
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Experiment:
 
 EXPERIMENTS = {
     "digits": Experiment(
-        task=DIGITS,
+        task=DigitsTask(),
         num_agents=20,
         num_iterations=20,
         privacy=Privacy(noise_multiplier=1.0, sampling_probability=0.35, delta=1e-3),

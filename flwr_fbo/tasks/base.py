@@ -2,33 +2,66 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from optuna.distributions import BaseDistribution
 
 Objective = Callable[[dict[str, Any]], float]
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A search space and one objective a client.
+class Task(ABC):
+    """A search space and one objective a client; its settings are its fields.
+
+    A task is a frozen dataclass of plain values, so that an experiment's file can hold
+    it, and its data are loaded where they are used: tasks travel to worker processes.
 
     Attributes
     ----------
     name : str
-    space : mapping of str to Optuna distribution
     direction : {"maximize", "minimize"}
     unit : str
         What a value is, for the axis of a figure.
-    objective : callable
-        Takes the index of a client, the number of clients and a seed; returns the
-        objective of that client.
     """
 
     name: str
-    space: Mapping[str, BaseDistribution]
-    direction: Literal["maximize", "minimize"]
-    unit: str
-    objective: Callable[[int, int, int], Objective]
+    direction: ClassVar[Literal["maximize", "minimize"]]
+    unit: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def space(self) -> Mapping[str, BaseDistribution]:
+        """The search space of all clients."""
+
+    @abstractmethod
+    def check(self, num_clients: int) -> None:
+        """Raise, before any work is done, if the task cannot be run.
+
+        Raises
+        ------
+        ValueError
+            If it does not fit ``num_clients``.
+        DataError
+            If its data are missing or damaged.
+        """
+
+    @abstractmethod
+    def objective(self, client: int, num_clients: int, seed: int) -> Objective:
+        """Return the objective of one client in one run.
+
+        Parameters
+        ----------
+        client : int
+            From 0 to ``num_clients - 1``.
+        num_clients : int
+        seed : int
+            Of the run: of whatever is random about data and observations.
+        """
+
+    def truth(self, client: int, num_clients: int, seed: int) -> Objective | None:
+        """Return the objective without its noise, for curves of test functions.
+
+        None where what is observed is what counts.
+        """
+        return None

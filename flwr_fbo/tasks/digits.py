@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from optuna.distributions import FloatDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from sklearn.svm import SVC
 
 from flwr_fbo.datasets.digits import partition
 from flwr_fbo.tasks.base import Objective, Task
 
 
-def objective(client: int, num_clients: int, seed: int) -> Objective:
-    """Return the validation accuracy, in [0, 1], of an RBF-kernel SVM."""
-    data = partition(client, num_clients, seed)
+@dataclass(frozen=True)
+class DigitsTask(Task):
+    """Validation accuracy, in [0, 1], of an RBF-kernel SVM on digits."""
 
-    def accuracy(params: dict[str, Any]) -> float:
-        model = SVC(C=params["C"], gamma=params["gamma"])
-        model.fit(data.X_train, data.y_train)
-        return float(model.score(data.X_validation, data.y_validation))
+    name: Literal["digits"] = "digits"
+    direction: ClassVar[Literal["maximize"]] = "maximize"
+    unit: ClassVar[str] = "validation accuracy"
 
-    return accuracy
+    @property
+    def space(self) -> Mapping[str, BaseDistribution]:
+        """C in [1e-3, 1e3] and gamma in [1e-6, 10], both on a log scale."""
+        return {
+            "C": FloatDistribution(1e-3, 1e3, log=True),
+            "gamma": FloatDistribution(1e-6, 1e1, log=True),
+        }
 
+    def check(self, num_clients: int) -> None:
+        """Raise ValueError unless the images suffice for so many clients."""
+        partition(0, num_clients, seed=0)
 
-DIGITS = Task(
-    name="digits",
-    space={
-        "C": FloatDistribution(1e-3, 1e3, log=True),
-        "gamma": FloatDistribution(1e-6, 1e1, log=True),
-    },
-    direction="maximize",
-    unit="validation accuracy",
-    objective=objective,
-)
+    def objective(self, client: int, num_clients: int, seed: int) -> Objective:
+        """Return the accuracy on the client's share of the run's Dirichlet split."""
+        data = partition(client, num_clients, seed)
+
+        def accuracy(params: dict[str, Any]) -> float:
+            model = SVC(C=params["C"], gamma=params["gamma"])
+            model.fit(data.X_train, data.y_train)
+            return float(model.score(data.X_validation, data.y_validation))
+
+        return accuracy

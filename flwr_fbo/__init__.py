@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr_fbo.agents.sampler import FederatedSampler as FederatedSampler
     from flwr_fbo.agents.thompson import ThompsonSettings as ThompsonSettings
     from flwr_fbo.clients.app import add_tuning as add_tuning
     from flwr_fbo.clients.app import tuning_app as tuning_app
@@ -28,6 +29,7 @@ _EXPORTS = {
     "add_tuning": "flwr_fbo.clients.app",
     "best_params": "flwr_fbo.clients.session",
     "with_tuning": "flwr_fbo.clients.app",
+    "FederatedSampler": "flwr_fbo.agents.sampler",
     "InProcessGrid": "flwr_fbo.simulation.grid",
     "SearchSpace": "flwr_fbo.space",
     "ThompsonClient": "flwr_fbo.clients.thompson",

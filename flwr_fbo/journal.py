@@ -84,7 +84,7 @@ class Journal:
 
     Parameters
     ----------
-    identity : mapping of str to str, or None
+    identity : mapping of str to JSON value, or None
         What the journal belongs to: stored in a new one, compared with an old one.
         None takes an old one as it is.
     path : Path, optional
@@ -94,7 +94,7 @@ class Journal:
 
     Attributes
     ----------
-    identity : dict of str to str
+    identity : dict of str to JSON value
 
     Raises
     ------
@@ -105,11 +105,13 @@ class Journal:
 
     def __init__(
         self,
-        identity: Mapping[str, str] | None,
+        identity: Mapping[str, Any] | None,
         path: Path | None = None,
         content: bytes | None = None,
     ) -> None:
         self.path = path
+        if identity is None and path is not None and not path.is_file():
+            raise JournalError(f"There is no journal {path}.")
         self._connection = self._open(content)
         try:
             self.identity = self._prepare(identity)
@@ -136,7 +138,7 @@ class Journal:
         with self._explained():
             return sqlite3.connect(self.path, isolation_level=None, timeout=0.0)
 
-    def _prepare(self, identity: Mapping[str, str] | None) -> dict[str, str]:
+    def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
         """Create or check the content; return whom it belongs to."""
         with self._explained():
             # The lock is kept until the connection, or its process, ends.
@@ -153,13 +155,14 @@ class Journal:
                     f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
                 )
             rows = self._connection.execute("SELECT name, value FROM identity")
-            stored: dict[str, str] = dict(rows.fetchall())
+            stored = {name: json.loads(value) for name, value in rows}
         if identity is None:
             return stored
+        now = json.loads(json.dumps(dict(identity)))
         different = {
-            name: (stored.get(name), identity.get(name))
-            for name in sorted(stored.keys() | identity.keys())
-            if stored.get(name) != identity.get(name)
+            name: (stored.get(name), now.get(name))
+            for name in sorted(stored.keys() | now.keys())
+            if stored.get(name) != now.get(name)
         }
         if different:
             raise JournalError(
@@ -168,12 +171,11 @@ class Journal:
             )
         return stored
 
-    def _create(self, identity: Mapping[str, str]) -> None:
+    def _create(self, identity: Mapping[str, Any]) -> None:
         for statement in _SCHEMA.split(";"):
             self._connection.execute(statement)
-        self._connection.executemany(
-            "INSERT INTO identity VALUES (?, ?)", identity.items()
-        )
+        rows = [(name, json.dumps(value)) for name, value in identity.items()]
+        self._connection.executemany("INSERT INTO identity VALUES (?, ?)", rows)
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager

@@ -93,12 +93,28 @@ class Agent(ABC):
         Points already told are not asked for again, so an iteration that was
         interrupted goes on where it stopped.
         """
-        done = len(self.values)
-        if done < len(self._enqueued) + self._num_initial:
-            return np.vstack([self._enqueued, self._initial_points()])[done:]
+        if len(self.values) < self.num_first:
+            return self.first_points()[len(self.values) :]
         if iteration in self.iterations:
             return np.empty((0, self.space.dim))
-        return self.space.snap(self._suggest(iteration))[None, :]
+        return self.suggest(iteration)[None, :]
+
+    @property
+    def num_first(self) -> int:
+        """Evaluations before the first query."""
+        return len(self._enqueued) + self._num_initial
+
+    def first_points(self) -> FloatArray:
+        """Return where they are, shape (num_first, D): enqueued, then initial ones."""
+        box = self.slot % len(self._sub_regions)
+        lower, upper = self._sub_regions.lower[box], self._sub_regions.upper[box]
+        rng = self._generator(0, Purpose.INITIAL_POINTS)
+        initial = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
+        return np.vstack([self._enqueued, [self.space.snap(x) for x in initial]])
+
+    def suggest(self, iteration: int) -> FloatArray:
+        """Return where to evaluate next, shape (D,), for iteration >= 1."""
+        return self.space.snap(self._suggest(iteration))
 
     def tell(self, iteration: int, x: FloatArray, value: float) -> None:
         """Record a trial; NaN, or a value beyond 1e100 in size, is a failed one."""
@@ -112,7 +128,7 @@ class Agent(ABC):
 
     @abstractmethod
     def _suggest(self, iteration: int) -> FloatArray:
-        """Return where to evaluate next, shape (D,), for iteration >= 1."""
+        """Return the method's choice, shape (D,), wherever it lies in the cube."""
 
     @property
     def best_value(self) -> float | None:
@@ -155,13 +171,6 @@ class Agent(ABC):
 
     def _generator(self, iteration: int, purpose: Purpose) -> np.random.Generator:
         return generator(self.entropy, self.slot, iteration, purpose)
-
-    def _initial_points(self) -> FloatArray:
-        box = self.slot % len(self._sub_regions)
-        lower, upper = self._sub_regions.lower[box], self._sub_regions.upper[box]
-        rng = self._generator(0, Purpose.INITIAL_POINTS)
-        points = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
-        return np.array([self.space.snap(x) for x in points])
 
     def _observations(self, iteration: int) -> tuple[FloatArray, FloatArray]:
         """Return the successful trials up to ``iteration``, larger is better.

@@ -95,29 +95,31 @@ class Study:
             entropy,
         )
 
-    def to_json(self) -> str:
-        """Return the study as JSON, for the wire."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the study as JSON values."""
         kinds = {cls: kind for kind, cls in _SETTINGS.items()}
-        return json.dumps(
-            {
-                "space": self.space.to_json(),
-                "direction": self.direction,
-                "kind": kinds[type(self.agent)],
-                "agent": asdict(self.agent),
-                "study_seed": self.study_seed,
-                "feature_seed": self.feature_seed,
-                "study_id": self.study_id,
-            }
-        )
+        return {
+            "space": self.space.to_json(),
+            "direction": self.direction,
+            "agent": {"kind": kinds[type(self.agent)], **asdict(self.agent)},
+            "study_seed": self.study_seed,
+            "feature_seed": self.feature_seed,
+            "study_id": self.study_id,
+        }
 
     @classmethod
-    def from_json(cls, text: str) -> Study:
-        """Return the study that ``to_json`` wrote."""
-        fields = json.loads(text)
-        settings = _SETTINGS[fields.pop("kind")]
-        fields["agent"] = settings(**fields["agent"])
-        fields["space"] = SearchSpace.from_json(fields["space"])
-        return cls(**fields)
+    def from_dict(cls, fields: Mapping[str, Any]) -> Study:
+        """Return the study that ``to_dict`` gave."""
+        agent = dict(fields["agent"])
+        settings = _SETTINGS[agent.pop("kind")]
+        return cls(
+            space=SearchSpace.from_json(fields["space"]),
+            direction=fields["direction"],
+            agent=settings(**agent),
+            study_seed=fields["study_seed"],
+            feature_seed=fields["feature_seed"],
+            study_id=fields["study_id"],
+        )
 
 
 def is_instruction(config: Mapping[str, Any]) -> bool:
@@ -163,7 +165,7 @@ class Instruction:
         return {
             "fbo-protocol": PROTOCOL_VERSION,
             "fbo-phase": self.phase.value,
-            "fbo-study": self.study.to_json(),
+            "fbo-study": json.dumps(self.study.to_dict()),
             "fbo-slot": self.slot,
             "fbo-iteration": self.iteration,
             "fbo-send-message": self.send_message,
@@ -188,7 +190,7 @@ class Instruction:
             )
         return cls(
             phase=Phase(config["fbo-phase"]),
-            study=Study.from_json(str(config["fbo-study"])),
+            study=Study.from_dict(json.loads(str(config["fbo-study"]))),
             slot=int(config["fbo-slot"]),
             iteration=int(config["fbo-iteration"]),
             send_message=bool(config["fbo-send-message"]),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flwr_fbo import __version__
-from flwr_fbo.cli import run
+from flwr_fbo.cli import export, run
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("export")(export.export)
 
 
 def _version(wanted: bool) -> None:

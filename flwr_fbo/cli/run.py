@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 from rich import box
 from rich.console import Console
 from rich.progress import (
@@ -27,6 +24,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.study.experiment import EXPERIMENTS, Experiment
 from flwr_fbo.study.runner import Run, run_all
 from flwr_fbo.study.summary import Estimate, Row, summarize, verdict
@@ -58,7 +56,7 @@ def run(
         experiment = replace(experiment, num_iterations=iterations)
     folder = output / name
     console = Console()
-    with _plain_errors(), _ends_like_ctrl_c(signal.SIGTERM):
+    with plain_errors(), _ends_like_ctrl_c(signal.SIGTERM):
         folder.mkdir(parents=True, exist_ok=True)
         # Of this process alone, until it is complete: no run spoils another's.
         partial = folder / f"results.{os.getpid()}.jsonl"
@@ -74,25 +72,6 @@ def run(
 
         draw(experiment, runs, folder / "figure.png")
         console.print(f"Figure:  {folder / 'figure.png'}")
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Turn what the machine refuses into one line."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without "±"
-    try:
-        yield
-    except TerminatedWorkerError:
-        typer.echo(
-            "Error: a worker process was killed, or ran out of memory.", err=True
-        )
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        typer.echo(f"Error: {error.strerror}{where}.", err=True)
-    else:
-        return
-    raise typer.Exit(1)
 
 
 @contextmanager

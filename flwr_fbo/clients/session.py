@@ -8,7 +8,6 @@ long as the run. Neither leaves the client.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.base import Agent, play_round
+from flwr_fbo.agents.base import play_round
+from flwr_fbo.agents.record import agent_identity, load_agent
 from flwr_fbo.agents.study import Instruction, Phase, Study
 from flwr_fbo.agents.timeout import time_limit
 from flwr_fbo.agents.trial import Objective
@@ -152,20 +152,13 @@ def taken_slot(context: Context, study: Study) -> int:
 @contextmanager
 def open_journal(context: Context, study: Study, slot: int) -> Iterator[Journal]:
     """Hold this client's journal of ``study``: an existing one, or a new one."""
-    identity = {
-        "kind": "agent",
-        "study": study.study_id,
-        "slot": str(slot),
-        "space": study.space.to_json(),
-        "direction": study.direction,
-    }
     records = context.state.config_records
     path = _journal_path(context, study, slot)
     content = None
     if path is None and taken_slot(context, study) == slot:
         content = records[_STATE].get("journal")
     assert content is None or isinstance(content, bytes)
-    with Journal(identity, path, content) as journal:
+    with Journal(agent_identity(study, slot), path, content) as journal:
         record = ConfigRecord({"study-id": study.study_id, "slot": slot})
         records[_STATE] = record
         try:
@@ -232,21 +225,3 @@ def _last_journal(context: Context) -> Journal | None:
     paths = folder.glob(f"study-*-agent-{slot}.sqlite")
     newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
     return None if newest is None else Journal(None, newest)
-
-
-def load_agent(
-    journal: Journal, study: Study, slot: int, enqueue: Sequence[Params] = ()
-) -> Agent:
-    """Return the agent as its journal has it, or a new one."""
-    seed = study.study_seed
-    agent = study.create_agent(slot, secrets.randbits(128) if seed is None else seed)
-    state = journal.load_state()
-    if not state:
-        agent.enqueue(enqueue)
-        return agent
-    agent.load_state_dict(state)
-    # What was evaluated after the state was saved last, as each round began.
-    for trial in journal.trials()[len(agent.values) :]:
-        if trial.state != "running":
-            agent.tell(trial.iteration, trial.point, trial.value)
-    return agent

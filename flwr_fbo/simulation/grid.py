@@ -18,8 +18,9 @@ from flwr.serverapp import Grid
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
 from flwr_fbo._validation import require_int
 from flwr_fbo.agents.base import Agent
+from flwr_fbo.agents.record import load_agent
 from flwr_fbo.agents.study import Study
-from flwr_fbo.clients.session import load_agent, open_journal, taken_slot
+from flwr_fbo.clients.session import open_journal, taken_slot
 
 _FIRST_NODE_ID = 1001
 

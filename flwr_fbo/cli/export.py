@@ -1,0 +1,32 @@
+"""``flwr-fbo export JOURNAL STORAGE``: a client's trials for Optuna's dashboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import optuna
+import typer
+
+from flwr_fbo.agents.export import export_journal
+from flwr_fbo.cli.errors import plain_errors
+
+
+def export(
+    journal: Annotated[Path, typer.Argument()],
+    storage: Annotated[str, typer.Argument()],
+) -> None:
+    """Copy a client's JOURNAL to an Optuna STORAGE, such as sqlite:///trials.db.
+
+    Once more, it adds what is new.
+    """
+    if "://" not in storage:
+        raise typer.BadParameter(
+            f"{storage!r} is not a URL such as sqlite:///trials.db.",
+            param_hint="STORAGE",
+        )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with plain_errors():
+        study = export_journal(journal, storage)
+    number = len(study.get_trials(deepcopy=False))
+    typer.echo(f"{number} trials in study {study.study_name} of {storage}")

@@ -1,0 +1,284 @@
+"""Plain Optuna code around a federated agent, and journals as Optuna studies."""
+
+import math
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.testing import pytest_samplers
+from optuna.trial import TrialState
+from typer.testing import CliRunner
+
+from flwr_fbo import FederatedSampler, InProcessGrid
+from flwr_fbo.agents.base import Agent, play_round
+from flwr_fbo.agents.export import export_journal
+from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.thompson import ThompsonSettings
+from flwr_fbo.agents.trial import Objective
+from flwr_fbo.cli import app
+from flwr_fbo.journal import Journal, JournalError
+from flwr_fbo.space import SearchSpace
+from tests.federation import AGENT, SPACE, numpy_app, objective_of, strategy
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+NUM_TRIALS = 14
+FEW = ThompsonSettings(
+    num_initial=2, num_features=10, num_candidates=20, num_starts=2, num_sub_regions=1
+)
+
+
+def agent_for(
+    space: dict[str, BaseDistribution],
+    direction: Any = "minimize",
+    settings: ThompsonSettings = FEW,
+) -> Agent:
+    study = Study(SearchSpace(space), direction, settings, 1, 2, "x")
+    return study.create_agent(slot=2, entropy=7)
+
+
+class _Recorder:
+    """What an objective would declare."""
+
+    def __init__(self) -> None:
+        self.space: dict[str, BaseDistribution] = {}
+
+    def suggest_float(self, name: str, low: float, high: float, **more: Any) -> float:
+        self.space[name] = FloatDistribution(low, high, **more)
+        return low
+
+    def suggest_int(self, name: str, low: int, high: int, **more: Any) -> int:
+        self.space[name] = IntDistribution(low, high, **more)
+        return low
+
+    def suggest_categorical(self, name: str, choices: Any) -> Any:
+        self.space[name] = CategoricalDistribution(choices)
+        return choices[0]
+
+
+# The spaces of the conformance tests that have one of their own.
+_FIXED_SPACES: dict[str, dict[str, BaseDistribution]] = {
+    "test_nan_objective_value": {"x": FloatDistribution(0.1, 0.2)},
+    "test_partial_fixed_sampling": {
+        "x": FloatDistribution(-1, 1),
+        "y": IntDistribution(-1, 1),
+        "z": FloatDistribution(-1, 1),
+    },
+    "test_conditional_parameter_objective": {
+        "x": CategoricalDistribution([True, False]),
+        "y": FloatDistribution(0, 1),
+        "z": FloatDistribution(0, 1),
+    },
+    "test_dynamic_range_objective": {
+        "x": FloatDistribution(0, 10),
+        "y": IntDistribution(0, 10),
+    },
+    "test_sample_relative_categorical": {
+        "x": CategoricalDistribution([1, 10, 100]),
+        "y": CategoricalDistribution([-1, -10, -100]),
+    },
+    "test_trial_relative_params": {
+        "x": FloatDistribution(-10, 10),
+        "y": FloatDistribution(-10, 10),
+    },
+}
+
+
+class Conforming:
+    """The agent has the space of the conformance test; the server owns it in a study.
+
+    Tests of nothing but independent sampling get a space of other names.
+    """
+
+    @pytest.fixture
+    def sampler(self, request: pytest.FixtureRequest) -> Callable[[], FederatedSampler]:
+        name = request.node.originalname
+        given = getattr(request.node, "callspec", None)
+        recorder = _Recorder()
+        for key, value in sorted(given.params.items() if given else ()):
+            if key.startswith("suggest_method_"):
+                value(recorder)
+            elif key in ("x_distribution", "y_distribution"):
+                recorder.space[key[0]] = value
+        if name == "test_sample_relative_mixed":
+            recorder.space["y"] = CategoricalDistribution([-1, -10, -100])
+        space = recorder.space or _FIXED_SPACES.get(name, {})
+        other: dict[str, BaseDistribution] = {"other": FloatDistribution(0, 1)}
+        return lambda: FederatedSampler(agent_for(space or other))
+
+
+class TestBasic(Conforming, pytest_samplers.BasicSamplerTestCase):
+    """Optuna's published tests; so are the next two."""
+
+
+class TestRelative(Conforming, pytest_samplers.RelativeSamplerTestCase):
+    pass
+
+
+class TestSingleOnly(Conforming, pytest_samplers.SingleOnlySamplerTestCase):
+    pass
+
+
+def _objective(trial: Any) -> float:
+    x = trial.suggest_float("x", -1.0, 1.0)
+    c = trial.suggest_float("C", 1e-3, 1e3, log=True)
+    depth = trial.suggest_int("depth", 1, 9)
+    if depth == 5:
+        raise optuna.TrialPruned
+    return float(-((x - 0.3) ** 2) - 0.1 * np.log10(c) ** 2 - 0.01 * depth)
+
+
+def _vectors(iteration: int) -> np.ndarray:
+    return np.random.default_rng(iteration).standard_normal((4, 30))
+
+
+def _client_path(agent: Agent, objective: Objective) -> None:
+    for iteration in range(NUM_TRIALS - AGENT.num_initial + 1):
+        vectors = _vectors(iteration) if iteration else None
+        play_round(agent, objective, iteration, vectors, send_message=False)
+
+
+@pytest.mark.parametrize("storage", [False, True])
+def test_suggestions_equal_the_clients(tmp_path: Path, storage: bool) -> None:
+    """Also when each trial is asked for by a fresh process's sampler, but for state."""
+    client = agent_for(SPACE, "maximize", AGENT)
+    _client_path(client, _objective)
+    sampler = FederatedSampler(agent_for(SPACE, "maximize", AGENT))
+    url = f"sqlite:///{tmp_path}/optuna.db" if storage else None
+    study = optuna.create_study(sampler=sampler, direction="maximize", storage=url)
+    for number in range(NUM_TRIALS):
+        if number >= AGENT.num_initial:
+            sampler.agent.receive(_vectors(number - AGENT.num_initial + 1))
+        study.optimize(_objective, n_trials=1)
+    assert [t.params for t in study.trials] == [
+        client.space.from_unit(point) for point in client.points
+    ]
+    values = [math.nan if t.value is None else t.value for t in study.trials]
+    np.testing.assert_array_equal(values, client.values)
+    assert 0 < sum(t.state == TrialState.PRUNED for t in study.trials) < NUM_TRIALS
+
+
+def test_a_pickled_sampler_goes_on() -> None:
+    def run(stops: bool) -> list[Any]:
+        sampler = FederatedSampler(agent_for(SPACE, "maximize", AGENT))
+        study = optuna.create_study(sampler=sampler, direction="maximize")
+        study.optimize(_objective, n_trials=8)
+        if stops:
+            study.sampler = pickle.loads(pickle.dumps(study.sampler))
+        study.optimize(_objective, n_trials=4)
+        return [trial.params for trial in study.trials]
+
+    assert run(stops=True) == run(stops=False)
+
+
+def test_a_journal_becomes_an_optuna_study_and_goes_on(tmp_path: Path) -> None:
+    config = {"fbo-folder": str(tmp_path)}
+    grid = InProcessGrid(numpy_app(), 4, run_config=dict(config))
+    federation = strategy()
+    federation.start(grid, num_rounds=4)
+    agent = grid.agents(federation.study)[2]
+    (path,) = tmp_path.glob("*-agent-2.sqlite")
+    url = f"sqlite:///{tmp_path}/optuna.db"
+    done = CliRunner().invoke(app, ["export", str(path), url])
+    assert done.exit_code == 0, done.output
+    assert "7 trials" in done.output
+    study = export_journal(path, url)
+    assert [t.value for t in study.trials] == agent.values
+    assert [t.user_attrs["iteration"] for t in study.trials] == agent.iterations
+    assert all(t.duration is not None and t.duration.days == 0 for t in study.trials)
+    # It goes on where the client would.
+    expected = deepcopy(agent).ask(4)[0]
+    study.sampler = FederatedSampler.from_journal(path)
+    objective = objective_of(2)
+    study.optimize(
+        lambda t: objective(
+            {
+                "x": t.suggest_float("x", -1.0, 1.0),
+                "C": t.suggest_float("C", 1e-3, 1e3, log=True),
+                "depth": t.suggest_int("depth", 1, 9),
+            }
+        ),
+        n_trials=2,
+    )
+    assert study.trials[7].params == agent.space.from_unit(expected)
+    assert study.trials[8].system_attrs["flwr-fbo:iteration"] == 5
+
+
+def test_a_parameter_that_a_trial_does_not_use_is_remembered() -> None:
+    space: dict[str, BaseDistribution] = {
+        "kind": CategoricalDistribution(["a", "b"]),
+        "x": FloatDistribution(0, 1),
+    }
+    sampler = FederatedSampler(agent_for(space, "maximize"))
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+
+    def objective(trial: optuna.Trial) -> float:
+        if trial.suggest_categorical("kind", ["a", "b"]) == "a":
+            return 0.5
+        return trial.suggest_float("x", 0, 1)
+
+    study.optimize(objective, n_trials=12)
+    assert {len(trial.params) for trial in study.trials} == {1, 2}
+    study.ask(space)  # tells the agent all that is finished
+    assert len(sampler.agent.values) == 12
+
+
+def test_trials_of_strangers_are_used_where_they_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    space: dict[str, BaseDistribution] = {"x": FloatDistribution(0, 1)}
+    sampler = FederatedSampler(agent_for(space, "maximize"))
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    study.enqueue_trial({"x": 0.25})
+    study.add_trial(
+        optuna.create_trial(
+            params={"x": 7.0}, distributions={"x": FloatDistribution(0, 9)}, value=1.0
+        )
+    )
+    study.optimize(lambda t: t.suggest_float("x", 0, 1), n_trials=4)
+    assert "trial 1 is not used: params['x']=7.0" in caplog.text
+    assert caplog.text.count("is not used") == 1
+    used = [agent_x[0] for agent_x in sampler.agent.points]
+    assert used[0] == 0.25
+    assert len(used) == 3
+
+
+def test_another_direction_is_refused() -> None:
+    sampler = FederatedSampler(agent_for(SPACE, "maximize"))
+    study = optuna.create_study(sampler=sampler, direction="minimize")
+    with pytest.raises(ValueError, match=r"directions=\['minimize'\]"):
+        study.ask(SPACE)
+
+
+def test_journals_that_are_no_clients(tmp_path: Path) -> None:
+    missing = tmp_path / "nothing.sqlite"
+    with pytest.raises(JournalError, match="There is no journal"):
+        FederatedSampler.from_journal(missing)
+    assert not missing.exists()
+    path = tmp_path / "server.sqlite"
+    Journal({"kind": "server"}, path).close()
+    with pytest.raises(JournalError, match="of kind 'server'"):
+        export_journal(path, "sqlite:///:memory:")
+    done = CliRunner().invoke(app, ["export", str(missing), "sqlite:///:memory:"])
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: There is no journal")
+    path = tmp_path / "agent.sqlite"
+    study = Study(SearchSpace(SPACE), "maximize", AGENT, 1, 2, "x")
+    Journal({"kind": "agent", "slot": 0, **study.to_dict()}, path).close()
+    done = CliRunner().invoke(app, ["export", str(path), "nonsense"])
+    assert done.exit_code == 2
+    assert "'nonsense' is not a URL" in done.output
+    done = CliRunner().invoke(app, ["export", str(path), f"sqlite:///{tmp_path}"])
+    assert done.exit_code == 1
+    assert "unable to open database" in done.output

@@ -8,6 +8,7 @@ an agent whose messages are zeroed adds nothing, as if it were not sampled.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +24,15 @@ from flwr.serverapp import (
     SamplingMethod,
 )
 
-from flwr_fbo._validation import is_number, require, require_positive
+from flwr_fbo._validation import is_number, require, require_int, require_positive
 
-__all__ = ["PrivacySpent", "ReleaseAccountant", "sampling_ratio"]
+__all__ = [
+    "PrivacySpent",
+    "ReleaseAccountant",
+    "calibrate_noise_multiplier",
+    "check_epsilon",
+    "sampling_ratio",
+]
 
 _LARGEST_POPULATION = 10**9
 
@@ -57,10 +64,10 @@ class ReleaseAccountant:
         # Equal releases are composed at once: Renyi orders are slow to compute.
         self._charges: Counter[float] = Counter()
 
-    def charge(self, noise_multiplier: float) -> None:
-        """Add one release with noise ``noise_multiplier`` times its sensitivity."""
+    def charge(self, noise_multiplier: float, num_releases: int = 1) -> None:
+        """Add releases with noise ``noise_multiplier`` times their sensitivity."""
         require_positive("noise_multiplier", noise_multiplier)
-        self._charges[noise_multiplier] += 1
+        self._charges[noise_multiplier] += num_releases
 
     def spent(self) -> PrivacySpent:
         """Return epsilon at delta for all releases so far."""
@@ -93,6 +100,53 @@ class ReleaseAccountant:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what ``state_dict`` returned."""
         self._charges = Counter({float(z): int(k) for z, k in state["charges"]})
+
+
+def check_epsilon(epsilon: Any) -> None:
+    """Raise ValueError unless ``epsilon`` is a number from 1e-3 to 1e3."""
+    ok = is_number(epsilon) and 1e-3 <= epsilon <= 1e3
+    require(ok, "epsilon", epsilon, "a number from 1e-3 to 1e3")
+
+
+def calibrate_noise_multiplier(
+    epsilon: float, delta: float, sampling_probability: float, num_releases: int
+) -> float:
+    """Return the smallest noise multiplier z, to 0.1 %, that keeps to a budget.
+
+    Parameters
+    ----------
+    epsilon : float
+        From 1e-3 to 1e3.
+    delta : float
+        In (0, 1).
+    sampling_probability : float
+        q in (0, 1].
+    num_releases : int
+        Equal releases, >= 1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed, or no z up to 1e6 is enough.
+    """
+    check_epsilon(epsilon)
+    require_int("num_releases", num_releases, 1)
+
+    def spends(noise_multiplier: float) -> float:
+        accountant = ReleaseAccountant(sampling_probability, delta)
+        accountant.charge(noise_multiplier, num_releases)
+        return accountant.spent().epsilon
+
+    # Epsilon falls as z grows: bracket, then bisect on a log scale.
+    low, high = 0.1, 1.0
+    while spends(high) > epsilon:
+        low, high = high, 4.0 * high
+        allowed = f"large enough for delta={delta} over {num_releases} releases"
+        require(high <= 1e6, "epsilon", epsilon, allowed)
+    while high > 1.001 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spends(middle) <= epsilon else (middle, high)
+    return high
 
 
 @contextmanager

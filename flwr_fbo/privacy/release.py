@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -107,6 +107,11 @@ class Release:
             raise ValueError("A release with noise or sampling needs entropy.")
         self.settings = settings
         self._entropy = entropy
+
+    def with_noise_multiplier(self, noise_multiplier: float) -> Release:
+        """Return the same mechanism with another z."""
+        settings = replace(self.settings, noise_multiplier=noise_multiplier)
+        return Release(settings, self._entropy)
 
     @property
     def private(self) -> bool:

@@ -49,7 +49,7 @@ class DistributedExplorationServer:
         self.horizon = horizon
         self.vectors: FloatArray | None = None
         self._num_features = num_features
-        self._delta = delta
+        self.delta = delta
         settings = release.settings
         self._accountant = ReleaseAccountant(settings.sampling_probability, delta)
         self._last_release = -1
@@ -100,9 +100,9 @@ class DistributedExplorationServer:
         """
         settings = self.release.settings
         if settings.noise_only or self.num_releases == 0:
-            return PrivacySpent(0.0, self._delta, self.num_releases, "none")
+            return PrivacySpent(0.0, self.delta, self.num_releases, "none")
         if settings.noise_multiplier == 0:
-            return PrivacySpent(math.inf, self._delta, self.num_releases, "none")
+            return PrivacySpent(math.inf, self.delta, self.num_releases, "none")
         return self._accountant.spent()
 
     def summary(self) -> list[str]:
@@ -114,7 +114,7 @@ class DistributedExplorationServer:
             f"sampling probability {s.sampling_probability:g}, "
             f"clip norm {s.clip_norm:g}, "
             f"noise multiplier {s.noise_multiplier:g} ({s.calibration} calibration), "
-            f"delta {self._delta:.3g}",
+            f"delta {self.delta:.3g}",
         ]
         if s.noise_only:
             lines.append("control: every contribution is replaced by zero")
@@ -122,9 +122,9 @@ class DistributedExplorationServer:
             lines.append("NOT PRIVATE: noise_multiplier is 0, nothing is protected")
         elif not self.release.private:
             lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
-        elif self._delta > _LARGE_DELTA:
+        elif self.delta > _LARGE_DELTA:
             lines.append(
-                f"WARNING: delta = {self._delta:.2g} lets the guarantee fail with that "
+                f"WARNING: delta = {self.delta:.2g} lets the guarantee fail with that "
                 f"probability; choose one far below 1/{s.num_agents}"
             )
         return lines

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 from optuna.distributions import BaseDistribution
 
@@ -15,7 +17,11 @@ from flwr_fbo.agents.acquisition import maximize
 from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.study import Study, fresh_seed
 from flwr_fbo.agents.thompson import ThompsonSettings, shared_features
-from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.accounting import (
+    PrivacySpent,
+    calibrate_noise_multiplier,
+    check_epsilon,
+)
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
@@ -70,9 +76,12 @@ class DPFTSDE(TuningStrategy):
         Replaces the preset's; ``num_sub_regions=1`` gives DP-FTS.
     clip_norm : float, optional
         S, replaces the preset's.
-    noise_multiplier : float
-        z >= 0. FTS-DE is ``noise_multiplier=0, sampling_probability=1,
-        clip_norm=math.inf``.
+    noise_multiplier : float, optional
+        z >= 0; 1 unless it or ``epsilon`` is given. FTS-DE is ``noise_multiplier=0,
+        sampling_probability=1, clip_norm=math.inf``.
+    epsilon : float, optional
+        In place of z: what the whole study may spend at ``delta``, which must be given.
+        `start` then takes the smallest z that keeps to it over the rounds' releases.
     sampling_probability : float
         q in (0, 1].
     calibration : {"joint", "published", "published-per-region"}
@@ -89,7 +98,7 @@ class DPFTSDE(TuningStrategy):
         given.
     noise_seed : int, optional
         *Experiments only*: makes noise and mask repeat, which protects nobody.
-    min_agents, patience, client_api, metrics
+    min_agents, patience, client_api, metrics, folder
         See `TuningStrategy`.
 
     Raises
@@ -128,7 +137,8 @@ class DPFTSDE(TuningStrategy):
         preset: str = "paper",
         agent: ThompsonSettings | None = None,
         clip_norm: float | None = None,
-        noise_multiplier: float = 1.0,
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
         sampling_probability: float = 0.35,
         calibration: Calibration = "joint",
         delta: float | None = None,
@@ -140,12 +150,18 @@ class DPFTSDE(TuningStrategy):
         patience: float = 300.0,
         client_api: ClientApi = "both",
         metrics: Collection[str] = (),
+        folder: str | Path | None = None,
     ) -> None:
         ok = isinstance(preset, str) and preset in PRESETS
         require(ok, "preset", preset, f"one of {sorted(PRESETS)}")
         require(isinstance(noise_only, bool), "noise_only", noise_only, "True or False")
         ok = agent is None or isinstance(agent, ThompsonSettings)
         require(ok, "agent", agent, "a ThompsonSettings")
+        if epsilon is not None:
+            allowed = "None where noise_multiplier is given, which decides it"
+            require(noise_multiplier is None, "epsilon", epsilon, allowed)
+            require(delta is not None, "delta", delta, "given, where epsilon is")
+            check_epsilon(epsilon)
         base = PRESETS[preset]
         agent = base.agent if agent is None else agent
         study = Study(
@@ -159,7 +175,7 @@ class DPFTSDE(TuningStrategy):
             num_agents=num_agents,
             num_sub_regions=agent.num_sub_regions,
             clip_norm=base.clip_norm if clip_norm is None else clip_norm,
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
             sampling_probability=sampling_probability,
             calibration=calibration,
             noise_only=noise_only,
@@ -177,10 +193,30 @@ class DPFTSDE(TuningStrategy):
             patience=patience,
             client_api=client_api,
             metrics=metrics,
+            folder=folder,
         )
+        self._epsilon = epsilon
+        self._given_seeds = {"feature_seed": feature_seed, "noise_seed": noise_seed}
 
     def _begin(self, horizon: int) -> None:
         self.server.horizon = horizon
+        if self._epsilon is not None:
+            release = self.server.release
+            z = calibrate_noise_multiplier(
+                self._epsilon,
+                self.server.delta,
+                release.settings.sampling_probability,
+                num_releases=horizon,
+            )
+            self.server.release = release.with_noise_multiplier(z)
+
+    def _identity(self, num_rounds: int) -> dict[str, Any]:
+        return {
+            **super()._identity(num_rounds),
+            **self._given_seeds,
+            "delta": self.server.delta,
+            **asdict(self.server.release.settings),
+        }
 
     def _end(self, result: TuningResult) -> None:
         spent = result.privacy_spent = self.privacy_spent

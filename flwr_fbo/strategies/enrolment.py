@@ -56,6 +56,11 @@ class Enrolment:
         self._said: set[str] = set()
         self.slots: dict[int, int] = {}  # node id -> slot
 
+    def resume(self, study: Study, slots: dict[int, int]) -> None:
+        """Go on with a study of an earlier run, and the slots that it issued."""
+        self._study = study
+        self.slots = slots
+
     def update(self, grid: Grid, needed: int, timeout: float) -> dict[int, int]:
         """Enrol new nodes; return node id -> slot of those connected now, by slot.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from flwr_fbo._validation import is_number, require, require_int, require_positi
 from flwr_fbo.agents.study import Instruction, Phase, Study
 from flwr_fbo.servers.base import Server
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
+from flwr_fbo.strategies.record import Progress, StudyRecord, check_folder
 from flwr_fbo.strategies.result import Round, TuningResult
 
 _log = logging.getLogger("flwr.fbo")
@@ -61,6 +63,10 @@ class TuningStrategy(Strategy):
     metrics : collection of str
         Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
         They are *not* covered by any privacy guarantee.
+    folder : str or Path, optional
+        An absolute path: where the server keeps its durable record, one folder a study.
+        If the run is ended before the study is, a new run with the same folder and
+        settings goes on after the last round that was completed.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class TuningStrategy(Strategy):
         patience: float = 300.0,
         client_api: ClientApi = "both",
         metrics: Collection[str] = (),
+        folder: str | Path | None = None,
     ) -> None:
         num_agents = server.num_agents
         if min_agents is None:
@@ -91,10 +98,13 @@ class TuningStrategy(Strategy):
         self._metrics = tuple(metrics)
         self._enrolment = Enrolment(num_agents, study, patience, client_api)
         self._min_agents = min_agents
+        self._folder = check_folder(folder)
+        self._record = StudyRecord(None, {})
         self._started = False
         self._timeout = 3600.0
         self._asked: list[Message] = []
         self._rounds: list[Round] = []
+        self._resumed_after = 0
 
     def start(
         self,
@@ -133,10 +143,15 @@ class TuningStrategy(Strategy):
             If too few agents enrol.
         AggregationError
             If nobody answers in a round, or every reply is an error.
+        JournalError
+            If the folder cannot be used, is used by another run, or holds a study of
+            other settings; the message names the difference.
 
         Returns
         -------
         TuningResult
+            Of the whole study. Where the folder holds one that is complete, nobody is
+            asked anything and its result is returned again.
         """
         require_int("num_rounds", num_rounds, 2)
         allowed = "empty (the server releases the first vectors itself)"
@@ -147,18 +162,84 @@ class TuningStrategy(Strategy):
         self._started = True
         self._timeout = timeout
         self._begin(num_rounds - 1)
+        with StudyRecord(self._folder, self._identity(num_rounds)) as self._record:
+            self._resume(num_rounds)
+            result = self._run(
+                grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+            )
+        self._end(result)
+        return result
+
+    def _identity(self, num_rounds: int) -> dict[str, Any]:
+        """Return the settings that may not change while a study goes on, as JSON."""
+        fields = self.study.to_dict()
+        del fields["study_id"], fields["feature_seed"]  # of the study that goes on
+        return {
+            "num_rounds": num_rounds,
+            "num_agents": self.server.num_agents,
+            **fields,
+        }
+
+    def _resume(self, num_rounds: int) -> None:
+        """Go on with what the folder holds, if it holds anything."""
+        progress = self._record.load()
+        if progress is None:
+            return
+        self.server.load_state_dict(progress.server)
+        self.study = progress.study
+        self._enrolment.resume(progress.study, progress.slots)
+        self._rounds = progress.rounds
+        self._resumed_after = len(progress.rounds)
+        if self._resumed_after == num_rounds:
+            _log.warning(
+                "The study in %s is complete: this is its result, and nobody is asked "
+                "anything. A new study needs another folder.",
+                self._folder,
+            )
+            return
+        _log.warning(
+            "Going on with the study in %s after round %d of %d; Flower counts its "
+            "rounds from 1 again.",
+            self._folder,
+            self._resumed_after,
+            num_rounds,
+        )
+
+    def _run(
+        self,
+        grid: Grid,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> TuningResult:
+        """Run the rounds that are left."""
+        remaining = num_rounds - self._resumed_after
+        if remaining == 0:
+            arrays = _to_record(self.server.vectors) or ArrayRecord()
+            return TuningResult(arrays=arrays, rounds=self._rounds)
         flower = super().start(
             grid,
             ArrayRecord(),
-            num_rounds=num_rounds,
+            num_rounds=remaining,
             timeout=timeout,
             train_config=train_config,
             evaluate_config=evaluate_config,
             evaluate_fn=evaluate_fn,
         )
-        result = TuningResult(**vars(flower), rounds=self._rounds)
-        self._end(result)
-        return result
+        return TuningResult(**vars(flower), rounds=self._rounds)
+
+    def _commit(self) -> None:
+        """Put all that a new run would need on disk."""
+        self._record.save(
+            Progress(
+                self.study,
+                self.server.state_dict(),
+                self._enrolment.slots,
+                self._rounds,
+            )
+        )
 
     def _begin(self, horizon: int) -> None:
         """Take note of T, the last iteration, before the first round."""
@@ -183,12 +264,14 @@ class TuningStrategy(Strategy):
 
         ``arrays`` is what `aggregate_train` returned, which the server half holds too.
         """
-        # Once the study has begun, who is absent counts as zero.
+        # Once the run has begun, who is absent counts as zero.
         needed = self._min_agents if server_round == 1 else 1
         slots = self._enrolment.update(grid, needed, self._timeout)
+        # Before the first broadcast, and whenever an agent was given a slot.
+        self._commit()
+        server_round += self._resumed_after
         iteration = server_round - 1
-        vectors = self.server.vectors
-        record = to_array_record([] if vectors is None else [vectors])
+        record = _to_record(self.server.vectors) or ArrayRecord()
         self._asked = []
         for node, slot in slots.items():
             instruction = Instruction(
@@ -212,14 +295,15 @@ class TuningStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the agents' messages to the server half; return its vectors.
 
-        Missing, failed and unreadable replies count as zero contributions.
+        Missing, failed and unreadable replies count as zero contributions. What is
+        returned has been committed: no other vectors can leave for this round.
         """
+        server_round += self._resumed_after
         answers = self._answers(server_round, replies)
         messages = {slot: _message(reply) for slot, reply in answers.items()}
         self.server.receive(server_round - 1, messages)
-        vectors = self.server.vectors
-        record = None if vectors is None else to_array_record([vectors])
-        return record, self._reported(answers)
+        self._commit()
+        return _to_record(self.server.vectors), self._reported(answers)
 
     def _answers(
         self, server_round: int, replies: Iterable[Message]
@@ -279,6 +363,10 @@ class TuningStrategy(Strategy):
     ) -> MetricRecord | None:
         """Return nothing."""
         return None
+
+
+def _to_record(vectors: np.ndarray[Any, Any] | None) -> ArrayRecord | None:
+    return None if vectors is None else to_array_record([vectors])
 
 
 def _message(reply: Message) -> np.ndarray[Any, Any] | None:

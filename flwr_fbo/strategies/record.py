@@ -1,0 +1,120 @@
+"""The server's durable record of a study, in a folder of its own.
+
+What is recorded before a broadcast is all that a new run needs to go on: the study with
+its seeds, the server half's state, who holds which slot, and how each round went.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._validation import require
+from flwr_fbo.agents.study import Study
+from flwr_fbo.journal import Journal
+from flwr_fbo.strategies.result import Round
+
+FILE_NAME = "server.sqlite"
+_PROGRESS = "progress"
+
+
+def check_folder(folder: str | Path | None) -> Path | None:
+    """Return the folder as a path, or None.
+
+    Raises
+    ------
+    ValueError
+        If it is not absolute: a ServerApp's working directory is the SuperLink's.
+    """
+    if folder is None:
+        return None
+    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
+    require(ok, "folder", folder, "an absolute path")
+    return Path(folder)
+
+
+@dataclass
+class Progress:
+    """How far a study is.
+
+    Attributes
+    ----------
+    study : Study
+    server : dict
+        What the server half's ``state_dict`` returned; arrays and JSON values.
+    slots : dict of int to int
+        Node id to slot.
+    rounds : list of Round
+    """
+
+    study: Study
+    server: dict[str, Any]
+    slots: dict[int, int]
+    rounds: list[Round] = field(default_factory=list)
+
+
+class StudyRecord:
+    """Keeps `Progress` in a journal; without a folder, nowhere.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Of this study alone.
+    identity : mapping of str to JSON value
+        The configuration, which may not change while a study goes on.
+
+    Raises
+    ------
+    JournalError
+        If the folder cannot be used, or holds a study of another configuration; the
+        message names the difference.
+    """
+
+    def __init__(self, folder: Path | None, identity: Mapping[str, Any]) -> None:
+        self._journal: Journal | None = None
+        if folder is not None:
+            self._journal = Journal({"kind": "server", **identity}, folder / FILE_NAME)
+
+    def save(self, progress: Progress) -> None:
+        """Commit the progress; it is on disk when this returns."""
+        if self._journal is None:
+            return
+        arrays: dict[str, NDArray[Any]] = {}
+        values: dict[str, Any] = {}
+        for name, value in progress.server.items():
+            (arrays if isinstance(value, np.ndarray) else values)[name] = value
+        text = json.dumps(
+            {
+                "study": progress.study.to_dict(),
+                "server": values,
+                "slots": list(progress.slots.items()),
+                "rounds": [asdict(r) for r in progress.rounds],
+            }
+        )
+        self._journal.save_state({**arrays, _PROGRESS: np.array(text)})
+
+    def load(self) -> Progress | None:
+        """Return what was saved last, or None."""
+        arrays = {} if self._journal is None else self._journal.load_state()
+        if not arrays:
+            return None
+        stored = json.loads(str(arrays.pop(_PROGRESS)))
+        return Progress(
+            study=Study.from_dict(stored["study"]),
+            server={**stored["server"], **arrays},
+            slots={int(node): int(slot) for node, slot in stored["slots"]},
+            rounds=[Round(**r) for r in stored["rounds"]],
+        )
+
+    def __enter__(self) -> StudyRecord:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._journal is not None:
+            self._journal.close()

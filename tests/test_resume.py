@@ -1,0 +1,227 @@
+"""A study whose server was ended goes on in a new run, from the server's folder."""
+
+import json
+import logging
+import multiprocessing
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from optuna.distributions import FloatDistribution
+
+from flwr_fbo import DPFTSDE, InProcessGrid, TuningResult
+from flwr_fbo.agents.base import Agent
+from flwr_fbo.agents.random_search import RandomSearchSettings
+from flwr_fbo.agents.study import Study
+from flwr_fbo.journal import JournalError
+from flwr_fbo.servers.local import LocalServer
+from flwr_fbo.space import SearchSpace
+from flwr_fbo.strategies.tuning import TuningStrategy
+from tests.federation import (
+    AGENT,
+    NUM_AGENTS,
+    SPACE,
+    assert_same,
+    make_objective,
+    numpy_app,
+    objective_of,
+    strategy,
+)
+
+NUM_ROUNDS, NUM_KILLS = 6, 20
+
+
+class Ended(Exception):  # noqa: N818
+    """Stands for whatever ends a ServerApp."""
+
+
+class DyingGrid(InProcessGrid):
+    """Raises in place of delivering the replies of one round."""
+
+    dies_in = 0
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        replies = list(super().pull_messages(message_ids))
+        round_ = replies[0].metadata.group_id if replies else ""
+        if round_ == str(self.dies_in):
+            raise Ended
+        return replies
+
+
+def _run(folder: Path, dies_in: int = 0, **options: Any) -> tuple[TuningResult, Any]:
+    config = {"fbo-folder": str(folder / "clients")}
+    grid = DyingGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
+    grid.dies_in = dies_in
+    study = strategy(folder=folder / "server", **options)
+    result = study.start(grid, num_rounds=NUM_ROUNDS)
+    return result, (study, grid)
+
+
+def _agents(study: DPFTSDE, grid: InProcessGrid) -> list[Agent]:
+    return grid.agents(study.study)
+
+
+@pytest.mark.parametrize("dies_in", [1, 2, 4, 6])
+def test_it_goes_on_and_ends_like_an_uninterrupted_one(
+    tmp_path: Path, dies_in: int
+) -> None:
+    whole, (study, grid) = _run(tmp_path / "whole")
+    expected = _agents(study, grid)
+    with pytest.raises(Ended):
+        _run(tmp_path / "cut", dies_in=dies_in)
+    result, (study, grid) = _run(tmp_path / "cut")
+    assert_same(_agents(study, grid), expected)
+    assert result.recommended == whole.recommended
+    assert result.privacy_spent == whole.privacy_spent
+    assert result.rounds == whole.rounds
+    np.testing.assert_array_equal(result.arrays["0"].numpy(), whole.arrays["0"].numpy())
+
+
+def test_drawn_seeds_are_those_of_the_study_that_goes_on(tmp_path: Path) -> None:
+    seeds: dict[str, Any] = dict.fromkeys(("study_seed", "feature_seed", "noise_seed"))
+    with pytest.raises(Ended):
+        _run(tmp_path, dies_in=3, **seeds)
+    (path,) = (tmp_path / "clients").glob("*-agent-0.sqlite")
+    _, (study, _) = _run(tmp_path, **seeds)
+    assert path.name == f"study-{study.study.study_id}-agent-0.sqlite"
+    assert len(list((tmp_path / "clients").iterdir())) == NUM_AGENTS
+
+
+def test_a_complete_study_is_not_run_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result, _ = _run(tmp_path)
+
+    def unwanted(context: Context) -> Any:
+        raise AssertionError("a client was asked")
+
+    grid = InProcessGrid(ClientApp(client_fn=unwanted), 1)
+    again = strategy(folder=tmp_path / "server").start(grid, num_rounds=NUM_ROUNDS)
+    assert again.recommended == result.recommended
+    assert again.privacy_spent == result.privacy_spent
+    assert again.rounds == result.rounds
+    assert "is complete" in caplog.text
+
+
+def test_methods_without_releases_go_on_too(tmp_path: Path) -> None:
+    def run(folder: Path, dies_in: int = 0) -> list[Agent]:
+        study = Study(SearchSpace(SPACE), "maximize", RandomSearchSettings(4, 2), 5)
+        config = {"fbo-folder": str(folder)}
+        grid = DyingGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
+        grid.dies_in = dies_in
+        method = TuningStrategy(LocalServer(NUM_AGENTS), study, folder=folder)
+        method.start(grid, num_rounds=4)
+        return grid.agents(method.study)
+
+    with pytest.raises(Ended):
+        run(tmp_path / "cut", dies_in=3)
+    assert_same(run(tmp_path / "cut"), run(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"noise_multiplier": 0.5}, "'noise_multiplier': (1.0, 0.5)"),
+        ({"direction": "minimize"}, "'direction': ('maximize', 'minimize')"),
+        ({"space": {"x": FloatDistribution(0, 1)}}, "'space'"),
+        ({"delta": 1e-5}, "'delta': (0.001, 1e-05)"),
+        ({"noise_seed": None}, "'noise_seed': (13, None)"),
+        ({"feature_seed": 99}, "'feature_seed': (12, 99)"),
+        ({"agent": replace(AGENT, num_initial=9)}, "'agent'"),
+    ],
+)
+def test_a_changed_configuration_is_refused(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Ended):
+        _run(tmp_path, dies_in=3)
+    with pytest.raises(JournalError, match="belongs to another study") as error:
+        _run(tmp_path, **options)
+    assert words in str(error.value)
+    _run(tmp_path)  # nothing was spoilt
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    for folder in ("relative/path", 3):
+        with pytest.raises(ValueError, match=r"folder=.* is not allowed: an absolute"):
+            strategy(folder=folder)
+    (tmp_path / "file").write_text("")
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS)
+    with pytest.raises(JournalError, match="cannot be written"):
+        strategy(folder=tmp_path / "file").start(grid, num_rounds=2)
+
+
+def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
+    """The second is told so by the first one's client, while the first is running."""
+    told: list[str] = []
+
+    def make(context: Context) -> Any:
+        if not told:
+            grid = InProcessGrid(numpy_app(), NUM_AGENTS)
+            with pytest.raises(JournalError) as error:
+                strategy(folder=tmp_path).start(grid, num_rounds=2)
+            told.append(str(error.value))
+        return objective_of(0)
+
+    grid = InProcessGrid(numpy_app(make), NUM_AGENTS)
+    strategy(folder=tmp_path).start(grid, num_rounds=2)
+    assert len(told) == 1
+    assert "another process holds it" in told[0]
+
+
+def _study_of(folder: Path) -> None:
+    """Run a study and note, as a client would see them, the vectors of each round."""
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+
+    class Noting(InProcessGrid):
+        def push_messages(self, messages: Any) -> Any:
+            sent = list(messages)
+            if not sent:  # Flower's evaluation phase
+                return super().push_messages(sent)
+            record = sent[0].content.array_records["arrays"]
+            name = f"seen-{sent[0].metadata.group_id}.jsonl"
+            with (folder / name).open("a") as file:
+                vectors = [array.numpy().tolist() for array in record.values()]
+                file.write(json.dumps(vectors) + "\n")
+            return super().push_messages(sent)
+
+    config = {"fbo-folder": str(folder / "clients")}
+    grid = Noting(numpy_app(make_objective), NUM_AGENTS, run_config=dict(config))
+    seeds = {"study_seed": 11, "feature_seed": 12, "noise_seed": None}
+    study = strategy(folder=folder / "server", **seeds)
+    result = study.start(grid, num_rounds=NUM_ROUNDS)
+    assert result.privacy_spent is not None
+    (folder / "epsilon").write_text(repr(result.privacy_spent.epsilon))
+
+
+def test_a_killed_server_never_sends_two_vectors_for_one_round(tmp_path: Path) -> None:
+    """With real noise: a second draw would show."""
+    rng, kills, studies = random.Random(1), 0, 0
+    spent = set()
+    while kills < NUM_KILLS:
+        folder = tmp_path / f"study-{studies}"
+        folder.mkdir()
+        studies += 1
+        while True:
+            context = multiprocessing.get_context("fork")
+            process = context.Process(target=_study_of, args=(folder,))
+            process.start()
+            process.join(rng.uniform(0.05, 0.6))
+            process.kill()
+            process.join()
+            if process.exitcode == 0:
+                break
+            assert process.exitcode == -signal.SIGKILL
+            kills += 1
+        for path in folder.glob("seen-*.jsonl"):
+            assert len(set(path.read_text().splitlines())) == 1, path
+        assert len(list(folder.glob("seen-*.jsonl"))) == NUM_ROUNDS + 1  # and enrolment
+        spent.add((folder / "epsilon").read_text())
+    assert len(spent) == 1, "a release was not charged, or charged twice"
+    print(f"{kills} kills in {studies} studies")

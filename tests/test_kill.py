@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from flwr_fbo.agents.study import Instruction, Phase, Study
 from flwr_fbo.agents.thompson import ThompsonSettings
 from flwr_fbo.agents.trial import Trial
-from flwr_fbo.clients.session import Tuner, open_journal
+from flwr_fbo.clients.session import Tuner, agent_id, open_journal
 from flwr_fbo.journal import Trial as Recorded
 from flwr_fbo.space import SearchSpace
 from tests.federation import SPACE, objective_of
@@ -131,3 +131,14 @@ def test_a_folder_must_be_absolute(folder: str) -> None:
     asked = Instruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
     with pytest.raises(ValueError, match=r"fbo-folder='relative/path'"):
         Tuner(lambda context: objective_of(0)).answer(context, [], asked)
+
+
+def test_a_restarted_client_finds_its_slot_in_its_folder(tmp_path: Path) -> None:
+    context = _context(tmp_path)
+    assert agent_id(context, STUDY) == -1
+    with open_journal(context, STUDY, 7):
+        pass
+    assert agent_id(_context(tmp_path), STUDY) == 7
+    with open_journal(_context(tmp_path), STUDY, 8):
+        pass
+    assert agent_id(_context(tmp_path), STUDY) == -1  # whose is which?

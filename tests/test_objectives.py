@@ -162,3 +162,27 @@ def test_a_timeout_is_a_failed_trial(caplog: pytest.LogCaptureFixture) -> None:
 def test_bad_timeouts_are_named(trial_timeout: Any) -> None:
     with pytest.raises(ValueError, match="trial_timeout="):
         tuning_app(make_objective, trial_timeout=trial_timeout)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"direction": "minimize"}, "declares direction='minimize', the study has"),
+        ({"space": {"x": SPACE["x"]}}, "This client declares the space"),
+    ],
+)
+def test_a_client_may_declare_what_it_is_made_for(
+    declared: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(TooFewAgents, match=words):
+        run(tuning_app(make_objective, **declared))
+    fitting: dict[str, Any] = {"direction": "maximize", "space": SPACE}
+    _, agents = run(tuning_app(make_objective, **fitting))
+    assert_same(agents, run(numpy_app())[1])
+
+
+def test_declarations_are_checked_at_once() -> None:
+    with pytest.raises(ValueError, match="direction='up'"):
+        tuning_app(make_objective, direction="up")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"space=\{\}"):
+        tuning_app(make_objective, space={})

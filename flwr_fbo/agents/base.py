@@ -6,12 +6,13 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import require
 from flwr_fbo.agents.trial import Objective, SpaceMismatch, Trial
 from flwr_fbo.journal import Journal
 from flwr_fbo.space import Params, SearchSpace, SubRegions
@@ -23,6 +24,12 @@ _log = logging.getLogger("flwr.fbo")
 
 # The square of a larger value would overflow in the model.
 _LARGEST_VALUE = 1e100
+
+
+def check_direction(direction: Any) -> None:
+    """Raise ValueError unless ``direction`` is one of the two."""
+    allowed = f"one of {get_args(Direction)}"
+    require(direction in get_args(Direction), "direction", direction, allowed)
 
 
 class Agent(ABC):

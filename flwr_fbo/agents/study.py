@@ -12,10 +12,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any, get_args
+from typing import Any
 
 from flwr_fbo._validation import require, require_seed
-from flwr_fbo.agents.base import Agent, Direction
+from flwr_fbo.agents.base import Agent, Direction, check_direction
 from flwr_fbo.agents.random_search import RandomSearchAgent, RandomSearchSettings
 from flwr_fbo.agents.thompson import ThompsonAgent, ThompsonSettings
 from flwr_fbo.space import SearchSpace
@@ -64,9 +64,7 @@ class Study:
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __post_init__(self) -> None:
-        allowed = f"one of {get_args(Direction)}"
-        ok = self.direction in get_args(Direction)
-        require(ok, "direction", self.direction, allowed)
+        check_direction(self.direction)
         require_seed("study_seed", self.study_seed)
         # Clients name files after it.
         ok = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.study_id) is not None

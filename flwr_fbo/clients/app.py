@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import TUNE_ACTION, Client, NumPyClient, to_array_record
 from flwr_fbo._validation import require
+from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.study import is_instruction
 from flwr_fbo.agents.trial import Objective
 from flwr_fbo.clients.session import Tuner
@@ -22,6 +24,8 @@ def tuning_app(
     *,
     enqueue: Sequence[Params] = (),
     trial_timeout: float | None = None,
+    space: Mapping[str, BaseDistribution] | None = None,
+    direction: Direction | None = None,
 ) -> ClientApp:
     """Return a `ClientApp` that tunes what ``make_objective`` returns.
 
@@ -35,6 +39,9 @@ def tuning_app(
         Known-good settings, evaluated first.
     trial_timeout : float, optional
         Seconds after which an evaluation is ended and counts as failed.
+    space, direction : optional
+        Declare what the study's must be. The server owns both; a study that differs is
+        the client's error.
 
     Examples
     --------
@@ -44,7 +51,9 @@ def tuning_app(
     >>> app = tuning_app(make_objective)  # doctest: +SKIP
     """
     app = ClientApp()
-    app.train()(_answerer(Tuner(make_objective, enqueue, trial_timeout)))
+    app.train()(
+        _answerer(Tuner(make_objective, enqueue, trial_timeout, space, direction))
+    )
     return app
 
 
@@ -54,6 +63,8 @@ def add_tuning(
     *,
     enqueue: Sequence[Params] = (),
     trial_timeout: float | None = None,
+    space: Mapping[str, BaseDistribution] | None = None,
+    direction: Direction | None = None,
 ) -> ClientApp:
     """Add a tuning stage to a Message-API app; its own ``train`` is left alone.
 
@@ -65,7 +76,9 @@ def add_tuning(
     ClientApp
         The same app.
     """
-    app.train(TUNE_ACTION)(_answerer(Tuner(make_objective, enqueue, trial_timeout)))
+    app.train(TUNE_ACTION)(
+        _answerer(Tuner(make_objective, enqueue, trial_timeout, space, direction))
+    )
     return app
 
 
@@ -75,6 +88,8 @@ def with_tuning(
     *,
     enqueue: Sequence[Params] = (),
     trial_timeout: float | None = None,
+    space: Mapping[str, BaseDistribution] | None = None,
+    direction: Direction | None = None,
 ) -> Callable[[Context], Client]:
     """Add a tuning stage to an app of `NumPyClient`s, which stay as they are.
 
@@ -91,7 +106,7 @@ def with_tuning(
         For ``ClientApp(client_fn=...)``.
     """
     require(callable(client_fn), "client_fn", client_fn, "a function")
-    tuner = Tuner(make_objective, enqueue, trial_timeout)
+    tuner = Tuner(make_objective, enqueue, trial_timeout, space, direction)
 
     def tuning_client_fn(context: Context) -> Client:
         return _TwoStages(

@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.base import play_round
+from flwr_fbo.agents.base import Direction, check_direction, play_round
 from flwr_fbo.agents.record import agent_identity, load_agent
 from flwr_fbo.agents.study import Instruction, Phase, Study
 from flwr_fbo.agents.timeout import time_limit
-from flwr_fbo.agents.trial import Objective
+from flwr_fbo.agents.trial import Objective, SpaceMismatch
 from flwr_fbo.journal import Journal
-from flwr_fbo.space import Params
+from flwr_fbo.space import Params, SearchSpace
 
 FloatArray = NDArray[np.float64]
 
@@ -52,17 +53,42 @@ class Tuner:
         Known-good settings, evaluated first.
     trial_timeout : float, optional
         Seconds after which an evaluation is ended and counts as failed.
+    space : mapping of str to Optuna distribution, optional
+        What the study's space must be, and in this order.
+    direction : {"maximize", "minimize"}, optional
+        What the study's direction must be.
     """
 
     make_objective: Callable[[Context], Objective]
     enqueue: Sequence[Params] = ()
     trial_timeout: float | None = None
+    space: Mapping[str, BaseDistribution] | None = None
+    direction: Direction | None = None
 
     def __post_init__(self) -> None:
         make = self.make_objective
         require(callable(make), "make_objective", make, "a function")
         if self.trial_timeout is not None:
             require_positive("trial_timeout", self.trial_timeout)
+        if self.space is not None:
+            SearchSpace(self.space)
+        if self.direction is not None:
+            check_direction(self.direction)
+
+    def _check(self, study: Study) -> None:
+        """Raise unless the study is the one that the client is made for."""
+        if self.space is not None and SearchSpace(self.space) != study.space:
+            raise SpaceMismatch(
+                f"This client declares the space {dict(self.space)}, the study has "
+                f"{study.space.distributions}."
+            )
+        if self.direction is not None and self.direction != study.direction:
+            raise SpaceMismatch(
+                f"This client declares direction={self.direction!r}, the study has "
+                f"{study.direction!r}."
+            )
+        for params in self.enqueue:
+            study.space.to_unit(params)
 
     def answer(
         self,
@@ -85,14 +111,15 @@ class Tuner:
         ValueError
             If the config or the arrays are not of a flwr_fbo strategy, or an enqueued
             setting does not fit its space.
+        SpaceMismatch
+            If the study has another space or direction than the client declares.
         JournalError
             If the journal cannot be used.
         """
         instruction = Instruction.from_config(config)
         study = instruction.study
         if instruction.phase is Phase.ENROL:
-            for params in self.enqueue:
-                study.space.to_unit(params)
+            self._check(study)
             return Answer(metrics={"agent-id": agent_id(context, study)})
         with (
             time_limit(self.make_objective(context), self.trial_timeout) as objective,
@@ -142,11 +169,20 @@ def _configured_slot(context: Context) -> int:
 
 
 def taken_slot(context: Context, study: Study) -> int:
-    """Return the slot this client has played in ``study``, or -1."""
+    """Return the slot this client has played in ``study``, or -1.
+
+    A client that was restarted finds it in its folder, if no other keeps a journal
+    of the study there.
+    """
     known = context.state.config_records.get(_STATE)
     if known and known["study-id"] == study.study_id:
         return int(str(known["slot"]))
-    return -1
+    folder = _folder(context)
+    if folder is None:
+        return -1
+    prefix = f"study-{study.study_id}-agent-"
+    names = [path.stem for path in folder.glob(f"{prefix}*.sqlite")]
+    return int(names[0].removeprefix(prefix)) if len(names) == 1 else -1
 
 
 @contextmanager

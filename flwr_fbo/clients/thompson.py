@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import Context
+from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import NumPyClient
 from flwr_fbo._validation import require
+from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.trial import Objective
 from flwr_fbo.clients.session import Tuner
 from flwr_fbo.space import Params
@@ -53,6 +55,8 @@ class ThompsonClient(TunerClient):
         Known-good settings, evaluated first.
     trial_timeout : float, optional
         Seconds after which an evaluation is ended and counts as failed.
+    space, direction : optional
+        Declare what the study's must be; see `tuning_app`.
 
     Examples
     --------
@@ -68,7 +72,11 @@ class ThompsonClient(TunerClient):
         *,
         enqueue: Sequence[Params] = (),
         trial_timeout: float | None = None,
+        space: Mapping[str, BaseDistribution] | None = None,
+        direction: Direction | None = None,
     ) -> None:
         require(callable(objective), "objective", objective, "a function")
-        tuner = Tuner(lambda context: objective, enqueue, trial_timeout)
+        tuner = Tuner(
+            lambda context: objective, enqueue, trial_timeout, space, direction
+        )
         super().__init__(tuner, context)

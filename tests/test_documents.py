@@ -1,0 +1,36 @@
+"""The Python in README and tutorials runs as it is written."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """Execute a document's Python blocks, one after the other."""
+    names: dict[str, Any] = {"__name__": "document"}
+    blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(path), "exec"), names)
+    return names
+
+
+def test_the_readme() -> None:
+    names = _run(ROOT / "README.md")
+    spent = names["result"].privacy_spent
+    assert set(names["result"].recommended) == {"C", "gamma"}
+    assert spent.num_releases == 5
+    assert 0 < spent.epsilon < 10
+    assert names["strategy"].server.release.private
+
+
+def test_your_own_objective(capsys: pytest.CaptureFixture[str]) -> None:
+    names = _run(ROOT / "docs" / "your-own-objective.md")
+    assert 7.9 < names["result"].privacy_spent.epsilon <= 8.0
+    assert len(names["study"].trials) == 11 + 5 + 3
+    assert names["study"].trials[0].params["gamma"] == 0.03
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 5 + 1

@@ -1,0 +1,82 @@
+"""The two snippets of the design run as they are written there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from flwr_fbo import InProcessGrid
+
+# What the snippets leave out: imports, and a site's data.
+CLIENT_IMPORTS = """
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import cross_val_score
+from sklearn.svm import SVC
+
+from flwr_fbo import tuning_app
+
+def load_site(context):
+    X, y = load_breast_cancer(return_X_y=True)
+    site = int(context.node_config["partition-id"])
+    return X[site::20, :2], y[site::20]
+
+"""
+SERVER_IMPORTS = """
+from flwr.serverapp import ServerApp
+from optuna.distributions import FloatDistribution
+
+from flwr_fbo import DPFTSDE
+
+"""
+CLIENT = """
+def make_objective(context):
+    X, y = load_site(context)
+    def objective(trial):
+        C = trial.suggest_float("C", 1e-3, 1e3,
+                                log=True)
+        return cross_val_score(SVC(C=C), X, y).mean()
+    return objective
+app = tuning_app(make_objective)
+"""
+SERVER = """
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    s = DPFTSDE(space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+                direction="maximize", num_agents=20,
+                epsilon=2, delta=1e-3, folder="/var/lib/fbo")
+    result = s.start(grid, num_rounds=40)
+    print(result.recommended, result.privacy_spent)
+"""
+FOLDER = "/var/lib/fbo"
+
+
+def write_app(folder: Path, record: Path) -> None:
+    """Write the snippets as a package, with a folder of the test's in their place."""
+    assert FOLDER in SERVER
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "client_app.py").write_text(CLIENT_IMPORTS + CLIENT)
+    server = SERVER_IMPORTS + SERVER.replace(FOLDER, str(record))
+    (folder / "server_app.py").write_text(server)
+
+
+def _app(path: Path) -> Any:
+    names: dict[str, Any] = {"__name__": path.stem}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    return names["app"]
+
+
+def test_the_snippets_run_in_the_in_process_grid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_app(tmp_path / "app", tmp_path / "record")
+    grid = InProcessGrid(_app(tmp_path / "app" / "client_app.py"), 20)
+    server = _app(tmp_path / "app" / "server_app.py")
+    context = Context(1, 1, {}, RecordDict(), {})
+    server(grid, context)
+    out = capsys.readouterr().out
+    assert out.startswith("{'C': ")
+    assert "num_releases=39" in out
+    assert (tmp_path / "record" / "server.sqlite").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 
@@ -36,3 +38,11 @@ def require_seed(field: str, value: Any) -> None:
     if value is not None:
         require_int(field, value, 0)
         require(value < 2**128, field, value, "an integer below 2**128")
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return the known words for an error, and which of them was meant, perhaps."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(word), names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"one of {names}{hint}"

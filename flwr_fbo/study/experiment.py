@@ -1,13 +1,33 @@
-"""What an experiment is, and the ones that ship with the package."""
+"""What an experiment is: a TOML that names task, methods, settings, rounds and seeds.
+
+Those that ship with the package are in ``study/builtin``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from flwr_fbo._validation import require_int
-from flwr_fbo.study.methods import METHODS, Method, Privacy
-from flwr_fbo.tasks.base import Task
+from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
+
+from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo.strategies.dp_fts_de import PRESETS
+from flwr_fbo.study.methods import METHODS, Privacy
+from flwr_fbo.tasks.base import STRICT, Task
 from flwr_fbo.tasks.digits import DigitsTask
+
+_TASKS = (DigitsTask,)
+_ANY_TASK: TypeAdapter[Task] = TypeAdapter(DigitsTask)
+
+
+def _to_task(values: Any) -> Task:
+    # As JSON: pydantic's strict mode makes a dataclass of nothing else.
+    return _ANY_TASK.validate_json(json.dumps(values, default=str))
 
 
 @dataclass(frozen=True)
@@ -16,31 +36,128 @@ class Experiment:
 
     Attributes
     ----------
+    name : str
+        For folders and commands.
+    description : str
+        One line.
     task : Task
     num_agents : int
         N >= 1.
     num_iterations : int
         T >= 1, queries of an agent after its initial points.
+    num_seeds : int
+        Runs of each method, >= 1, unless the command says otherwise.
+    preset : str
+        Of `DPFTSDE`; the controls share its agent.
     privacy : Privacy
-    methods : tuple of Method
+    methods : tuple of str
+        Names out of `METHODS`. A federated method needs its controls beside it.
     """
 
-    task: Task
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    name: str
+    task: Annotated[Task, PlainValidator(_to_task)]
     num_agents: int
     num_iterations: int
     privacy: Privacy
-    methods: tuple[Method, ...] = METHODS
+    description: str = ""
+    num_seeds: int = 5
+    preset: str = "paper"
+    methods: tuple[str, ...] = tuple(METHODS)
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 1)
-        require_int("num_iterations", self.num_iterations, 1)
+        ok = self.name.replace("-", "").replace("_", "").isalnum()
+        require(ok, "name", self.name, "letters, digits, '-' and '_'")
+        for field in ("num_agents", "num_iterations", "num_seeds"):
+            require_int(field, getattr(self, field), 1)
+        known = self.preset in PRESETS
+        require(known, "preset", self.preset, nearest(self.preset, PRESETS))
+        for name in self.methods:
+            require(name in METHODS, "methods", name, nearest(name, METHODS))
+        twice = len(set(self.methods)) < len(self.methods)
+        ok = len(self.methods) > 0 and not twice
+        require(ok, "methods", self.methods, "at least one, none twice")
+        for name in self.methods:
+            missing = set(METHODS[name].controls) - set(self.methods)
+            allowed = f"{name} beside its controls: {sorted(missing)} missing"
+            require(not missing, "methods", self.methods, allowed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the experiment as JSON values, without what may change as it runs."""
+        values = asdict(self)
+        for changing in ("description", "num_seeds"):
+            del values[changing]
+        values["methods"] = list(self.methods)
+        return values
 
 
-EXPERIMENTS = {
-    "digits": Experiment(
-        task=DigitsTask(),
-        num_agents=20,
-        num_iterations=20,
-        privacy=Privacy(noise_multiplier=1.0, sampling_probability=0.35, delta=1e-3),
-    ),
-}
+_EXPERIMENT = TypeAdapter(Experiment)
+_KEYS = {f.name for cls in (Experiment, Privacy, *_TASKS) for f in fields(cls)}
+
+
+def experiment_of(values: Mapping[str, Any]) -> Experiment:
+    """Return the experiment that a TOML, or `Experiment.to_dict`, describes.
+
+    Raises
+    ------
+    ValidationError
+        If a key is unknown or missing, or a value is not allowed.
+    """
+    return _EXPERIMENT.validate_json(json.dumps(values, default=str))
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read an experiment.
+
+    Raises
+    ------
+    ValueError
+        If the file is no TOML or something in it is not allowed; the message names the
+        file, the key, the value and what is allowed.
+    OSError
+        If it cannot be read.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no TOML: {error}.") from error
+    try:
+        return experiment_of(values)
+    except ValidationError as error:
+        reasons = "; ".join(_reason(dict(e)) for e in error.errors())
+        raise ValueError(f"{path}: {reasons}") from error
+
+
+def _reason(error: dict[str, Any]) -> str:
+    """Return what pydantic found in the words of our own errors."""
+    key = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "missing":
+        return f"{key} is missing."
+    if error["type"] == "unexpected_keyword_argument":
+        return f"{key} is not known: {nearest(str(error['loc'][-1]), _KEYS)}."
+    return f"{key}={error['input']!r} is not allowed: {error['msg']}."
+
+
+def builtin_experiments() -> dict[str, Path]:
+    """Return the files of the experiments that ship with the package, by name."""
+    folder = Path(str(files("flwr_fbo.study"))) / "builtin"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return the built-in experiment of that name, else the one in that file.
+
+    Raises
+    ------
+    ValueError
+        If there is neither; the message names the nearest, or see `load_experiment`.
+    """
+    builtin = builtin_experiments()
+    if name in builtin:
+        return load_experiment(builtin[name])
+    ok = Path(name).is_file()
+    require(ok, "experiment", name, f"a TOML file, or {nearest(name, builtin)}")
+    return load_experiment(Path(name))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flwr_fbo.study.experiment import Experiment
-from flwr_fbo.study.runner import Run
+from flwr_fbo.study.results import Run
 from flwr_fbo.study.summary import curves_of
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.

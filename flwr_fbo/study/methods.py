@@ -10,15 +10,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import ConfigDict
 
 from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import AgentSettings, Study
-from flwr_fbo.agents.thompson import ThompsonSettings
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space import SearchSpace
-from flwr_fbo.strategies.dp_fts_de import DPFTSDE
+from flwr_fbo.strategies.dp_fts_de import PRESETS, DPFTSDE
 from flwr_fbo.strategies.tuning import TuningStrategy
-from flwr_fbo.tasks.base import Task
+from flwr_fbo.tasks.base import STRICT
+
+if TYPE_CHECKING:
+    from flwr_fbo.study.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ class Privacy:
         Where epsilon is reported.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
     noise_multiplier: float
     sampling_probability: float
     delta: float
@@ -73,17 +80,19 @@ class Method:
     label : str
         For tables and figures.
     build : callable
-        Takes a task, N, the privacy setting and seeds; returns the strategy.
+        Takes an experiment and seeds; returns the strategy.
+    controls : tuple of str
+        The methods that must be shown beside it.
     """
 
     name: str
     label: str
-    build: Callable[[Task, int, Privacy, Seeds], TuningStrategy]
+    build: Callable[[Experiment, Seeds], TuningStrategy]
+    controls: tuple[str, ...] = ()
 
 
-def _local(
-    agent: AgentSettings, task: Task, num_agents: int, privacy: Privacy, seeds: Seeds
-) -> TuningStrategy:
+def _local(agent: AgentSettings, experiment: Experiment, seeds: Seeds) -> TuningStrategy:
+    task = experiment.task
     study = Study(
         SearchSpace(task.space),
         task.direction,
@@ -91,21 +100,29 @@ def _local(
         study_seed=seeds.study,
         feature_seed=seeds.features,
     )
-    return TuningStrategy(LocalServer(num_agents), study, patience=0.0)
+    return TuningStrategy(LocalServer(experiment.num_agents), study, patience=0.0)
+
+
+def _random(experiment: Experiment, seeds: Seeds) -> TuningStrategy:
+    agent = PRESETS[experiment.preset].agent
+    settings = RandomSearchSettings(agent.num_sub_regions, agent.num_initial)
+    return _local(settings, experiment, seeds)
+
+
+def _thompson(experiment: Experiment, seeds: Seeds) -> TuningStrategy:
+    agent = PRESETS[experiment.preset].agent
+    return _local(replace(agent, follow="never"), experiment, seeds)
 
 
 def _federated(
-    private: bool,
-    noise_only: bool,
-    task: Task,
-    num_agents: int,
-    privacy: Privacy,
-    seeds: Seeds,
+    experiment: Experiment, seeds: Seeds, *, private: bool, noise_only: bool = False
 ) -> TuningStrategy:
+    task, privacy = experiment.task, experiment.privacy
     return DPFTSDE(
         task.space,
         task.direction,
-        num_agents,
+        experiment.num_agents,
+        preset=experiment.preset,
         clip_norm=None if private else math.inf,
         noise_multiplier=privacy.noise_multiplier if private else 0.0,
         sampling_probability=privacy.sampling_probability if private else 1.0,
@@ -118,12 +135,18 @@ def _federated(
     )
 
 
-_THOMPSON = replace(ThompsonSettings(), follow="never")
-
-RANDOM = Method("random", "random", partial(_local, RandomSearchSettings()))
-TS = Method("ts", "TS", partial(_local, _THOMPSON))
-FTS_DE = Method("fts-de", "FTS-DE", partial(_federated, False, False))
-DP_FTS_DE = Method("dp-fts-de", "DP-FTS-DE", partial(_federated, True, False))
-NOISE_ONLY = Method("noise-only", "noise-only", partial(_federated, True, True))
-
-METHODS = (TS, RANDOM, FTS_DE, DP_FTS_DE, NOISE_ONLY)
+_ALL = (
+    Method("ts", "TS", _thompson),
+    Method("random", "random", _random),
+    Method("fts-de", "FTS-DE", partial(_federated, private=False), ("ts", "random")),
+    Method(
+        "dp-fts-de",
+        "DP-FTS-DE",
+        partial(_federated, private=True),
+        ("ts", "random", "noise-only"),
+    ),
+    Method(
+        "noise-only", "noise-only", partial(_federated, private=True, noise_only=True)
+    ),
+)
+METHODS = {method.name: method for method in _ALL}

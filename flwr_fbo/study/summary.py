@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
-from flwr_fbo.study.runner import Run
+from flwr_fbo.study.results import Run
 
 FloatArray = NDArray[np.float64]
 

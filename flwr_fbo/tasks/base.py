@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 from optuna.distributions import BaseDistribution
+from pydantic import ConfigDict
 
 Objective = Callable[[dict[str, Any]], float]
+
+# How the dataclasses of an experiment are read from its file.
+STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class Task(ABC):
@@ -24,6 +28,8 @@ class Task(ABC):
     unit : str
         What a value is, for the axis of a figure.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     name: str
     direction: ClassVar[Literal["maximize", "minimize"]]

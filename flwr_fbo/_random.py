@@ -25,8 +25,15 @@ class Purpose(IntEnum):
     SHARED_FEATURES = 7
     POISSON_MASK = 8
     RELEASE_NOISE = 9
+    TEST_FUNCTION = 10
+    OBSERVATION = 11
 
 
 def generator(entropy: int, *key: int) -> np.random.Generator:
     """Return the generator that belongs to ``key`` under ``entropy`` (both >= 0)."""
     return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=key))
+
+
+def bits(*values: float) -> list[int]:
+    """Return the bits of floats, two words each, for a key that depends on them."""
+    return [int(word) for word in np.array(values, dtype=np.float64).view(np.uint32)]

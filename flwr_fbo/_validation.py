@@ -27,6 +27,12 @@ def require_int(field: str, value: Any, minimum: int) -> None:
     require(is_int and value >= minimum, field, value, f"an integer >= {minimum}")
 
 
+def require_index(field: str, value: Any, length: int) -> None:
+    """Raise ValueError unless ``value`` is an int from 0 to ``length - 1``."""
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    require(is_int and 0 <= value < length, field, value, f"0 to {length - 1}")
+
+
 def require_positive(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a positive, finite number."""
     ok = is_number(value) and math.isfinite(value) and value > 0

@@ -1,0 +1,92 @@
+"""Landmine detection: 29 fields seen by radar, one a client.
+
+Xue, Liao, Carin & Krishnapuram, Multi-task learning for classification with Dirichlet
+process priors, JMLR 8, 2007. Halved as by Dai, Low & Jaillet (2020, 2021).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.io import loadmat
+from sklearn.model_selection import train_test_split
+
+from flwr_fbo._validation import require_index
+from flwr_fbo.datasets.base import DataError, Split, data_file
+
+NUM_FIELDS = 29
+_NUM_FEATURES = 9
+
+Field = tuple[NDArray[np.float64], NDArray[np.int64]]
+
+
+def partition(index: int) -> Split:
+    """Return one field, half to train on and half to validate on.
+
+    The halves have the same share of mines, and are the published ones.
+
+    Parameters
+    ----------
+    index : int
+        Which field, from 0 to 28.
+
+    Returns
+    -------
+    Split
+        With d = 9 features, and classes 0 (clutter) and 1 (mine); 445 to 690 examples
+        in all, 3 % to 9 % of them mines.
+
+    Raises
+    ------
+    ValueError
+        If there is no such field.
+    DataError
+        If ``$FLWR_FBO_DATA/landmine/LandmineData.mat`` is missing or damaged.
+    """
+    require_index("index", index, NUM_FIELDS)
+    X, y = _fields(data_file("landmine", "LandmineData.mat"))[index]
+    X_train, X_validation, y_train, y_validation = train_test_split(
+        X, y, test_size=0.5, stratify=y, random_state=0
+    )
+    return Split(X_train, y_train, X_validation, y_validation)
+
+
+@lru_cache(maxsize=1)
+def _fields(path: Path) -> tuple[Field, ...]:
+    content = _read(path)
+    features, labels = (np.asarray(content.get(name)) for name in ("feature", "label"))
+    if not features.shape == labels.shape == (1, NUM_FIELDS):
+        raise _damaged(path, f"no 1 x {NUM_FIELDS} arrays 'feature' and 'label'")
+    pairs = zip(features[0], labels[0], strict=True)
+    return tuple(
+        _field(path, i, np.asarray(X), np.asarray(y)) for i, (X, y) in enumerate(pairs)
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = loadmat(path, appendmat=False)
+    except Exception as error:  # scipy raises whatever its parser stumbles over
+        raise _damaged(path, repr(error)) from error
+    return content
+
+
+def _field(path: Path, index: int, X: NDArray[Any], y: NDArray[Any]) -> Field:
+    """Return finite features and 0/1 labels, with two of each to halve."""
+    table = X.ndim == 2 and X.shape[1] == _NUM_FEATURES and y.shape == (len(X), 1)
+    numbers = X.dtype.kind in "fiu" and y.dtype.kind in "fiu"
+    if not table or not numbers or not np.isfinite(X).all():
+        raise _damaged(path, f"field {index} is not n x {_NUM_FEATURES} numbers")
+    if not np.isin(y, (0, 1)).all() or not 2 <= np.count_nonzero(y) <= len(y) - 2:
+        raise _damaged(path, f"field {index} has other labels than 0 and 1, or too few")
+    return X.astype(np.float64), y.ravel().astype(np.int64)
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"{path} is damaged, or is another file ({reason}). Replace it by the original."
+    )

@@ -1,0 +1,114 @@
+"""Find the maximum of a function of one variable, drawn from a Gaussian process.
+
+The synthetic experiments of Dai, Low & Jaillet, Differentially Private Federated
+Bayesian Optimization with Distributed Exploration (NeurIPS 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, FloatDistribution
+
+from flwr_fbo._random import Purpose, bits, generator
+from flwr_fbo._validation import is_number, require, require_index, require_int
+from flwr_fbo.tasks.base import Objective, Task
+
+_GRID_SIZE = 1000
+_LENGTHSCALE = 0.03
+_DEVIATION = 0.02
+_NOISE_VARIANCE = 0.01
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SyntheticTask(Task):
+    """Functions on 1000 points, evenly spaced over [0, 1]; noisy observations.
+
+    Agent n's function in one run is
+
+        f_n = alpha g_n + (1 - alpha) (f + u_n),
+
+    where f, which all agents share, and g_1, ..., g_N are independent draws from a
+    Gaussian process with squared-exponential kernel of lengthscale 0.03, each scaled so
+    that its least and greatest value are 0 and 1; and u_n is uniform on [-0.02, 0.02],
+    independently for each agent and point. An observation is f_n at the point nearest
+    to x, plus Gaussian noise of variance 0.01.
+
+    alpha = 0 is the published homogeneous case, larger alpha the published
+    heterogeneous family. The deviations u_n fade with f's share, so that both ends are
+    exact and nothing jumps between them.
+
+    Attributes
+    ----------
+    alpha : float
+        From 0 (agents differ by u_n alone) to 1 (agents have nothing in common).
+    """
+
+    name: Literal["synthetic"] = "synthetic"
+    alpha: float = 0.0
+    direction: ClassVar[Literal["maximize"]] = "maximize"
+    unit: ClassVar[str] = "function value"
+
+    def __post_init__(self) -> None:
+        ok = is_number(self.alpha) and 0 <= self.alpha <= 1
+        require(ok, "alpha", self.alpha, "a number from 0 to 1")
+
+    @property
+    def space(self) -> Mapping[str, BaseDistribution]:
+        """The variable x in [0, 1]."""
+        return {"x": FloatDistribution(0.0, 1.0)}
+
+    def check(self, num_clients: int) -> None:
+        """Raise ValueError unless there is a client."""
+        require_int("num_agents", num_clients, 1)
+
+    def objective(self, client: int, num_clients: int, seed: int) -> Objective:
+        """Return the client's noisy function.
+
+        The run's seed, the client and x decide the noise: asked again, an x has the
+        same value; another x, if on the same grid point, independent noise.
+        """
+        function = self.truth(client, num_clients, seed)
+
+        def observe(params: dict[str, Any]) -> float:
+            rng = generator(seed, client, *bits(params["x"]), Purpose.OBSERVATION)
+            return function(params) + float(rng.normal(0.0, _NOISE_VARIANCE**0.5))
+
+        return observe
+
+    def truth(self, client: int, num_clients: int, seed: int) -> Objective:
+        """Return the client's function without noise."""
+        require_index("client", client, num_clients)
+        values = self._values(client, seed)
+        return lambda params: float(values[round(params["x"] * (_GRID_SIZE - 1))])
+
+    def _values(self, client: int, seed: int) -> FloatArray:
+        """Return f_n on the grid, shape (1000,)."""
+        shared = _draw(generator(seed, Purpose.TEST_FUNCTION))
+        rng = generator(seed, client, Purpose.TEST_FUNCTION)
+        own = _draw(rng)
+        deviation = rng.uniform(-_DEVIATION, _DEVIATION, _GRID_SIZE)
+        return self.alpha * own + (1 - self.alpha) * (shared + deviation)
+
+
+def _draw(rng: np.random.Generator) -> FloatArray:
+    """Return a draw from the Gaussian process, scaled to [0, 1]; shape (1000,).
+
+    The grid continued to a circle twice as long has a circulant covariance, whose
+    square root is a convolution; the grid's own covariance is a block of it (Dietrich &
+    Newsam, 1997). So the draw is exact, and no 1000 x 1000 matrix is ever factorised.
+    """
+    steps = _GRID_SIZE - 1
+    around = np.arange(2 * steps)
+    distance = np.minimum(around, 2 * steps - around) / steps
+    covariance = np.exp(-0.5 * (distance / _LENGTHSCALE) ** 2)
+    spectrum = np.maximum(np.fft.rfft(covariance).real, 0.0)  # rounding goes below 0
+    white = np.fft.rfft(rng.standard_normal(2 * steps))
+    draw = np.fft.irfft(np.sqrt(spectrum) * white, 2 * steps)[:_GRID_SIZE]
+    return np.asarray((draw - draw.min()) / np.ptp(draw))

@@ -1,0 +1,425 @@
+"""Tasks: what their objectives compute, and what their loaders refuse."""
+
+import math
+import os
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.io import loadmat, savemat
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
+from sklearn.svm import SVC
+
+from flwr_fbo.datasets.base import DataError, data_file
+from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
+from flwr_fbo.tasks.base import Objective, Task
+from flwr_fbo.tasks.digits import DigitsTask
+from flwr_fbo.tasks.landmine import LandmineTask
+from flwr_fbo.tasks.synthetic import SyntheticTask
+
+FloatArray = NDArray[np.float64]
+
+LANDMINE = Path("landmine", "LandmineData.mat")
+needs_landmine = pytest.mark.skipif(
+    not Path(os.environ.get("FLWR_FBO_DATA", "/nowhere"), LANDMINE).is_file(),
+    reason=f"{LANDMINE} is not in the folder that FLWR_FBO_DATA names",
+)
+
+# As counted from the authors' file.
+ROWS = """690 690 689 508 509 509 510 511 508 509 689 688 508 510 507
+          445 449 448 449 449 451 454 447 449 445 448 448 454 449"""
+MINES = """40 48 39 19 22 29 29 26 31 15 38 35 27 31 17
+           32 27 31 30 37 33 39 17 41 31 36 36 26 42"""
+
+SETTING = {"C": 3.0, "gamma": 0.5}
+
+
+def _settings(number: int, seed: int = 0) -> list[dict[str, float]]:
+    rng = np.random.default_rng(seed)
+    draws = zip(
+        rng.uniform(1e-4, 10, number), rng.uniform(1e-2, 10, number), strict=True
+    )
+    return [{"C": float(C), "gamma": float(gamma)} for C, gamma in draws]
+
+
+@pytest.mark.parametrize(
+    "task", [DigitsTask(), LandmineTask(noisy=True), SyntheticTask(alpha=0.3)]
+)
+def test_tasks_travel_to_workers(task: Task) -> None:
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+# Landmine
+
+
+@needs_landmine
+def test_the_fields_are_the_published_ones() -> None:
+    fields = [partition(i) for i in range(NUM_FIELDS)]
+    rows = [len(f.y_train) + len(f.y_validation) for f in fields]
+    mines = [int(f.y_train.sum() + f.y_validation.sum()) for f in fields]
+    assert rows == [int(n) for n in ROWS.split()]
+    assert mines == [int(n) for n in MINES.split()]
+    for field in fields:
+        assert field.X_train.shape == (len(field.y_train), 9)
+        assert field.X_validation.shape == (len(field.y_validation), 9)
+        assert field.X_train.dtype == np.float64
+        assert field.y_train.dtype == np.int64
+
+
+@needs_landmine
+def test_the_halves_are_the_published_ones() -> None:
+    content = loadmat(Path(os.environ["FLWR_FBO_DATA"], LANDMINE))
+    for index in (0, 14, 28):
+        X, y = content["feature"][0, index], content["label"][0, index].ravel()
+        halves = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
+        field = partition(index)
+        ours = (field.X_train, field.X_validation, field.y_train, field.y_validation)
+        for mine, expected in zip(ours, halves, strict=True):
+            np.testing.assert_array_equal(mine, expected)
+
+
+@needs_landmine
+def test_the_objective_is_the_area_of_the_decision_function() -> None:
+    data = partition(4)
+    model = SVC(kernel="rbf", **SETTING).fit(data.X_train, data.y_train)
+    scores = model.decision_function(data.X_validation)
+    value = LandmineTask().objective(4, 29, seed=0)(SETTING)
+    assert value == roc_auc_score(data.y_validation, scores)
+    assert value == LandmineTask().objective(4, 7, seed=1)(SETTING)
+    assert LandmineTask().objective(0, 29, seed=0)(SETTING) > 0.8
+
+
+@needs_landmine
+def test_the_noisy_objective_is_a_draw_of_the_published_one() -> None:
+    setting = {"C": 8.0, "gamma": 0.2}  # every other draw turns field 9 around
+    data = partition(9)
+
+    def published(state: int) -> float:
+        model = SVC(kernel="rbf", probability=True, random_state=state, **setting)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            model.fit(data.X_train, data.y_train)
+        scores = model.predict_proba(data.X_validation)[:, 1]
+        return float(roc_auc_score(data.y_validation, scores))
+
+    task = LandmineTask(noisy=True)
+    ours = [task.objective(9, 29, seed)(setting) for seed in range(60)]
+    theirs = [published(state) for state in range(60)]
+    exact = LandmineTask().objective(9, 29, seed=0)(setting)
+    for values in (ours, theirs):
+        assert min(values) == pytest.approx(1 - exact, abs=0.01)
+        assert max(values) == pytest.approx(exact, abs=0.01)
+        assert 0.25 < np.mean(np.array(values) < 0.5) < 0.75
+
+
+@needs_landmine
+def test_noise_belongs_to_seed_client_and_setting() -> None:
+    settings = _settings(12)
+
+    def values(objective: Objective) -> dict[float, float]:
+        return {s["C"]: objective(s) for s in settings}
+
+    task = LandmineTask(noisy=True)
+    first = values(task.objective(9, 29, seed=3))
+    settings.reverse()  # a run that goes on asks for the rest only
+    assert values(task.objective(9, 29, seed=3)) == first
+    assert values(task.objective(9, 29, seed=4)) != first
+    # Settings so close that only their noise differs.
+    near = [{"C": 8.0 + 1e-12 * i, "gamma": 0.2} for i in range(20)]
+    objective = task.objective(9, 29, seed=3)
+    assert len({round(objective(s), 2) for s in near}) > 1
+
+
+@needs_landmine
+def test_noise_turns_about_a_quarter_of_the_values_around() -> None:
+    turned, low = [], []
+    for field in (0, 7, 14, 21, 28):
+        exact = LandmineTask().objective(field, 29, seed=0)
+        noisy = LandmineTask(noisy=True).objective(field, 29, seed=0)
+        for setting in _settings(20, seed=field):
+            a, b = exact(setting), noisy(setting)
+            turned.append(abs(b - (1 - a)) < abs(b - a))
+            low.append(b < 0.5)
+    assert 0.10 < np.mean(turned) < 0.45
+    assert 0.10 < np.mean(low) < 0.45
+
+
+@needs_landmine
+def test_only_the_expected_warning_is_silenced() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LandmineTask(noisy=True).objective(0, 29, seed=0)(SETTING)
+        with pytest.raises(FutureWarning, match="another"):
+            warnings.warn("another", FutureWarning, stacklevel=1)
+
+
+@needs_landmine
+def test_landmine_accepts_as_many_clients_as_fields() -> None:
+    LandmineTask().check(1)
+    LandmineTask().check(29)
+
+
+@pytest.mark.parametrize("number", [0, -1, 30, True, 2.0])
+def test_landmine_names_a_bad_number_of_clients(number: Any) -> None:
+    with pytest.raises(ValueError, match=f"num_agents={number!r} is not allowed"):
+        LandmineTask().check(number)
+
+
+@pytest.mark.parametrize("index", [-1, 29, True, 1.0])
+def test_landmine_names_a_bad_field(index: Any) -> None:
+    with pytest.raises(ValueError, match=f"index={index!r} is not allowed: 0 to 28"):
+        partition(index)
+
+
+def test_noisy_is_a_bool() -> None:
+    with pytest.raises(ValueError, match="noisy=1 is not allowed"):
+        LandmineTask(noisy=1)  # type: ignore[arg-type]
+
+
+# Missing and damaged data
+
+
+def _refusal() -> str:
+    with pytest.raises(DataError) as error:
+        LandmineTask().check(29)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_the_variable_it_is_asked_for(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if value is None:
+        monkeypatch.delenv("FLWR_FBO_DATA", raising=False)
+    else:
+        monkeypatch.setenv("FLWR_FBO_DATA", value)
+    text = _refusal()
+    assert "landmine/LandmineData.mat" in text
+    assert "Set FLWR_FBO_DATA to the folder" in text
+
+
+def test_missing_data_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path / "gone"))
+    assert f"{tmp_path / 'gone'} is no folder" in _refusal()
+    monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path))
+    assert f"{tmp_path / LANDMINE} is missing" in _refusal()
+    (tmp_path / LANDMINE).mkdir(parents=True)
+    assert f"{tmp_path / LANDMINE} is missing" in _refusal()
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where the landmine file is looked for; nothing is there yet."""
+    monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path))
+    path = tmp_path / LANDMINE
+    path.parent.mkdir()
+    return path
+
+
+def _cells(*contents: NDArray[Any]) -> NDArray[np.object_]:
+    cells = np.empty((1, len(contents)), dtype=object)
+    for i, content in enumerate(contents):
+        cells[0, i] = content
+    return cells
+
+
+def _fields(rows: int = 8, columns: int = 9) -> dict[str, Any]:
+    y = (np.arange(rows)[:, None] % 2).astype(np.uint8)
+    X = np.random.default_rng(0).normal(size=(rows, columns))
+    return {"feature": _cells(*[X] * 29), "label": _cells(*[y] * 29)}
+
+
+def test_small_fields_are_read(target: Path) -> None:
+    savemat(target, _fields())
+    assert partition(28).X_train.shape == (4, 9)
+
+
+def test_rubbish_is_refused(target: Path) -> None:
+    savemat(target, _fields(rows=100))
+    whole = target.read_bytes()
+    noise = np.random.default_rng(0).bytes(5000)
+    for content in (b"", b"rubbish", noise, whole[:60], whole[:500], whole[:-9]):
+        target.write_bytes(content)
+        text = _refusal()
+        assert str(target) in text
+        assert "is damaged, or is another file" in text
+        assert "Replace it by the original" in text
+    target.write_bytes(whole)  # a refusal is not remembered
+    LandmineTask().check(29)
+
+
+@needs_landmine
+def test_the_file_cut_short_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = data_file(*LANDMINE.parts).read_bytes()
+    (tmp_path / LANDMINE).parent.mkdir()
+    (tmp_path / LANDMINE).write_bytes(whole[: len(whole) // 2])
+    monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path))
+    assert str(tmp_path / LANDMINE) in _refusal()
+
+
+def _changed(name: str, value: Any) -> dict[str, Any]:
+    return {**_fields(), name: value}
+
+
+def _with_first(name: str, value: Any) -> dict[str, Any]:
+    fields = _fields()
+    fields[name][0, 0] = np.asarray(value)
+    return fields
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"other": np.zeros(3)}, "no 1 x 29 arrays 'feature' and 'label'"),
+        (_changed("label", np.zeros((1, 28))), "no 1 x 29 arrays"),
+        (_changed("label", np.zeros((1, 29))), "field 0 is not n x 9 numbers"),
+        (_fields(columns=8), "field 0 is not n x 9 numbers"),
+        (_with_first("label", np.zeros((7, 1))), "field 0 is not n x 9 numbers"),
+        (_with_first("feature", [["a"] * 9] * 8), "field 0 is not n x 9 numbers"),
+        (_with_first("feature", np.full((8, 9), math.nan)), "field 0 is not n x 9"),
+        (_with_first("label", [[2], [0]] * 4), "field 0 has other labels"),
+        (_with_first("label", np.zeros((8, 1))), "field 0 has other labels"),
+    ],
+)
+def test_other_contents_are_refused(
+    content: dict[str, Any], words: str, target: Path
+) -> None:
+    savemat(target, content)
+    assert words in _refusal()
+
+
+# Synthetic
+
+GRID = np.arange(1000) / 999
+
+
+def _mean_correlation(rows: list[FloatArray]) -> float:
+    matrix = np.asarray(np.corrcoef(rows))
+    return float(np.mean(matrix[np.triu_indices(len(rows), 1)]))
+
+
+def _function(task: SyntheticTask, client: int, seed: int) -> FloatArray:
+    truth = task.truth(client, 200, seed)
+    return np.array([truth({"x": float(x)}) for x in GRID])
+
+
+def test_homogeneous_agents_share_one_function() -> None:
+    agents = np.array([_function(SyntheticTask(), i, seed=5) for i in range(40)])
+    base = agents.mean(axis=0)  # within 0.02 / sqrt(3 * 40) = 0.002 of it
+    assert base.min() == pytest.approx(0.0, abs=0.01)
+    assert base.max() == pytest.approx(1.0, abs=0.01)
+    deviations = agents - base
+    assert 0.019 < np.abs(deviations).max() < 0.04
+    assert np.std(deviations) == pytest.approx(0.02 / math.sqrt(3), rel=0.05)
+    correlation = np.corrcoef(deviations)
+    assert np.abs(correlation - np.eye(40)).max() < 0.2
+    # Independent along the grid as well.
+    lag = np.corrcoef(deviations[:, 1:].ravel(), deviations[:, :-1].ravel())[0, 1]
+    assert abs(lag) < 0.05
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_functions_fill_the_unit_interval(seed: int) -> None:
+    values = _function(SyntheticTask(alpha=1.0), 0, seed)
+    assert values.min() == 0.0
+    assert values.max() == 1.0
+
+
+def test_agents_lie_between_their_own_function_and_the_shared_one() -> None:
+    same, own, half = (
+        _function(SyntheticTask(alpha=alpha), 2, seed=1) for alpha in (0.0, 1.0, 0.5)
+    )
+    np.testing.assert_allclose(half, (same + own) / 2, atol=1e-12)
+
+
+def test_the_kernel_is_the_published_one() -> None:
+    draws = np.array(
+        [
+            _function(SyntheticTask(alpha=1.0), i, seed)
+            for seed in range(5)
+            for i in range(20)
+        ]
+    )
+    # Scaled draws have their own means and sizes: take both from each.
+    draws = (draws - draws.mean(axis=1, keepdims=True)) / draws.std(
+        axis=1, keepdims=True
+    )
+    for lag, tolerance in ((15, 0.03), (30, 0.06), (90, 0.08)):
+        expected = math.exp(-0.5 * (lag / 999 / 0.03) ** 2)
+        correlation = float(np.mean(draws[:, lag:] * draws[:, :-lag]))
+        # Taking the mean out costs about lengthscale * sqrt(2 pi) = 0.08.
+        assert correlation == pytest.approx((expected - 0.075) / 0.925, abs=tolerance)
+    # The far ends of the circle that draws are made on have nothing in common.
+    assert abs(np.mean(draws[:, 0] * draws[:, -1])) < 0.35
+
+
+def test_heterogeneous_agents_have_little_in_common() -> None:
+    def similarity(alpha: float) -> float:
+        agents = [_function(SyntheticTask(alpha=alpha), i, seed=0) for i in range(20)]
+        return _mean_correlation(agents)
+
+    assert similarity(0.0) > 0.98
+    assert 0.2 < similarity(0.5) < 0.8
+    assert abs(similarity(1.0)) < 0.08
+
+
+def test_seeds_have_functions_of_their_own() -> None:
+    functions = [_function(SyntheticTask(), 0, seed) for seed in range(20)]
+    assert abs(_mean_correlation(functions)) < 0.08
+
+
+def test_the_nearest_grid_point_is_evaluated() -> None:
+    truth = SyntheticTask().truth(0, 1, seed=0)
+    assert truth({"x": 499.4 / 999}) == truth({"x": 499 / 999})
+    assert truth({"x": 499.6 / 999}) == truth({"x": 500 / 999})
+    assert truth({"x": 0}) != truth({"x": 1})
+
+
+def test_observations_have_independent_noise_of_the_published_variance() -> None:
+    task = SyntheticTask(alpha=0.4)
+    xs = np.random.default_rng(0).random(500)
+
+    def noise(client: int, seed: int) -> FloatArray:
+        observe = task.objective(client, 3, seed)
+        truth = task.truth(client, 3, seed)
+        return np.array([observe(p) - truth(p) for p in ({"x": float(x)} for x in xs)])
+
+    errors = np.array([noise(0, 0), noise(1, 0), noise(0, 1), noise(1, 1)])
+    assert np.var(errors) == pytest.approx(0.01, rel=0.1)
+    assert abs(np.mean(errors)) < 0.01
+    assert np.abs(np.corrcoef(errors) - np.eye(4)).max() < 0.15
+    np.testing.assert_array_equal(noise(0, 0), errors[0])
+    # Two points of one grid cell: the same function value, other noise.
+    observe = task.objective(0, 3, seed=0)
+    assert observe({"x": 0.5001}) != observe({"x": 0.5002})
+
+
+def test_a_run_that_goes_on_observes_the_same() -> None:
+    xs = [float(x) for x in np.random.default_rng(1).random(10)]
+    observe = SyntheticTask().objective(7, 200, seed=2)
+    first = [observe({"x": x}) for x in xs]
+    again = SyntheticTask().objective(7, 200, seed=2)
+    assert [again({"x": x}) for x in reversed(xs)] == first[::-1]
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan, math.inf, True, "0.5", None])
+def test_a_bad_alpha_is_named(alpha: Any) -> None:
+    with pytest.raises(ValueError, match=f"alpha={alpha!r} is not allowed"):
+        SyntheticTask(alpha=alpha)
+
+
+def test_synthetic_names_bad_clients() -> None:
+    SyntheticTask().check(200)
+    with pytest.raises(ValueError, match="num_agents=0 is not allowed"):
+        SyntheticTask().check(0)
+    with pytest.raises(ValueError, match="client=3 is not allowed: 0 to 2"):
+        SyntheticTask().objective(3, 3, seed=0)

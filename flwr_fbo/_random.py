@@ -34,6 +34,6 @@ def generator(entropy: int, *key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=key))
 
 
-def bits(*values: float) -> list[int]:
+def bits(*values: float) -> tuple[int, ...]:
     """Return the bits of floats, two words each, for a key that depends on them."""
-    return [int(word) for word in np.array(values, dtype=np.float64).view(np.uint32)]
+    return tuple(int(w) for w in np.array(values, dtype=np.float64).view(np.uint32))

@@ -1,10 +1,7 @@
-"""Experiments: the digits, the runner, the summary, the figure, the command."""
+"""Experiments: their files, the runner, results, the summary, the figure."""
 
 import json
 import math
-import os
-import re
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,29 +9,31 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 from optuna.distributions import BaseDistribution, FloatDistribution
-from typer.testing import CliRunner
 
-import flwr_fbo
-from flwr_fbo.cli import app
-from flwr_fbo.cli.run import _number
 from flwr_fbo.datasets.digits import partition
-from flwr_fbo.study.experiment import EXPERIMENTS, Experiment
+from flwr_fbo.study.experiment import (
+    Experiment,
+    builtin_experiments,
+    experiment_of,
+    load_experiment,
+)
 from flwr_fbo.study.figure import draw
 from flwr_fbo.study.methods import METHODS, Privacy, Seeds
-from flwr_fbo.study.runner import Run, run_all, run_one
+from flwr_fbo.study.results import ResultsFile, Run, read_results
+from flwr_fbo.study.runner import run_all, run_one
 from flwr_fbo.study.summary import Estimate, summarize, verdict
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask
+from flwr_fbo.tasks.synthetic import SyntheticTask
 
-NAMES = [method.name for method in METHODS]
+NAMES = list(METHODS)
 
 
 @dataclass(frozen=True)
 class Quadratic(Task):
     name: str = "small"
-    direction: ClassVar[Literal["maximize"]] = "maximize"
+    direction: ClassVar[Literal["maximize", "minimize"]] = "maximize"
     unit: ClassVar[str] = "value"
 
     @property
@@ -53,7 +52,13 @@ class Quadratic(Task):
         return objective
 
 
+@dataclass(frozen=True)
+class Minimized(Quadratic):
+    direction: ClassVar[Literal["maximize", "minimize"]] = "minimize"
+
+
 SMALL = Experiment(
+    name="small",
     task=Quadratic(),
     num_agents=4,
     num_iterations=2,
@@ -117,15 +122,157 @@ def test_all_methods_share_their_initial_points() -> None:
     assert private == {"ts", "random"}  # seeded noise protects nobody
 
 
-def test_runs_repeat_whatever_the_number_of_workers(tmp_path: Path) -> None:
-    experiment = replace(SMALL, methods=METHODS[:1])
-    one = list(run_all(experiment, range(3), 1, tmp_path / "1.jsonl"))
-    two = list(run_all(experiment, range(3), 2, tmp_path / "2.jsonl"))
+def test_runs_repeat_whatever_the_number_of_workers() -> None:
+    todo = [("ts", seed) for seed in range(3)]
+    one, two = list(run_all(SMALL, todo, 1)), list(run_all(SMALL, todo, 2))
     curves = {run.seed: run.best_so_far for run in one}
     assert curves == {run.seed: run.best_so_far for run in two}
-    lines = (tmp_path / "2.jsonl").read_text().splitlines()
-    stored = [Run(**json.loads(line)) for line in lines]
-    assert [run.best_so_far for run in stored] == [run.best_so_far for run in two]
+
+
+def test_curves_of_noisy_functions_are_without_noise() -> None:
+    experiment = replace(SMALL, task=SyntheticTask(), preset="paper-synthetic")
+    run = run_one(experiment, "random", seed=0)
+    best = np.array(run.best_so_far)
+    assert np.all(best <= 1.02)  # noisy ones would exceed it
+    assert run.failed_trials == 0
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+TOML = """
+name = "mine"
+num_agents = 4
+num_iterations = 2
+num_seeds = 2
+preset = "paper-synthetic"
+
+[task]
+name = "synthetic"
+alpha = 0.5
+
+[privacy]
+noise_multiplier = 1.0
+sampling_probability = 0.35
+delta = 1e-3
+"""
+
+
+def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
+    experiment = load_experiment(_written(tmp_path / "mine.toml", TOML))
+    assert experiment.task == SyntheticTask(alpha=0.5)
+    assert experiment.privacy == Privacy(1.0, 0.35, 1e-3)
+    assert experiment.methods == tuple(METHODS)
+    assert experiment_of(experiment.to_dict()) == replace(experiment, num_seeds=5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("num_agents", "num_agent", "num_agent is not known: .*did you mean 'num_ag"),
+        ("alpha", "alhpa", "task.alhpa is not known: .*did you mean 'alpha'"),
+        ('"synthetic"', '"syntetic"', "syntetic.*'digits', 'landmine', 'synthetic'"),
+        ("alpha = 0.5", "alpha = 2.0", "alpha=2.0 is not allowed: a number from 0"),
+        ("num_agents = 4", "num_agents = 0", "num_agents=0 is not allowed"),
+        ("num_agents = 4", 'num_agents = "4"', "num_agents='4' is not allowed"),
+        ("num_agents = 4", "", "num_agents is missing"),
+        ("delta = 1e-3", "", "privacy.delta is missing"),
+        ("delta", "detla", "privacy.detla is not known: .*did you mean 'delta'"),
+        ("paper-", "papre-", "preset='papre-synthetic' is not allowed: .*did you mean"),
+        ("num_seeds = 2", 'methods = ["tss"]', "methods='tss' .*did you mean 'ts'"),
+        ("num_seeds = 2", "methods = []", "at least one"),
+        ("num_seeds = 2", 'methods = ["ts", "ts"]', "none twice"),
+        (
+            "num_seeds = 2",
+            'methods = ["dp-fts-de", "ts"]',
+            r"dp-fts-de beside its controls: \['noise-only', 'random'\] missing",
+        ),
+        ('"mine"', '"../mine"', "name='../mine' is not allowed"),
+        ("[task]", "[task", "is no TOML: .*line 8"),
+    ],
+)
+def test_a_typo_in_a_toml_is_named(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    assert old in TOML
+    path = _written(tmp_path / "mine.toml", TOML.replace(old, new))
+    with pytest.raises(ValueError, match=words) as error:
+        load_experiment(path)
+    assert str(path) in str(error.value)
+
+
+def test_built_in_experiments_are_complete() -> None:
+    for name, path in builtin_experiments().items():
+        experiment = load_experiment(path)
+        assert experiment.name == name
+        assert 0 < len(experiment.description) < 80
+        assert set(experiment.methods) == set(METHODS)
+
+
+def _run(method: str = "ts", seed: int = 0) -> Run:
+    return Run(method, seed, [[math.nan, 0.5]], math.inf, False, 1, 1.5)
+
+
+def test_results_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "results.jsonl"
+    experiment = load_experiment(_written(tmp_path / "mine.toml", TOML))
+    with ResultsFile(path, experiment) as results:
+        results.append(_run())
+    with ResultsFile(path, replace(experiment, num_seeds=9)) as results:
+        assert repr(results.runs) == repr([_run()])
+        results.append(_run(seed=1))
+    there, runs = read_results(path.parent)
+    assert there == replace(experiment, num_seeds=5)
+    assert [run.seed for run in runs] == [0, 1]
+    for line in path.read_text().splitlines():  # JSON of the strict kind
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(constant)
+
+        json.loads(line, parse_constant=refuse)
+
+
+def test_a_line_that_was_cut_off_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with ResultsFile(path, SMALL) as results:
+        results.append(_run(seed=0))
+        results.append(_run(seed=1))
+    whole = path.read_bytes()
+    for cut in range(len(whole) - 1, whole.index(b"\n"), -20):
+        path.write_bytes(whole[:cut])
+        with ResultsFile(path, SMALL) as results:
+            seeds = [run.seed for run in results.runs]
+            assert seeds in ([], [0])
+            for seed in range(len(seeds), 2):
+                results.append(_run(seed=seed))
+        assert path.read_bytes() == whole
+    path.write_bytes(b"")
+    with ResultsFile(path, SMALL) as results:
+        assert results.runs == []
+
+
+def test_results_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with (
+        ResultsFile(path, SMALL),
+        pytest.raises(OSError, match="another process is writing these results"),
+    ):
+        ResultsFile(path, SMALL)
+    other = replace(SMALL, num_agents=5, privacy=Privacy(2.0, 0.35, 1e-3))
+    with pytest.raises(ValueError, match="belongs to another experiment") as error:
+        ResultsFile(path, other)
+    assert "'num_agents': (4, 5)" in str(error.value)
+    assert "'privacy.noise_multiplier': (1.0, 2.0)" in str(error.value)
+    header = path.read_text()
+    for rubbish, line in (("x\n", 1), ("{}\n", 1), (header + '{"seed": 1}\n', 2)):
+        path.write_text(rubbish)
+        with pytest.raises(ValueError, match=f"is damaged in line {line}"):
+            ResultsFile(path, SMALL)
+        assert path.read_text() == rubbish  # nothing is lost
+    with pytest.raises(ValueError, match="a file that flwr-fbo run wrote"):
+        read_results(_written(tmp_path / "empty", ""))
 
 
 def test_seeds_of_a_run_are_three_and_its_own() -> None:
@@ -147,7 +294,7 @@ def test_differences_are_paired_by_seed() -> None:
     levels = dict.fromkeys(NAMES, base)
     levels["dp-fts-de"] = [v + d for v, d in zip(base, (0.04, 0.05, 0.06), strict=True)]
     runs = _runs(levels)
-    rows = summarize(list(reversed(runs)), NAMES, maximize=True)
+    rows = summarize(SMALL, list(reversed(runs)))
     over = rows["dp-fts-de"].over_ts
     assert over is not None
     assert over.mean == pytest.approx(0.05)
@@ -160,136 +307,47 @@ def test_differences_are_paired_by_seed() -> None:
     assert "FTS-DE) made no difference" in lines[0]
     assert "DP-FTS-DE) helped: +0.0500" in lines[1]
     assert "beats its noise-only control" in lines[2]
-    minimized = summarize(runs, NAMES, maximize=False)["dp-fts-de"].over_ts
+    minimizing = replace(SMALL, task=Minimized())
+    minimized = summarize(minimizing, runs)["dp-fts-de"].over_ts
     assert minimized is not None
     assert minimized.sign == "negative"
 
 
 def test_the_verdict_on_noise_is_no_gain() -> None:
     levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
-    lines = verdict(summarize(_runs(levels), NAMES, maximize=True))
+    lines = verdict(summarize(SMALL, _runs(levels)))
     assert "These runs cannot show" in lines[2]
     levels["fts-de"] = [0.4, 0.5, 0.61]
-    lines = verdict(summarize(_runs(levels), NAMES, maximize=True))
+    lines = verdict(summarize(SMALL, _runs(levels)))
     assert "FTS-DE) hurt" in lines[0]
 
 
 def test_one_seed_allows_no_verdict() -> None:
-    rows = summarize(_runs({name: [0.5] for name in NAMES}), NAMES, maximize=True)
+    rows = summarize(SMALL, _runs({name: [0.5] for name in NAMES}))
     assert verdict(rows) == [
         "One seed shows no standard error, and so allows no verdict."
     ]
     assert Estimate.of(np.array([1.0])).sign == "unclear"
     assert Estimate.of(np.array([0.1, math.nan, 0.2])).sign == "unclear"
-    assert _number(Estimate.of(np.array([1.0])), "+") == "+1.0000"
-    assert _number(None, "") == "-"
+
+
+def test_of_an_incomplete_run_only_common_seeds_count() -> None:
+    levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
+    levels["noise-only"] = [0.5, 0.6]
+    rows = summarize(SMALL, _runs(levels))
+    assert {row.final.num_runs for row in rows.values()} == {2}
+    with pytest.raises(ValueError, match="one seed that all methods have run"):
+        summarize(SMALL, _runs({"ts": [0.5]}))
+
+
+def test_without_a_federated_method_there_is_no_verdict() -> None:
+    alone = replace(SMALL, methods=("ts", "random"))
+    rows = summarize(alone, _runs({"ts": [0.5, 0.6], "random": [0.5, 0.5]}))
+    assert verdict(rows) == []
+    assert rows["random"].over_noise_only is None
 
 
 def test_the_figure_is_a_picture(tmp_path: Path) -> None:
     runs = _runs({name: [0.5, 0.6] for name in NAMES})
     draw(SMALL, runs, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
-def _invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
-
-
-def test_the_command_runs_and_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(EXPERIMENTS, "digits", SMALL)
-    result = _invoke("run", "digits", "--seeds", "2", "--output", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    for name in ("TS", "random", "FTS-DE", "DP-FTS-DE", "noise-only"):
-        assert re.search(rf"^ *{name} ", result.output, re.MULTILINE)
-    assert "NOT PRIVATE" in result.output
-    assert "trials failed" in result.output
-    assert "no privacy" in result.output
-    assert max(len(line) for line in result.output.splitlines()) <= 80
-    assert "…" not in result.output
-    folder = tmp_path / "digits"
-    assert len((folder / "results.jsonl").read_text().splitlines()) == 10
-    assert (folder / "figure.png").stat().st_size > 10_000
-
-
-def test_iterations_can_be_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(EXPERIMENTS, "digits", SMALL)
-    result = _invoke(
-        "run", "digits", "--seeds=1", "--iterations=1", f"--output={tmp_path}"
-    )
-    assert result.exit_code == 0, result.output
-    assert "iteration 1" in result.output
-    assert "One seed" in result.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("run", "digit"), "'digit' is not an experiment"),
-        (("run", "digits", "--seeds", "0"), "--seeds"),
-        (("run", "digits", "--iterations", "0"), "--iterations"),
-        (("run", "digits", "--jobs", "-1"), "--jobs"),
-        (("run", "digits", "--output", __file__), "--output"),
-        (("walk",), "walk"),
-    ],
-)
-def test_misuse_of_the_command_is_named(arguments: tuple[str, ...], words: str) -> None:
-    result = _invoke(*arguments)
-    assert result.exit_code == 2
-    assert words in result.output
-    assert "Traceback" not in result.output
-
-
-def test_help_and_version() -> None:
-    assert "digits" in _invoke("run", "--help").output
-    assert flwr_fbo.__version__ in _invoke("--version").output
-
-
-def _one_line_error(result: Any) -> str:
-    assert result.exit_code == 1
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    assert "Traceback" not in result.output
-    return str(result.output).splitlines()[-1]
-
-
-def test_what_the_machine_refuses_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(EXPERIMENTS, "digits", replace(SMALL, methods=METHODS))
-    arguments = ("run", "digits", "--seeds=1", "--iterations=1", "--output")
-    result = _invoke(*arguments, os.devnull + "/x")
-    assert "Error: Not a directory" in _one_line_error(result)
-    (tmp_path / "digits" / "figure.png").mkdir(parents=True)
-    result = _invoke(*arguments, str(tmp_path))
-    assert "Error: Is a directory" in _one_line_error(result)
-    assert "noise-only" in result.output  # the table is not lost with the figure
-
-    def killed(*_: Any) -> Any:
-        raise TerminatedWorkerError
-
-    monkeypatch.setattr("flwr_fbo.cli.run.run_all", killed)
-    assert "a worker process was killed" in _one_line_error(
-        _invoke(*arguments, str(tmp_path))
-    )
-
-
-@pytest.mark.parametrize("number", [None, signal.SIGTERM])
-def test_an_interrupted_command_says_what_is_left_and_leaves_the_old(
-    number: signal.Signals | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any) -> Any:
-        if number is None:
-            raise KeyboardInterrupt
-        os.kill(os.getpid(), number)
-
-    old = tmp_path / "digits" / "results.jsonl"
-    old.parent.mkdir()
-    old.write_text("of an earlier run")
-    monkeypatch.setattr("flwr_fbo.cli.run.run_all", interrupted)
-    result = _invoke("run", "digits", "--output", str(tmp_path))
-    assert result.exit_code == 130
-    assert f"results.{os.getpid()}.jsonl" in result.output.replace("\n", "")
-    assert old.read_text() == "of an earlier run"

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from flwr_fbo import __version__
-from flwr_fbo.cli import export, run
+from flwr_fbo.cli import export, run, show
+from flwr_fbo.cli import list as list_
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,6 +16,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("list")(list_.list_experiments)
+app.command("show")(show.show)
 app.command("export")(export.export)
 
 

@@ -16,10 +16,15 @@ from flwr_fbo.journal import JournalError
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn what the user or the machine got wrong into one line, and exit with 1."""
+def plain_errors(*more: type[Exception]) -> Iterator[None]:
+    """Turn what the user or the machine got wrong into one line, and exit with 1.
+
+    ``more`` are errors that are the user's in this block, and bugs elsewhere.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without "±"
+    refused: tuple[type[Exception], ...]
+    refused = (JournalError, DataError, SQLAlchemyError, *more)
     try:
         yield
     except TerminatedWorkerError:
@@ -27,7 +32,7 @@ def plain_errors() -> Iterator[None]:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         reason = f"{error.strerror}{where}."
-    except (JournalError, DataError, ValueError, SQLAlchemyError) as error:
+    except refused as error:
         reason = str(error).splitlines()[0]
     else:
         return

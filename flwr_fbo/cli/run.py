@@ -1,18 +1,16 @@
-"""``flwr-fbo run NAME``: run an experiment, print its table, draw its figure."""
+"""``flwr-fbo run NAME|FILE``: run an experiment, print its table, draw its figure."""
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,55 +20,63 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.study.experiment import EXPERIMENTS, Experiment
-from flwr_fbo.study.runner import Run, run_all
-from flwr_fbo.study.summary import Estimate, Row, summarize, verdict
+from flwr_fbo.cli.report import print_report, report_json
+from flwr_fbo.study.experiment import Experiment, find_experiment
+from flwr_fbo.study.methods import METHODS
+from flwr_fbo.study.results import FILE_NAME, ResultsFile
+from flwr_fbo.study.runner import run_all
 
 
 def run(
-    name: Annotated[str, typer.Argument()],
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 5,
+    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE")],
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each method, if not as in it.")
+    ] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=1, help="Queries an agent, if not as built in.")
+        int | None, typer.Option(min=1, help="Queries an agent, if not as in it.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = os.cpu_count()
     or 1,
     output: Annotated[
         Path, typer.Option(help="Folder for figure and results.", file_okay=False)
     ] = Path("results"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of the table.")
+    ] = False,
 ) -> None:
-    """Run the experiment NAME (digits) with its controls.
+    """Run a built-in experiment (`flwr-fbo list`) or a TOML file, with its controls.
 
-    Prints a table, and leaves a figure and the results in the output folder.
+    Leaves results and a figure in a folder of the output folder. Stopped, and started
+    again, it goes on.
     """
-    if name not in EXPERIMENTS:
-        raise typer.BadParameter(
-            f"{name!r} is not an experiment: one of {sorted(EXPERIMENTS)}.",
-            param_hint="NAME",
-        )
-    experiment = EXPERIMENTS[name]
-    if iterations is not None:
-        experiment = replace(experiment, num_iterations=iterations)
-    folder = output / name
-    console = Console()
-    with plain_errors(), _ends_like_ctrl_c(signal.SIGTERM):
-        folder.mkdir(parents=True, exist_ok=True)
-        # Of this process alone, until it is complete: no run spoils another's.
-        partial = folder / f"results.{os.getpid()}.jsonl"
+    console = Console(stderr=as_json)
+    with plain_errors(ValueError):
+        plan = find_experiment(experiment)
+        if iterations is not None:
+            plan = replace(plan, num_iterations=iterations)
+        plan.task.check(plan.num_agents)
+        folder = output / plan.name
+        results = ResultsFile(folder / FILE_NAME, plan)
+    wanted = range(plan.num_seeds if seeds is None else seeds)
+    with plain_errors(), results, _ends_like_ctrl_c(signal.SIGTERM):
         try:
-            runs = _run(experiment, seeds, jobs, partial, console)
+            _run(plan, wanted, jobs, results, console)
         except KeyboardInterrupt:
-            console.print(f"Stopped. The runs that ended are in {partial}.")
+            console.print(
+                f"Stopped. {len(results.runs)} runs are in {results.path}: the same "
+                "command goes on with the others."
+            )
             raise typer.Exit(130) from None
-        partial.replace(folder / "results.jsonl")
-        _report(experiment, runs, console)
-        console.print(f"\nResults: {folder / 'results.jsonl'}")
+        runs = [run for run in results.runs if run.seed in wanted]
+        print_report(plan, runs, console)
+        if as_json:
+            typer.echo(report_json(plan, runs))
+        console.print(f"\nResults: {results.path}")
         from flwr_fbo.study.figure import draw
 
-        draw(experiment, runs, folder / "figure.png")
+        draw(plan, runs, folder / "figure.png")
         console.print(f"Figure:  {folder / 'figure.png'}")
 
 
@@ -87,15 +93,20 @@ def _ends_like_ctrl_c(number: signal.Signals) -> Iterator[None]:
 
 
 def _run(
-    experiment: Experiment, seeds: int, jobs: int, results: Path, console: Console
-) -> list[Run]:
-    labels = {method.name: method.label for method in experiment.methods}
+    plan: Experiment, seeds: range, jobs: int, results: ResultsFile, console: Console
+) -> None:
+    """Do the runs that are not among the results, and add them."""
+    there = {(run.method, run.seed) for run in results.runs}
+    every = [(method, seed) for seed in seeds for method in plan.methods]
+    todo = [one for one in every if one not in there]
+    labels = [METHODS[name].label for name in plan.methods]
     console.print(
-        f"{experiment.task.name}: {experiment.num_agents} agents, "
-        f"{experiment.num_iterations} iterations, {seeds} seeds, "
-        f"methods {', '.join(labels.values())}"
+        f"{plan.name}: {plan.num_agents} agents, {plan.num_iterations} iterations, "
+        f"{len(seeds)} seeds, methods {', '.join(labels)}"
     )
-    runs = []
+    if len(todo) < len(every):
+        done = len(every) - len(todo)
+        console.print(f"{done} of {len(every)} runs are in {results.path}: going on.")
     with Progress(
         TextColumn("[progress.description]{task.description:22}"),
         BarColumn(),
@@ -105,58 +116,8 @@ def _run(
         TimeRemainingColumn(),
         console=console,
     ) as progress:
-        bar = progress.add_task("starting workers", total=seeds * len(labels))
-        for done in run_all(experiment, range(seeds), jobs, results):
-            runs.append(done)
-            text = f"{labels[done.method]}, seed {done.seed}"
+        bar = progress.add_task("starting workers", total=len(todo))
+        for run in run_all(plan, todo, jobs):
+            results.append(run)
+            text = f"{METHODS[run.method].label}, seed {run.seed}"
             progress.update(bar, advance=1, description=text)
-    return runs
-
-
-def _report(experiment: Experiment, runs: Sequence[Run], console: Console) -> None:
-    names = [method.name for method in experiment.methods]
-    rows = summarize(runs, names, experiment.task.direction == "maximize")
-    console.print(_table(experiment, rows))
-    privacy = experiment.privacy
-    console.print(
-        "± one standard error over seeds. * paired by seed, mean over iterations "
-        f"1 to {experiment.num_iterations}; positive is better."
-    )
-    console.print(
-        f"epsilon: spent at delta = {privacy.delta:g} (Renyi accountant), had the "
-        "noise been real. The noise of this experiment is seeded: NOT PRIVATE."
-    )
-    failed = sum(run.failed_trials for run in runs)
-    if failed:
-        console.print(f"{failed} trials failed.")
-    console.print()
-    for line in verdict(rows):
-        console.print(line)
-
-
-def _table(experiment: Experiment, rows: dict[str, Row]) -> Table:
-    last = experiment.num_iterations
-    title = f"Best {experiment.task.unit} so far, mean over agents"
-    # Narrow enough for 80 columns.
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
-    for heading in (f"iteration {last}", "minus TS*", "minus noise-only*", "epsilon"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for method in experiment.methods:
-        row = rows[method.name]
-        table.add_row(
-            method.label,
-            _number(row.final, ""),
-            _number(row.over_ts, "+"),
-            _number(row.over_noise_only, "+"),
-            "no privacy" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}",
-        )
-    return table
-
-
-def _number(estimate: Estimate | None, sign: str) -> str:
-    if estimate is None:
-        return "-"
-    if estimate.num_runs < 2:
-        return f"{estimate.mean:{sign}.4f}"
-    return f"{estimate.mean:{sign}.4f} ± {estimate.standard_error:.4f}"

@@ -13,16 +13,20 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
 from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.strategies.dp_fts_de import PRESETS
 from flwr_fbo.study.methods import METHODS, Privacy
 from flwr_fbo.tasks.base import STRICT, Task
 from flwr_fbo.tasks.digits import DigitsTask
+from flwr_fbo.tasks.landmine import LandmineTask
+from flwr_fbo.tasks.synthetic import SyntheticTask
 
-_TASKS = (DigitsTask,)
-_ANY_TASK: TypeAdapter[Task] = TypeAdapter(DigitsTask)
+_TASKS = (DigitsTask, LandmineTask, SyntheticTask)
+_ANY_TASK: TypeAdapter[Task] = TypeAdapter(
+    Annotated[DigitsTask | LandmineTask | SyntheticTask, Field(discriminator="name")]
+)
 
 
 def _to_task(values: Any) -> Task:
@@ -131,7 +135,9 @@ def load_experiment(path: Path) -> Experiment:
 
 def _reason(error: dict[str, Any]) -> str:
     """Return what pydantic found in the words of our own errors."""
-    key = ".".join(str(part) for part in error["loc"])
+    # Between "task" and the key pydantic puts the kind of the task.
+    parts = [str(part) for part in error["loc"]]
+    key = ".".join(parts[:1] + parts[-1:] if len(parts) > 2 else parts)
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     if error["type"] == "missing":

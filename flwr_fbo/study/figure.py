@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from flwr_fbo.study.experiment import Experiment
+from flwr_fbo.study.methods import METHODS
 from flwr_fbo.study.results import Run
-from flwr_fbo.study.summary import curves_of
+from flwr_fbo.study.summary import common_seeds, curves_of
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 _LOOKS = {
@@ -30,11 +31,12 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
     figure = Figure(figsize=(8.0, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for method in experiment.methods:
-        curves = curves_of(runs, method.name)
+    seeds = common_seeds(experiment, runs)
+    for name in experiment.methods:
+        curves = curves_of(runs, name, seeds)
         mean = curves.mean(axis=0)
         iterations = np.arange(len(mean))
-        color, style, marker = _LOOKS[method.name]
+        color, style, marker = _LOOKS[name]
         axes.plot(
             iterations,
             mean,
@@ -44,19 +46,18 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
             markersize=4,
             markevery=max(1, len(mean) // 10),
             linewidth=1.6,
-            label=method.label,
+            label=METHODS[name].label,
         )
         if len(curves) > 1:
             error = curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
             axes.fill_between(
                 iterations, mean - error, mean + error, color=color, alpha=0.15, lw=0
             )
-    num_seeds = len({run.seed for run in runs})
     axes.set_xlabel("iteration (0: initial points)")
     axes.set_ylabel(f"best {experiment.task.unit} so far")
     axes.set_title(
-        f"{experiment.task.name}: mean over {experiment.num_agents} agents and "
-        f"{num_seeds} seeds, band: one standard error over seeds",
+        f"{experiment.name}: mean over {experiment.num_agents} agents and "
+        f"{len(seeds)} seeds, band: one standard error over seeds",
         fontsize=10,
     )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -18,7 +18,7 @@ from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import AgentSettings, Study
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space import SearchSpace
-from flwr_fbo.strategies.dp_fts_de import PRESETS, DPFTSDE
+from flwr_fbo.strategies.dp_fts_de import DPFTSDE, PRESETS
 from flwr_fbo.strategies.tuning import TuningStrategy
 from flwr_fbo.tasks.base import STRICT
 
@@ -91,7 +91,9 @@ class Method:
     controls: tuple[str, ...] = ()
 
 
-def _local(agent: AgentSettings, experiment: Experiment, seeds: Seeds) -> TuningStrategy:
+def _local(
+    agent: AgentSettings, experiment: Experiment, seeds: Seeds
+) -> TuningStrategy:
     task = experiment.task
     study = Study(
         SearchSpace(task.space),

@@ -197,20 +197,21 @@ def _lines(path: Path) -> list[str]:
 
 
 def _parse(path: Path, lines: list[str]) -> tuple[dict[str, Any], list[Run]]:
-    number = 1
+    readers = [_header_of] + [Run.from_dict] * (len(lines) - 1)
+    read: list[Any] = []
     try:
-        header = json.loads(lines[0])
-        if set(header) != {"flwr_fbo", "experiment"}:
-            raise ValueError
-        runs = []
-        for number, line in enumerate(lines[1:], start=2):
-            runs.append(Run.from_dict(json.loads(line)))
+        for reader, line in zip(readers, lines, strict=True):
+            read.append(reader(json.loads(line)))
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"{path} is damaged in line {number}: move it away, or remove that line "
-            "(its run is then done again)."
+            f"{path} is damaged in line {len(read) + 1}: move it away, or remove that "
+            "line (a run is then done again)."
         ) from error
-    return header, runs
+    return read[0], read[1:]
+
+
+def _header_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: values[key] for key in ("flwr_fbo", "experiment")}
 
 
 def _differences(there: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:

@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
+from flwr_fbo._validation import require
+from flwr_fbo.study.experiment import Experiment
+from flwr_fbo.study.methods import METHODS
 from flwr_fbo.study.results import Run
 
 FloatArray = NDArray[np.float64]
@@ -72,15 +75,21 @@ class Row:
     epsilon: float
 
 
-def summarize(
-    runs: Sequence[Run], methods: Sequence[str], maximize: bool
-) -> dict[str, Row]:
-    """Return a row a method, by name; every method needs the same seeds."""
-    sign = 1.0 if maximize else -1.0
-    curves = {name: curves_of(runs, name) for name in methods}
+def summarize(experiment: Experiment, runs: Sequence[Run]) -> dict[str, Row]:
+    """Return a row a method, by name, over the seeds that all methods have run.
+
+    Raises
+    ------
+    ValueError
+        If there is no such seed.
+    """
+    seeds = common_seeds(experiment, runs)
+    require(len(seeds) > 0, "results", len(runs), "one seed that all methods have run")
+    curves = {name: curves_of(runs, name, seeds) for name in experiment.methods}
+    sign = 1.0 if experiment.task.direction == "maximize" else -1.0
 
     def over(name: str, control: str) -> Estimate | None:
-        if name == control:
+        if name == control or control not in curves:
             return None
         gap = sign * (curves[name] - curves[control])
         return Estimate.of(gap[:, 1:].mean(axis=1))
@@ -93,43 +102,50 @@ def summarize(
             over(name, "noise-only"),
             max(run.epsilon for run in runs if run.method == name),
         )
-        for name in methods
+        for name in experiment.methods
     }
 
 
-def curves_of(runs: Sequence[Run], method: str) -> FloatArray:
-    """Return the method's curves, a row a seed, in the order of the seeds."""
-    chosen = sorted((r for r in runs if r.method == method), key=lambda r: r.seed)
-    return np.array([run.curve for run in chosen])
+def common_seeds(experiment: Experiment, runs: Sequence[Run]) -> list[int]:
+    """Return the seeds that every method of the experiment has run, in order."""
+    seeds = [{r.seed for r in runs if r.method == name} for name in experiment.methods]
+    return sorted(set.intersection(*seeds))
+
+
+def curves_of(runs: Sequence[Run], method: str, seeds: Sequence[int]) -> FloatArray:
+    """Return the method's curves, shape (seeds, T + 1)."""
+    by_seed = {run.seed: run.curve for run in runs if run.method == method}
+    return np.array([by_seed[seed] for seed in seeds])
 
 
 def verdict(rows: dict[str, Row]) -> list[str]:
-    """Say whether federation helped, with and without privacy."""
-    open_gain = rows["fts-de"].over_ts
-    private_gain = rows["dp-fts-de"].over_ts
-    signal = rows["dp-fts-de"].over_noise_only
-    assert open_gain is not None
-    assert private_gain is not None
-    assert signal is not None
-    if open_gain.num_runs < 2:
+    """Say in words whether federation helped, with and without privacy."""
+    lines = []
+    for name, what in (("fts-de", "without"), ("dp-fts-de", "with")):
+        gain = rows[name].over_ts if name in rows else None
+        if gain is not None:
+            label = METHODS[name].label
+            lines.append(f"Federation {what} privacy ({label}) {_helped(gain)}")
+    signal = rows["dp-fts-de"].over_noise_only if "dp-fts-de" in rows else None
+    if signal is not None:
+        lines.append(_carried(signal))
+    if any(row.final.num_runs < 2 for row in rows.values()):
         return ["One seed shows no standard error, and so allows no verdict."]
-    lines = [
-        f"Federation without privacy (FTS-DE) {_helped(open_gain)}",
-        f"Federation with privacy (DP-FTS-DE) {_helped(private_gain)}",
-    ]
+    return lines
+
+
+def _carried(signal: Estimate) -> str:
     if signal.sign == "positive":
-        lines.append(
+        return (
             "DP-FTS-DE beats its noise-only control: the agents' messages carried "
             "something through the noise."
         )
-    else:
-        lines.append(
-            "These runs cannot show that DP-FTS-DE does better than noise-only, its "
-            "control with every message zeroed "
-            f"({signal.mean:+.4f} ± {signal.standard_error:.4f}): no gain of the "
-            "federation."
-        )
-    return lines
+    return (
+        "These runs cannot show that DP-FTS-DE does better than noise-only, its "
+        "control with every message zeroed "
+        f"({signal.mean:+.4f} ± {signal.standard_error:.4f}): no gain of the "
+        "federation."
+    )
 
 
 def _helped(gain: Estimate) -> str:

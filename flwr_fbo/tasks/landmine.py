@@ -8,6 +8,7 @@ Optimization with Distributed Exploration (NeurIPS 2021).
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -41,8 +42,9 @@ class LandmineTask(Task):
         slope often has the wrong sign: then the ranking is reversed and the value is
         1 minus the area. Over fields and settings this befalls a quarter of values; on
         some fields large regions always, at others now and then. The authors left the
-        folds to unseeded global state. Here a run's seed, client and setting decide
-        them: asked again, a setting has the same value; another, an independent draw.
+        folds to unseeded global state. Here the run's seed, the client, the setting
+        and how often it was asked for before decide them: each draw is independent, and
+        a run repeats.
     """
 
     name: Literal["landmine"] = "landmine"
@@ -75,12 +77,15 @@ class LandmineTask(Task):
         objectives at once disturb each other's draws.
         """
         data = partition(client)
+        asked: Counter[tuple[int, ...]] = Counter()
 
         def area(params: dict[str, Any]) -> float:
             model = SVC(C=params["C"], gamma=params["gamma"])
             if self.noisy:
                 setting = bits(params["C"], params["gamma"])
-                rng = generator(seed, client, *setting, Purpose.OBSERVATION)
+                asked[setting] += 1
+                key = (client, *setting, asked[setting], Purpose.OBSERVATION)
+                rng = generator(seed, *key)
                 scores = _probabilities(model, data, int(rng.integers(2**32)))
             else:
                 model.fit(data.X_train, data.y_train)

@@ -6,6 +6,7 @@ Bayesian Optimization with Distributed Exploration (NeurIPS 2021).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -71,13 +72,16 @@ class SyntheticTask(Task):
     def objective(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the client's noisy function.
 
-        The run's seed, the client and x decide the noise: asked again, an x has the
-        same value; another x, if on the same grid point, independent noise.
+        The run's seed, the client, x and how often it was asked for before decide the
+        noise: each draw is independent, and a run repeats.
         """
         function = self.truth(client, num_clients, seed)
+        asked: Counter[tuple[int, ...]] = Counter()
 
         def observe(params: dict[str, Any]) -> float:
-            rng = generator(seed, client, *bits(params["x"]), Purpose.OBSERVATION)
+            x = bits(params["x"])
+            asked[x] += 1
+            rng = generator(seed, client, *x, asked[x], Purpose.OBSERVATION)
             return function(params) + float(rng.normal(0.0, _NOISE_VARIANCE**0.5))
 
         return observe

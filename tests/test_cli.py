@@ -1,0 +1,244 @@
+"""The command ``flwr-fbo``."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from typer.testing import CliRunner
+
+import flwr_fbo
+from flwr_fbo.cli import app
+
+TOML = """
+name = "mine"
+num_agents = 4
+num_iterations = 2
+num_seeds = 2
+preset = "paper-synthetic"
+
+[task]
+name = "synthetic"
+
+[privacy]
+noise_multiplier = 1.0
+sampling_probability = 0.35
+delta = 1e-3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    return str(path)
+
+
+def _invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
+
+
+def _one_line_error(result: Any) -> str:
+    assert result.exit_code == 1
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    return str(result.output).splitlines()[-1]
+
+
+def test_run_reports_and_show_repeats_it(tmp_path: Path, file: str) -> None:
+    result = _invoke("run", file, "--output", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    for name in ("TS", "random", "FTS-DE", "DP-FTS-DE", "noise-only"):
+        assert re.search(rf"^ *{name} ", result.output, re.MULTILINE)
+    assert "NOT PRIVATE" in result.output
+    assert "no privacy" in result.output
+    table = result.output[result.output.index("Best function value") :]
+    lines = table[: table.index("Results:")].splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert "…" not in result.output
+    folder = tmp_path / "mine"
+    assert len((folder / "results.jsonl").read_text().splitlines()) == 11
+    assert (folder / "figure.png").stat().st_size > 10_000
+    shown = _invoke("show", str(folder)).output
+    assert shown.splitlines()[2:] == lines[2 : len(shown.splitlines())]
+
+
+def test_json_is_all_that_goes_to_stdout(tmp_path: Path, file: str) -> None:
+    options = ("--seeds=1", "--iterations=1", f"--output={tmp_path}", "--json")
+    result = _invoke("run", file, *options)
+    values = json.loads(result.stdout)
+    assert values["experiment"]["num_iterations"] == 1
+    assert values["methods"]["fts-de"]["epsilon"] is None
+    assert values["methods"]["ts"]["final"]["standard_error"] is None
+    assert "One seed" in values["verdict"][0]
+    assert values["private"] is False
+    shown = _invoke("show", str(tmp_path / "mine" / "results.jsonl"), "--json")
+    assert json.loads(shown.stdout) == values
+    listed = json.loads(_invoke("list", "--json").stdout)
+    assert {"digits", "landmine", "synthetic"} <= {e["name"] for e in listed}
+
+
+def test_list() -> None:
+    lines = _invoke("list").output.splitlines()
+    for name in ("digits", "landmine", "landmine-noisy", "synthetic"):
+        assert sum(line.startswith(f" {name} ") for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "digits", "--seeds", "0"), "--seeds"),
+        (("run", "digits", "--iterations", "0"), "--iterations"),
+        (("run", "digits", "--jobs", "-1"), "--jobs"),
+        (("run", "digits", "--output", __file__), "--output"),
+        (("walk",), "walk"),
+    ],
+)
+def test_misuse_of_the_command_is_named(arguments: tuple[str, ...], words: str) -> None:
+    result = _invoke(*arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+def test_unknown_names_and_missing_data_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    words = "did you mean 'digits'"
+    assert words in _one_line_error(_invoke("run", "digit"))
+    monkeypatch.delenv("FLWR_FBO_DATA", raising=False)
+    output = f"--output={tmp_path}"
+    line = _one_line_error(_invoke("run", "landmine", output))
+    assert "FLWR_FBO_DATA is not set" in line
+    folder = tmp_path / "data" / "landmine"
+    folder.mkdir(parents=True)
+    (folder / "LandmineData.mat").write_bytes(b"rubbish")
+    monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path / "data"))
+    line = _one_line_error(_invoke("run", "landmine", output))
+    assert "LandmineData.mat is damaged" in line
+    assert not (tmp_path / "landmine").exists()
+    Path(file).write_text(TOML.replace("delta", "detla"))
+    line = _one_line_error(_invoke("run", file, output))
+    assert "did you mean 'delta'" in line
+    assert "No such file" in _one_line_error(_invoke("show", str(tmp_path / "none")))
+    line = _one_line_error(_invoke("show", file))
+    assert "is damaged in line 1" in line
+
+
+def test_results_of_another_experiment_are_left_alone(
+    tmp_path: Path, file: str
+) -> None:
+    options = ("--seeds=1", f"--output={tmp_path}")
+    assert _invoke("run", file, "--iterations=1", *options).exit_code == 0
+    before = (tmp_path / "mine" / "results.jsonl").read_bytes()
+    line = _one_line_error(_invoke("run", file, *options))
+    assert "'num_iterations': (1, 2)" in line
+    assert (tmp_path / "mine" / "results.jsonl").read_bytes() == before
+
+
+def test_help_and_version() -> None:
+    assert "flwr-fbo list" in _invoke("run", "--help").output
+    assert flwr_fbo.__version__ in _invoke("--version").output
+
+
+def test_what_the_machine_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    arguments = ("run", file, "--seeds=1", "--iterations=1", "--output")
+    result = _invoke(*arguments, os.devnull + "/x")
+    assert "Error: Not a directory" in _one_line_error(result)
+    (tmp_path / "mine" / "figure.png").mkdir(parents=True)
+    result = _invoke(*arguments, str(tmp_path))
+    assert "Error: Is a directory" in _one_line_error(result)
+    assert "noise-only" in result.output  # the table is not lost with the figure
+
+    def killed(*_: Any) -> Any:
+        raise TerminatedWorkerError
+
+    monkeypatch.setattr("flwr_fbo.cli.run.run_all", killed)
+    assert "a worker process was killed" in _one_line_error(
+        _invoke(*arguments, str(tmp_path))
+    )
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_an_interrupted_command_says_how_to_go_on(
+    number: signal.Signals | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        if number is None:
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("flwr_fbo.cli.run.run_all", interrupted)
+    result = _invoke("run", file, "--output", str(tmp_path))
+    assert result.exit_code == 130
+    assert "the same command goes on" in result.output.replace("\n", " ")
+
+
+def _command(file: str, output: Path, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from flwr_fbo.cli import app; app()"),
+            *("run", file, "--output", str(output), "--jobs", "1"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **more,
+    )
+
+
+def _methods(output: Path) -> Any:
+    result = _invoke("show", str(output / "mine"), "--json")
+    return json.loads(result.stdout)["methods"]
+
+
+def test_killed_half_way_it_goes_on_to_the_same_numbers(
+    tmp_path: Path, file: str
+) -> None:
+    whole = _invoke("run", file, "--output", str(tmp_path / "whole"))
+    assert whole.exit_code == 0
+    results = tmp_path / "cut" / "mine" / "results.jsonl"
+    process = _command(file, tmp_path / "cut")
+    for _attempt in range(1200):
+        if results.exists() and len(results.read_text().splitlines()) > 3:
+            break
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    kept = results.read_text().count("\n") - 1
+    assert 3 <= kept < 10
+    again = _command(file, tmp_path / "cut")
+    out, _ = again.communicate()
+    assert again.returncode == 0, out
+    assert f"{kept} of 10 runs are in" in out
+    assert _methods(tmp_path / "cut") == _methods(tmp_path / "whole")
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, file: str) -> None:
+    """A limit on the size of files stands in for the disk."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+
+    process = _command(file, tmp_path / "full", preexec_fn=limit)
+    out, _ = process.communicate()
+    assert process.returncode == 1, out
+    assert "Error: File too large" in out
+    assert "Traceback" not in out
+    again = _command(file, tmp_path / "full")
+    out, _ = again.communicate()
+    assert again.returncode == 0, out
+    assert re.search(r"[1-9] of 10 runs are in", out)

@@ -1,6 +1,10 @@
-"""Settings of all tests."""
+"""Settings of all tests, and their fixtures."""
 
 from hypothesis import settings
+
+from tests.engine import flower_home, flwr_run, loopback_only
+
+__all__ = ["flower_home", "flwr_run", "loopback_only"]
 
 # A slow machine is no failure: speed is measured in benchmarks/, not in tests.
 settings.register_profile("no-deadline", deadline=None)

@@ -1,0 +1,91 @@
+"""`flwr run` on Flower's simulation engine, where Ray has nothing but loopback."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from flwr.app import UserConfig
+
+FlwrRun = Callable[[Path, int, UserConfig], str]
+
+
+@pytest.fixture
+def loopback_only() -> None:
+    """Skip where Ray, which listens on every interface, could be reached."""
+    names = {name for _, name in socket.if_nameindex()}
+    if names == {"lo"}:
+        return
+    reason = f"starts Ray, which must see no interface but lo (here: {sorted(names)})"
+    if os.environ.get("FLWR_FBO_REQUIRE_ENGINE"):
+        pytest.fail(f"FLWR_FBO_REQUIRE_ENGINE is set, but this test {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def flower_home(tmp_path: Path) -> Iterator[Path]:
+    """A folder for Flower's own files; what was started in it is ended afterwards."""
+    home = tmp_path / "flower"
+    home.mkdir()
+    yield home
+    marker = f"FLWR_HOME={home}".encode()
+    for _attempt in range(20):
+        left = [p for p in Path("/proc").glob("[0-9]*") if _runs_in(p, marker)]
+        for process in left:
+            os.kill(int(process.name), signal.SIGTERM)
+        if not left:
+            return
+        time.sleep(0.5)
+    pytest.fail(f"still running: {left}")
+
+
+@pytest.fixture
+def flwr_run(loopback_only: None, flower_home: Path, tmp_path: Path) -> FlwrRun:
+    """A function of an app, the number of nodes and a run config: what it prints."""
+
+    def run(app: Path, num_nodes: int, run_config: UserConfig) -> str:
+        copy = tmp_path / "app"
+        shutil.copytree(app, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        binaries = str(Path(sys.executable).parent)
+        config = " ".join(
+            f"{name}={str(value).lower() if isinstance(value, bool) else repr(value)}"
+            for name, value in run_config.items()
+        )
+        done = subprocess.run(
+            [
+                *("flwr", "run", str(copy), "--stream"),
+                *("--federation-config", f"num-supernodes={num_nodes}"),
+                *(("--run-config", config) if config else ()),
+            ],
+            env={
+                **os.environ,
+                "PATH": binaries + os.pathsep + os.environ["PATH"],
+                # What is tested here, whatever is installed.
+                "PYTHONPATH": str(Path(__file__).parents[1]),
+                "FLWR_HOME": str(flower_home),
+                "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+                "FLWR_DISABLE_UPDATE_CHECK": "1",
+                "FLWR_TELEMETRY_ENABLED": "0",
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def _runs_in(process: Path, marker: bytes) -> bool:
+    try:
+        return marker in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # it has ended, or is somebody else's

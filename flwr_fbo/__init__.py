@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flwr_fbo.agents.sampler import FederatedSampler as FederatedSampler
     from flwr_fbo.agents.thompson import ThompsonSettings as ThompsonSettings
+    from flwr_fbo.agents.trial import Objective as Objective
+    from flwr_fbo.agents.trial import Trial as Trial
     from flwr_fbo.clients.app import add_tuning as add_tuning
     from flwr_fbo.clients.app import tuning_app as tuning_app
     from flwr_fbo.clients.app import with_tuning as with_tuning
@@ -32,8 +34,10 @@ _EXPORTS = {
     "FederatedSampler": "flwr_fbo.agents.sampler",
     "InProcessGrid": "flwr_fbo.simulation.grid",
     "SearchSpace": "flwr_fbo.space",
+    "Objective": "flwr_fbo.agents.trial",
     "ThompsonClient": "flwr_fbo.clients.thompson",
     "ThompsonSettings": "flwr_fbo.agents.thompson",
+    "Trial": "flwr_fbo.agents.trial",
     "TuningResult": "flwr_fbo.strategies.result",
     "tuning_app": "flwr_fbo.clients.app",
 }

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fbo import InProcessGrid
+from tests.engine import FlwrRun
 
 # What the snippets leave out: imports, and a site's data.
 CLIENT_IMPORTS = """
@@ -50,12 +51,33 @@ def main(grid, context):
     print(result.recommended, result.privacy_spent)
 """
 FOLDER = "/var/lib/fbo"
+PYPROJECT = """
+[project]
+name = "design"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = ["flwr-fbo"]
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.hatch.build.targets.wheel]
+packages = ["design"]
+
+[tool.flwr.app]
+publisher = "flwr-fbo"
+
+[tool.flwr.app.components]
+serverapp = "design.server_app:app"
+clientapp = "design.client_app:app"
+"""
 
 
 def write_app(folder: Path, record: Path) -> None:
     """Write the snippets as a package, with a folder of the test's in their place."""
     assert FOLDER in SERVER
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
     (folder / "client_app.py").write_text(CLIENT_IMPORTS + CLIENT)
     server = SERVER_IMPORTS + SERVER.replace(FOLDER, str(record))
@@ -79,4 +101,14 @@ def test_the_snippets_run_in_the_in_process_grid(
     out = capsys.readouterr().out
     assert out.startswith("{'C': ")
     assert "num_releases=39" in out
+    assert (tmp_path / "record" / "server.sqlite").exists()
+
+
+@pytest.mark.slow
+def test_the_snippets_run_on_the_engine(tmp_path: Path, flwr_run: FlwrRun) -> None:
+    app = tmp_path / "source"
+    write_app(app / "design", tmp_path / "record")
+    (app / "pyproject.toml").write_text(PYPROJECT)
+    printed = flwr_run(app, 20, {})
+    assert "num_releases=39" in printed
     assert (tmp_path / "record" / "server.sqlite").exists()

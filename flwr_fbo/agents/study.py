@@ -23,7 +23,7 @@ from flwr_fbo.space import SearchSpace
 AgentSettings = ThompsonSettings | RandomSearchSettings
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 _SETTINGS: dict[str, type[AgentSettings]] = {
     "thompson": ThompsonSettings,

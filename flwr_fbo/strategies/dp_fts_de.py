@@ -221,6 +221,7 @@ class DPFTSDE(TuningStrategy):
     def _end(self, result: TuningResult) -> None:
         spent = result.privacy_spent = self.privacy_spent
         result.recommended = self.recommended
+        _log.info("Recommended for all: %s", result.recommended)
         _log.info(
             "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
             spent.epsilon,

@@ -26,6 +26,10 @@ from flwr_fbo.agents.study import Instruction, Phase, Study
 _log = logging.getLogger("flwr.fbo")
 
 
+# A client that raises, raises again: so often it is asked, in each round.
+_MAX_FAILURES = 3
+
+
 class TooFewAgents(RuntimeError):  # noqa: N818  (named for what is wrong)
     """Fewer agents could be enrolled than the study needs."""
 
@@ -54,6 +58,7 @@ class Enrolment:
         self._patience = patience
         self._client_api = client_api
         self._said: set[str] = set()
+        self._failures: dict[int, list[str]] = {}  # node id -> what its client raised
         self.slots: dict[int, int] = {}  # node id -> slot
 
     def resume(self, study: Study, slots: dict[int, int]) -> None:
@@ -72,20 +77,26 @@ class Enrolment:
         """
         deadline = time.monotonic() + self._patience
         logged = None
+        self._failures.clear()
         while True:
             nodes = sorted(grid.get_node_ids())
             trouble: list[str] = []
             if len(nodes) >= needed:
-                new = [node for node in nodes if node not in self.slots]
+                new = [
+                    n for n in nodes if n not in self.slots and not self._hopeless(n)
+                ]
                 trouble = self._enrol(grid, new, timeout)
             present = {node: self.slots[node] for node in nodes if node in self.slots}
             if len(present) >= needed:
                 return dict(sorted(present.items(), key=lambda item: item[1]))
-            if time.monotonic() >= deadline:
+            hopeless = [node for node in nodes if self._hopeless(node)]
+            nobody_else = len(present) + len(hopeless) >= self._num_agents
+            if time.monotonic() >= deadline or nobody_else:
+                trouble += [self._failures[node][-1] for node in hopeless]
                 reasons = "; ".join(sorted(set(trouble))) or "too few nodes"
                 raise TooFewAgents(
-                    f"{needed} agents are needed (min_agents), but after "
-                    f"{self._patience:g} s (patience) {len(nodes)} nodes are connected "
+                    f"{needed} agents are needed (min_agents), with "
+                    f"patience={self._patience:g} s {len(nodes)} nodes are connected "
                     f"and {len(present)} enrolled: {reasons}."
                 )
             if logged != (len(nodes), len(present)):
@@ -97,6 +108,10 @@ class Enrolment:
                 )
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
 
+    def _hopeless(self, node: int) -> bool:
+        """Return whether a client has raised too often to be asked again."""
+        return len(self._failures.get(node, [])) >= _MAX_FAILURES
+
     def _enrol(self, grid: Grid, nodes: list[int], timeout: float) -> list[str]:
         """Ask new nodes for their slots, bind them; return what went wrong."""
         if not nodes:
@@ -107,7 +122,9 @@ class Enrolment:
         messages = [Message(content, node, kind) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=timeout))
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-        claims, trouble = _read_claims(asked, replies)
+        claims, trouble, failures = _read_claims(asked, replies)
+        for node, failure in failures.items():
+            self._failures.setdefault(node, []).append(failure)
         trouble += self._bind(claims, set(grid.get_node_ids()))
         for line in sorted(set(trouble) - self._said):
             _log.warning("Not enrolled: %s", line)
@@ -143,24 +160,26 @@ class Enrolment:
 
 def _read_claims(
     asked: Mapping[str, int], replies: Iterable[Message]
-) -> tuple[dict[int, int], list[str]]:
-    """Return node -> claimed slot (-1: none) and what went wrong."""
+) -> tuple[dict[int, int], list[str], dict[int, str]]:
+    """Return node -> claimed slot (-1: none), what went wrong, node -> its error."""
     claims: dict[int, int] = {}
+    failures: dict[int, str] = {}
     trouble = []
     for reply in replies:
         node = asked.get(reply.metadata.reply_to_message_id)
         if node is None:
             continue
         if reply.has_error():
-            trouble.append(f"client failed: {first_line(reply.error.reason)}")
+            failures[node] = f"client failed: {first_line(reply.error.reason)}"
             continue
         claim: Any = reply_metrics(reply.content).get("agent-id")
         if isinstance(claim, int) and not isinstance(claim, bool):
             claims[node] = claim
         else:
             trouble.append("client is not a flwr_fbo client (it sent no agent-id)")
-    missing = len(asked) - len(claims) - len(trouble)
-    return claims, trouble + ["client did not answer"] * missing
+    missing = len(asked) - len(claims) - len(trouble) - len(failures)
+    trouble += [*failures.values(), *["client did not answer"] * missing]
+    return claims, trouble, failures
 
 
 def first_line(reason: str | None) -> str:

@@ -21,9 +21,8 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def main(grid: Grid, context: Context) -> None:
     """Train for five rounds."""
     space = {"learning_rate": Float(1e-3, 1, log=True), "l2": Float(1e-6, 1, log=True)}
-    DPFTSDE(
-        space, "maximize", 5, noise_multiplier=1.0, sampling_probability=0.5, delta=1e-3
-    ).start(grid, num_rounds=6)
+    tuning = DPFTSDE(space, "maximize", num_agents=5, epsilon=6, delta=1e-3)
+    tuning.start(grid, num_rounds=6)
     strategy = FedAvg(
         # What the `fit` of a NumPyClient reads and returns; its `evaluate` differs.
         arrayrecord_key="fitins.parameters",

@@ -57,6 +57,21 @@ def test_feature_gradient_is_exact(rng: np.random.Generator, per_point: bool) ->
         np.testing.assert_allclose(gradient[i], numeric, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("lengthscale", [1.0, 0.01, 1e-6])
+@pytest.mark.parametrize("variance", [1e-20, 2.0, 1e120])
+def test_rough_values_are_near_the_function(
+    rng: np.random.Generator, lengthscale: float, variance: float
+) -> None:
+    features = RandomFeatures.draw(rng, 100, 2, lengthscale, variance)
+    x = rng.random((1003, 2))
+    weights, index = rng.uniform(-1.0, 1.0, (4, 100)), rng.integers(0, 4, 1003)
+    rough = features.rough_values(x, weights, index)
+    largest = np.sqrt(variance) * np.max(np.linalg.norm(weights, axis=1))
+    np.testing.assert_allclose(
+        rough, features.function(x, weights[index]), rtol=0, atol=2e-6 * largest
+    )
+
+
 @pytest.mark.parametrize("num_observations", [3, 12])
 def test_weight_samples_follow_the_posterior(
     rng: np.random.Generator, num_observations: int
@@ -97,41 +112,46 @@ def test_likelihood_is_the_normal_density(rng: np.random.Generator) -> None:
     x, y = _data(rng, 15)
     distances = np.sum((x[:, None] - x[None]) ** 2, axis=-1)
     settings = np.log([[0.5, 0.3, 1e-2], [2.0, 1.0, 1e-3]])
-    value, gradient = negative_log_likelihood(settings, distances, y)
-    for i, (variance, lengthscale, noise) in enumerate(np.exp(settings)):
+    for log_setting in settings:
+        value, gradient = negative_log_likelihood(log_setting, distances, y)
+        variance, lengthscale, noise = np.exp(log_setting)
         covariance = variance * np.exp(-distances / (2 * lengthscale**2))
         covariance += noise * np.eye(15)
         density = multivariate_normal(np.zeros(15), covariance).logpdf(y)
-        assert value[i] == pytest.approx(-density)
+        assert value == pytest.approx(-density)
 
         def single(theta: np.ndarray) -> float:
-            return float(negative_log_likelihood(theta[None], distances, y)[0][0])
+            return negative_log_likelihood(theta, distances, y)[0]
 
-        numeric = approx_fprime(settings[i], single, 1e-6)
-        np.testing.assert_allclose(gradient[i], numeric, rtol=1e-3, atol=1e-4)
+        numeric = approx_fprime(log_setting, single, 1e-6)
+        np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-4)
 
 
-def test_fit_is_as_good_as_separate_searches(rng: np.random.Generator) -> None:
+def test_likelihood_of_no_covariance_is_an_error() -> None:
+    """Two equal points without noise, to the last bit."""
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        negative_log_likelihood(
+            np.array([0.0, 0.0, -99.0]), np.zeros((3, 3)), np.ones(3)
+        )
+
+
+def test_fit_finds_the_best_of_many_searches(rng: np.random.Generator) -> None:
     x, y = _data(rng, 25)
     distances = np.sum((x[:, None] - x[None]) ** 2, axis=-1)
     fitted = fit_hyperparameters(x, y, rng, 1e-5, num_restarts=8)
     lower, upper = log_bounds(y, 1e-5)
-
-    def single(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = negative_log_likelihood(theta[None], distances, y)
-        return float(value[0]), gradient[0]
-
-    separate = min(
+    best = min(
         minimize(
-            single,
+            negative_log_likelihood,
             rng.uniform(lower, upper),
+            args=(distances, y),
             jac=True,
             method="L-BFGS-B",
             bounds=list(zip(lower, upper, strict=True)),
         ).fun
         for _ in range(20)
     )
-    assert single(fitted.log())[0] <= separate + 0.01
+    assert negative_log_likelihood(fitted.log(), distances, y)[0] <= best + 0.01
     assert np.all(fitted.log() >= lower - 1e-9)
     assert np.all(fitted.log() <= upper + 1e-9)
 

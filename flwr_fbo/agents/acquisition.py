@@ -1,6 +1,7 @@
 """Maximise a function drawn as random features over the unit cube.
 
-Uniform candidates, then gradient ascent from the best of them. All starts run as one
+Uniform candidates, roughly evaluated, then gradient ascent from the best of them; what
+is returned is the best of starts and ends in double precision. All starts run as one
 L-BFGS-B problem (the sum of their values), each within its own sub-region's box: with
 sub-regions the surface jumps at their borders, and many optima lie on a border.
 """
@@ -52,7 +53,7 @@ def maximize(
     weights = weights / max(float(np.max(np.abs(weights))), np.finfo(np.float64).tiny)
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     regions = sub_regions.index(candidates)
-    values = features.function(candidates, weights[regions])
+    values = features.rough_values(candidates, weights, regions)
     best = np.argsort(-values, kind="stable")[:num_starts]
     starts, regions = candidates[best], regions[best]
     # The upper border belongs to the next box; the last float below it is ours.

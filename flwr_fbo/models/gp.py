@@ -2,8 +2,7 @@
 
 k(x, x') = variance exp(-|x - x'|^2 / (2 lengthscale^2)), Gaussian noise. The
 hyperparameters maximise the log marginal likelihood (Rasmussen & Williams, 2006,
-equations 5.8 and 5.9) within bounds; all restarts run as one L-BFGS-B problem whose
-objective is the sum of theirs, so that each step is one batch of matrices.
+equations 5.8 and 5.9) within bounds, by L-BFGS-B from several starts.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.optimize import minimize
 
 from flwr_fbo.models.features import RandomFeatures
@@ -50,38 +50,43 @@ def log_bounds(y: FloatArray, noise_floor: float) -> tuple[FloatArray, FloatArra
 
 def negative_log_likelihood(
     log_hyperparameters: FloatArray, squared_distances: FloatArray, y: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return the negative log marginal likelihood and its gradient, batched.
+) -> tuple[float, FloatArray]:
+    """Return the negative log marginal likelihood and its gradient of shape (3,).
 
     Parameters
     ----------
-    log_hyperparameters : ndarray of shape (R, 3)
-        Log of variance, lengthscale and noise of R restarts.
+    log_hyperparameters : ndarray of shape (3,)
+        Log of variance, lengthscale and noise.
     squared_distances : ndarray of shape (t, t)
     y : ndarray of shape (t,)
 
-    Returns
-    -------
-    tuple of ndarray of shape (R,) and ndarray of shape (R, 3)
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the covariance is not positive definite.
     """
-    variance, lengthscale, noise = np.exp(log_hyperparameters.T)
+    variance, lengthscale, noise = np.exp(log_hyperparameters)
     num = len(y)
-    scaled = squared_distances / (lengthscale**2)[:, None, None]
-    signal = variance[:, None, None] * np.exp(-0.5 * scaled)
-    covariance = signal + noise[:, None, None] * np.eye(num)
-    factor = np.linalg.cholesky(covariance)
-    inverse_factor = np.linalg.inv(factor)
-    inverse = np.swapaxes(inverse_factor, -1, -2) @ inverse_factor
-    alpha = inverse @ y
-    half_log_det = np.sum(np.log(np.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
-    value = 0.5 * alpha @ y + half_log_det + 0.5 * num * np.log(2.0 * np.pi)
-    # gradient = tr((K^-1 - alpha alpha') dK) / 2, dK of log variance, length, noise
-    pull = inverse - alpha[:, :, None] * alpha[:, None, :]
-    pulled = pull * signal
-    by_variance = 0.5 * np.sum(pulled, axis=(-2, -1))
-    by_lengthscale = 0.5 * np.sum(pulled * scaled, axis=(-2, -1))
-    by_noise = 0.5 * noise * np.trace(pull, axis1=-2, axis2=-1)
-    return value, np.stack([by_variance, by_lengthscale, by_noise], axis=-1)
+    scaled = squared_distances / lengthscale**2
+    signal = variance * np.exp(-0.5 * scaled)
+    covariance = signal.copy()
+    covariance.flat[:: num + 1] += noise
+    # LAPACK overwrites the transpose, which is the same matrix, without a copy.
+    factor, failed = dpotrf(covariance.T, lower=1, overwrite_a=1)
+    if failed:
+        raise np.linalg.LinAlgError("The covariance is not positive definite.")
+    half_log_det = np.sum(np.log(np.diagonal(factor)))
+    alpha, _ = dpotrs(factor, y, lower=1)
+    triangle, _ = dpotri(factor, lower=1, overwrite_c=1)  # of K^-1, zeros elsewhere
+    fit = y @ alpha
+    value = 0.5 * fit + half_log_det + 0.5 * num * np.log(2.0 * np.pi)
+    # gradient = tr((K^-1 - alpha alpha') dK) / 2, dK of log variance, length, noise;
+    # dK of the log variance is the signal, which is K less the noise.
+    by_noise = 0.5 * noise * (np.trace(triangle) - alpha @ alpha)
+    by_variance = 0.5 * (num - fit) - by_noise
+    signal *= scaled  # dK of the log lengthscale, zero on the diagonal
+    by_lengthscale = np.sum(triangle.T * signal) - 0.5 * alpha @ signal @ alpha
+    return float(value), np.array([by_variance, by_lengthscale, by_noise])
 
 
 def fit_hyperparameters(
@@ -109,24 +114,20 @@ def fit_hyperparameters(
     if previous is not None:
         starts = np.vstack([np.clip(previous.log(), lower, upper), starts])
     distances = np.sum((x[:, None, :] - x[None, :, :]) ** 2, axis=-1)
-
-    def total(flat: FloatArray) -> tuple[float, FloatArray]:
-        value, gradient = negative_log_likelihood(flat.reshape(-1, 3), distances, y)
-        return float(np.sum(value)), gradient.ravel()
-
-    bounds = np.tile(np.column_stack([lower, upper]), (len(starts), 1))
-    options = {"maxiter": _MAX_STEPS}
-    end = minimize(
-        total,
-        starts.ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options=options,
-    )
-    ends = end.x.reshape(-1, 3)
-    value, _gradient = negative_log_likelihood(ends, distances, y)
-    return Hyperparameters(*(float(v) for v in np.exp(ends[np.argmin(value)])))
+    ends = [
+        minimize(
+            negative_log_likelihood,
+            start,
+            args=(distances, y),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=np.column_stack([lower, upper]),
+            options={"maxiter": _MAX_STEPS},
+        )
+        for start in starts
+    ]
+    best = min(ends, key=lambda end: float(end.fun))
+    return Hyperparameters(*(float(v) for v in np.exp(best.x)))
 
 
 def sample_function(

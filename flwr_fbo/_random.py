@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     RELEASE_NOISE = 9
     TEST_FUNCTION = 10
     OBSERVATION = 11
+    REPEATED_QUERY = 12
 
 
 def generator(entropy: int, *key: int) -> np.random.Generator:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optuna.distributions import FloatDistribution
 
 from flwr_fbo.agents.base import Agent, evaluate, play_round
 from flwr_fbo.agents.random_search import RandomSearchSettings
@@ -97,6 +98,33 @@ def test_thompson_sampling_finds_the_optimum() -> None:
     random.receive(np.ones((4, 30)))
     assert random.best_value is not None
     assert agent.best_value > random.best_value
+
+
+def test_no_setting_is_evaluated_twice() -> None:
+    """A slope draws every query into the same corner of the box."""
+    plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
+    slope = study(space=plane, agent=replace(AGENT, follow="never"))
+    agent = slope.create_agent(0, 5)
+    play(agent, 15, lambda params: params["x"] + params["y"])
+    points = np.array(agent.points)
+    assert len(np.unique(points, axis=0)) == len(points)
+    assert agent.best_value == 2.0
+    inside = np.all((points[4:] > 0) & (points[4:] < 1), axis=1)
+    assert inside.sum() >= 5  # uniform points in the place of repeated ones
+
+
+def test_what_failed_is_not_tried_again() -> None:
+    """Nothing is learnt from a failed trial: the same query would come back."""
+    plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
+    slope = study(space=plane, agent=replace(AGENT, follow="never"))
+    agent = slope.create_agent(0, 5)
+
+    def objective(params: dict[str, Any]) -> float:
+        total = float(params["x"] + params["y"])
+        return math.nan if total == 2.0 else total
+
+    play(agent, 15, objective)
+    assert np.isnan(agent.values).sum() == 1
 
 
 def test_minimizing_is_maximizing_the_negative() -> None:

@@ -2,8 +2,10 @@
 
 In iteration t >= 1 it follows, with probability 1 - p_t, the server's vectors: it
 queries the maximiser of phi(x)'omega^(i(x)). Otherwise it does Thompson sampling on a
-Gaussian process of its own. After each iteration it can send a posterior sample of the
-weights of the shared features.
+Gaussian process of its own. Where either leads to a setting that it has evaluated
+before, often a corner of the box, it queries a uniform point instead: the papers leave
+this out, the authors' code has it. After each iteration it can send a posterior sample
+of the weights of the shared features.
 """
 
 from __future__ import annotations
@@ -166,6 +168,12 @@ class ThompsonAgent(Agent):
 
     @one_blas_thread
     def _suggest(self, iteration: int) -> FloatArray:
+        x = self.space.snap(self._query(iteration))
+        if np.any(np.all(np.array(self.points) == x, axis=1)):
+            x = self._generator(iteration, Purpose.REPEATED_QUERY).random(len(x))
+        return x
+
+    def _query(self, iteration: int) -> FloatArray:
         coin = self._generator(iteration, Purpose.FOLLOW).random()
         follows = coin < self.settings.follow_probability(iteration)
         if follows and self._vectors is not None:

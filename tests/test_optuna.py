@@ -254,6 +254,13 @@ def test_trials_of_strangers_are_used_where_they_fit(
     assert len(used) == 3
 
 
+def test_trials_may_be_asked_for_before_any_is_told() -> None:
+    sampler = FederatedSampler(agent_for(SPACE, "maximize"))
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    asked = [study.ask(SPACE).params for _ in range(5)]
+    assert len({str(params) for params in asked}) == 5
+
+
 def test_another_direction_is_refused() -> None:
     sampler = FederatedSampler(agent_for(SPACE, "maximize"))
     study = optuna.create_study(sampler=sampler, direction="minimize")

@@ -169,7 +169,7 @@ class ThompsonAgent(Agent):
     @one_blas_thread
     def _suggest(self, iteration: int) -> FloatArray:
         x = self.space.snap(self._query(iteration))
-        if np.any(np.all(np.array(self.points) == x, axis=1)):
+        if any(np.array_equal(x, point) for point in self.points):
             x = self._generator(iteration, Purpose.REPEATED_QUERY).random(len(x))
         return x
 

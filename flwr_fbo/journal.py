@@ -7,12 +7,13 @@ file the same journal lives in memory and can be carried as bytes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -22,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TrialState = Literal["running", "complete", "failed"]
 
@@ -40,6 +41,13 @@ CREATE TABLE trial (
     finished REAL
 );
 CREATE TABLE state (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE ledger (
+    iteration INTEGER PRIMARY KEY,
+    facts TEXT NOT NULL,
+    vectors BLOB NOT NULL,
+    committed REAL NOT NULL,
+    digest TEXT NOT NULL
+);
 """
 
 
@@ -79,8 +87,29 @@ class Trial:
     finished: float
 
 
+@dataclass(frozen=True, eq=False)
+class LedgerRow:
+    """One release.
+
+    Attributes
+    ----------
+    iteration : int
+    facts : dict
+        JSON values that describe it.
+    vectors : ndarray of shape (P, M)
+        What left, or was about to.
+    committed : float
+        Unix time; NaN before it is in a journal.
+    """
+
+    iteration: int
+    facts: dict[str, Any]
+    vectors: NDArray[np.float64]
+    committed: float = math.nan
+
+
 class Journal:
-    """Trials and named arrays of one owner.
+    """Trials, releases and named arrays of one owner.
 
     Parameters
     ----------
@@ -265,12 +294,54 @@ class Journal:
             for row in rows
         ]
 
-    def save_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the named arrays, all of them, in one transaction."""
+    def save_state(
+        self, arrays: Mapping[str, NDArray[Any]], releases: Sequence[LedgerRow] = ()
+    ) -> None:
+        """Replace the named arrays, all of them, and add releases: one transaction."""
         rows = [(name, _to_npy(array)) for name, array in arrays.items()]
         with self._explained(), self._transaction():
             self._connection.execute("DELETE FROM state")
             self._connection.executemany("INSERT INTO state VALUES (?, ?)", rows)
+            for row in releases:
+                self._add_release(row)
+
+    def _add_release(self, row: LedgerRow) -> None:
+        entries = (row.iteration, json.dumps(row.facts), _to_npy(row.vectors))
+        committed = time.time()
+        last = self._connection.execute(
+            "SELECT digest FROM ledger ORDER BY iteration DESC LIMIT 1"
+        ).fetchone()
+        digest = _digest("" if last is None else last[0], *entries, committed)
+        self._connection.execute(
+            "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*entries, committed, digest)
+        )
+
+    def ledger(self) -> list[LedgerRow]:
+        """Return all releases, in order.
+
+        Raises
+        ------
+        JournalError
+            If a row is not as it was written: each carries a digest of itself and of
+            the row before it.
+        """
+        with self._explained():
+            rows = self._connection.execute(
+                "SELECT iteration, facts, vectors, committed, digest FROM ledger"
+                " ORDER BY iteration"
+            ).fetchall()
+        digest = ""
+        for *entries, stored in rows:
+            digest = _digest(digest, *entries)
+            if digest != stored:
+                raise JournalError(
+                    f"The ledger in {self.path} is damaged: the release of iteration "
+                    f"{entries[0]}, or one before it, is not as it was written."
+                )
+        return [
+            LedgerRow(row[0], json.loads(row[1]), _from_npy(row[2]), row[3])
+            for row in rows
+        ]
 
     def load_state(self) -> dict[str, NDArray[Any]]:
         """Return what `save_state` stored last; empty before that."""
@@ -291,6 +362,14 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _digest(
+    before: str, iteration: int, facts: str, vectors: bytes, committed: float
+) -> str:
+    """Return the digest of a row of the ledger and of all rows before it."""
+    head = json.dumps([before, iteration, facts, committed]).encode()
+    return hashlib.sha256(head + b"\n" + vectors).hexdigest()
 
 
 def _to_npy(array: NDArray[Any]) -> bytes:

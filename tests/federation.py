@@ -59,6 +59,7 @@ def strategy(**options: Any) -> DPFTSDE:
         "feature_seed": 12,
         "noise_seed": 13,
         "patience": 0.0,
+        "releases": "all",
     }
     return DPFTSDE(**{**defaults, **options})
 

@@ -12,6 +12,7 @@ import pytest
 from flwr_fbo.privacy.accounting import ReleaseAccountant, sampling_ratio
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.schedule import check_schedule, release_iterations
 from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
 
 # Poisson-subsampled Gaussian, delta = 1/N^1.1, computed with dp-accounting 0.6.0:
@@ -82,7 +83,7 @@ def test_the_log_stays_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
 
 def _server(**settings: Any) -> DistributedExplorationServer:
     release = Release(ReleaseSettings(4, **settings), SeededEntropy(0))
-    return DistributedExplorationServer(release, 5, delta=1e-3, horizon=3)
+    return DistributedExplorationServer(release, 5, delta=1e-3, iterations=range(3))
 
 
 def test_a_server_releases_once_a_round_and_not_after_the_last() -> None:
@@ -97,38 +98,102 @@ def test_a_server_releases_once_a_round_and_not_after_the_last() -> None:
     assert not server.wants_messages(3)
     server.receive(3, {0: np.ones(5)})
     assert server.vectors is released
-    assert server.num_releases == server.privacy_spent.num_releases == 3
+    assert len(server.ledger) == server.privacy_spent.num_releases == 3
 
 
 def test_a_second_draw_for_one_round_is_refused() -> None:
     server = _server()
     server.receive(0, {})
-    with pytest.raises(ValueError, match="iteration=0 cannot be released"):
+    with pytest.raises(ValueError, match="iteration=0 is not allowed: above 0"):
         server.receive(0, {})
-    with pytest.raises(ValueError, match="the next is 1"):
-        server.receive(2, {})
+    server.receive(2, {})  # iteration 1 failed, or had no release
+    with pytest.raises(ValueError, match="iteration=1 is not allowed: above 2"):
+        server.receive(1, {})
 
 
-def test_a_server_goes_on_from_its_state() -> None:
+def test_a_server_goes_on_from_its_ledger() -> None:
     whole, first = _server(), _server()
     messages = {n: np.arange(5.0) for n in range(4)}
     for iteration in range(3):
         whole.receive(iteration, messages)
     first.receive(0, messages)
-    state = first.state_dict()
-    state["json"] = json.loads(json.dumps(state["json"]))
     second = _server()
-    second.load_state_dict(state)
+    second.resume(first.ledger)
+    np.testing.assert_array_equal(second.vectors, first.vectors)
     for iteration in (1, 2):
         second.receive(iteration, messages)
     np.testing.assert_array_equal(second.vectors, whole.vectors)
     assert second.privacy_spent == whole.privacy_spent
 
 
-def test_the_state_of_other_settings_is_refused() -> None:
-    state = _server(sampling_probability=1.0).state_dict()
-    with pytest.raises(ValueError, match=r"sampling_probability.*\(1\.0, 0\.35\)"):
-        _server().load_state_dict(state)
+def test_the_budget_halts_the_releases() -> None:
+    server = _server()
+    for iteration in range(2):
+        server.receive(iteration, {})
+    two = server.privacy_spent.epsilon
+    limited = _server()
+    limited.max_epsilon = two + 1e-6
+    for iteration in range(3):
+        assert limited.wants_messages(iteration) == (iteration < 2)
+        limited.receive(iteration, {0: np.ones(5)})
+    assert limited.exhausted
+    assert len(limited.ledger) == 2
+    assert limited.privacy_spent.epsilon == two
+    assert "releases stop before epsilon exceeds" in " ".join(limited.summary())
+    with pytest.raises(ValueError, match="max_epsilon=0"):
+        DistributedExplorationServer(server.release, 5, 1e-3, max_epsilon=0)
+
+
+def test_a_budget_allows_what_costs_nothing_and_not_what_is_open() -> None:
+    control = _server(noise_only=True)
+    control.max_epsilon = 0.1
+    assert control.wants_messages(0)
+    without_noise = _server(noise_multiplier=0.0)
+    without_noise.max_epsilon = 100.0
+    assert not without_noise.wants_messages(0)
+
+
+def test_the_ledger_holds_what_an_auditor_needs_and_no_secret() -> None:
+    server = _server(num_sub_regions=2)
+    messages = {n: np.arange(5.0) for n in range(4)}
+    server.receive(0, messages)
+    (row,) = server.ledger
+    assert set(row.facts) == {
+        "noise_multiplier",
+        "sampling",
+        "sampling_probability",
+        "sensitivity",
+        "noise_std",
+        "private",
+        "flwr_fbo",
+    }
+    assert row.facts["sensitivity"] == server.release.sensitivity(0)
+    assert row.facts["private"] is False
+    assert row.vectors is server.vectors
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("all", (0, 1, 2, 3, 4, 5)),
+        (3, (0, 1, 2)),
+        (0, ()),
+        (99, (0, 1, 2, 3, 4, 5)),
+        ([4, 1, 77], (1, 4)),
+        (0.25, (0, 1, 2, 3)),  # 1/t: 1, 1/2, 1/3, 1/4
+    ],
+)
+def test_schedules(schedule: Any, expected: tuple[int, ...]) -> None:
+    check_schedule(schedule)
+    assert release_iterations(schedule, 6, lambda t: 1 / t) == expected
+
+
+@pytest.mark.parametrize(
+    "schedule", ["some", -1, True, 1.0, math.nan, [0.5], [-1], None]
+)
+def test_schedules_that_are_none(schedule: Any) -> None:
+    with pytest.raises(ValueError, match=r"releases=.* is not allowed"):
+        check_schedule(schedule)
 
 
 @pytest.mark.parametrize(("q", "z"), [(1e-9, 1.0), (1.0, 1e6), (0.35, 1e-3)])

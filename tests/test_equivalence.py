@@ -48,7 +48,7 @@ def test_without_flower() -> None:
     """simulation/loop.py, the algorithm and nothing else."""
     with_flower, agents = run(numpy_app())
     without = strategy()
-    without.server.horizon = NUM_ITERATIONS
+    without.server.iterations = range(NUM_ITERATIONS)
     others = [without.study.create_agent(n, 11) for n in range(NUM_AGENTS)]
     objectives = [objective_of(n) for n in range(NUM_AGENTS)]
     run_loop(without.server, others, objectives, NUM_ITERATIONS)

@@ -9,6 +9,7 @@ from flwr_fbo import InProcessGrid, ThompsonSettings
 from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import Study
 from flwr_fbo.agents.thompson import shared_features
+from flwr_fbo.journal import LedgerRow
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space import SearchSpace
 from flwr_fbo.strategies.result import Round
@@ -22,7 +23,14 @@ def test_the_result_of_a_study() -> None:
     assert result.privacy_spent == study.privacy_spent
     assert result.privacy_spent is not None
     assert result.privacy_spent.num_releases == 3
-    assert result.rounds == [Round(r, NUM_AGENTS, 0, 0) for r in (1, 2, 3, 4)]
+    last = result.privacy_spent.epsilon
+    epsilons = [r.epsilon for r in result.rounds]
+    assert result.rounds == [
+        Round(r, NUM_AGENTS, 0, 0, epsilon)
+        for r, epsilon in zip((1, 2, 3, 4), epsilons, strict=True)
+    ]
+    assert None not in epsilons
+    assert epsilons[0] != epsilons[2] == epsilons[3] == last  # 3 releases
     np.testing.assert_array_equal(result.arrays["0"].numpy(), study.server.vectors)
     assert "Global Arrays" in repr(result)
     assert result.recommended is not None
@@ -36,7 +44,7 @@ def test_the_recommendation_maximises_what_was_released() -> None:
     assert study.recommended is None
     features = shared_features(agent, 2, study.study.feature_seed)
     vectors = np.random.default_rng(0).standard_normal((4, 30))
-    study.server.vectors = vectors
+    study.server.ledger.append(LedgerRow(0, {}, vectors))
     regions = study.study.space.sub_regions(4)
     params = study.recommended
     assert params is not None

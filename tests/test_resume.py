@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import random
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from flwr_fbo import DPFTSDE, InProcessGrid, TuningResult
 from flwr_fbo.agents.base import Agent
 from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import Study
-from flwr_fbo.journal import JournalError
+from flwr_fbo.journal import Journal, JournalError, LedgerRow
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space import SearchSpace
 from flwr_fbo.strategies.tuning import TuningStrategy
@@ -34,7 +35,7 @@ from tests.federation import (
     strategy,
 )
 
-NUM_ROUNDS, NUM_KILLS = 6, 20
+NUM_ROUNDS = 6
 
 
 class Ended(Exception):  # noqa: N818
@@ -175,53 +176,86 @@ def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
     assert "another process holds it" in told[0]
 
 
-def _study_of(folder: Path) -> None:
+def _study_of(folder: Path, num_rounds: int, noise_seed: int | None) -> None:
     """Run a study and note, as a client would see them, the vectors of each round."""
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
     class Noting(InProcessGrid):
         def push_messages(self, messages: Any) -> Any:
             sent = list(messages)
-            if not sent:  # Flower's evaluation phase
-                return super().push_messages(sent)
-            record = sent[0].content.array_records["arrays"]
-            name = f"seen-{sent[0].metadata.group_id}.jsonl"
-            with (folder / name).open("a") as file:
-                vectors = [array.numpy().tolist() for array in record.values()]
-                file.write(json.dumps(vectors) + "\n")
+            name = f"seen-{sent[0].metadata.group_id}.jsonl" if sent else "nothing"
+            for message in sent:
+                arrays = message.content.array_records["arrays"]
+                vectors = [array.numpy().tolist() for array in arrays.values()]
+                if vectors:
+                    with (folder / name).open("a") as file:
+                        file.write(json.dumps(vectors[0]) + "\n")
             return super().push_messages(sent)
 
     config = {"fbo-folder": str(folder / "clients")}
     grid = Noting(numpy_app(make_objective), NUM_AGENTS, run_config=dict(config))
-    seeds = {"study_seed": 11, "feature_seed": 12, "noise_seed": None}
-    study = strategy(folder=folder / "server", **seeds)
-    result = study.start(grid, num_rounds=NUM_ROUNDS)
-    assert result.privacy_spent is not None
-    (folder / "epsilon").write_text(repr(result.privacy_spent.epsilon))
+    study = strategy(folder=folder / "server", noise_seed=noise_seed)
+    study.start(grid, num_rounds=num_rounds)
 
 
-def test_a_killed_server_never_sends_two_vectors_for_one_round(tmp_path: Path) -> None:
-    """With real noise: a second draw would show."""
-    rng, kills, studies = random.Random(1), 0, 0
-    spent = set()
-    while kills < NUM_KILLS:
+def _killed_after(seconds: float, *arguments: Any) -> bool:
+    """Run `_study_of` in a process of its own; return whether it was killed."""
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=_study_of, args=arguments)
+    process.start()
+    process.join(seconds)
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def _check_what_left(folder: Path) -> list[LedgerRow]:
+    """Whatever a client has seen is in the ledger, one release a round."""
+    path = folder / "server" / "server.sqlite"
+    if not path.exists() or path.stat().st_size == 0:
+        assert not list(folder.glob("seen-*"))
+        return []
+    with Journal(None, path) as journal:
+        ledger = journal.ledger()
+    released = {row.iteration + 2: row.vectors.tolist() for row in ledger}
+    for seen in folder.glob("seen-*.jsonl"):
+        round_ = int(seen.stem.removeprefix("seen-"))
+        for line in seen.read_text().splitlines():
+            assert json.loads(line) == released[round_], seen
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("num_kills", "num_rounds", "noise_seed"),
+    [
+        (15, 6, None),  # real noise: a second draw would show
+        (15, 6, 13),
+        pytest.param(100, 31, None, marks=pytest.mark.slow),
+        pytest.param(100, 31, 13, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_server_never_sends_two_vectors_for_one_round(
+    tmp_path: Path, num_kills: int, num_rounds: int, noise_seed: int | None
+) -> None:
+    rng, kills, studies = random.Random(num_rounds), 0, 0
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    began = time.monotonic()
+    _study_of(whole, num_rounds, noise_seed)
+    longest = 0.7 * (time.monotonic() - began)
+    expected = _check_what_left(whole)
+    assert len(expected) == num_rounds - 1
+    while kills < num_kills:
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1
-        while True:
-            context = multiprocessing.get_context("fork")
-            process = context.Process(target=_study_of, args=(folder,))
-            process.start()
-            process.join(rng.uniform(0.05, 0.6))
-            process.kill()
-            process.join()
-            if process.exitcode == 0:
-                break
-            assert process.exitcode == -signal.SIGKILL
+        while _killed_after(rng.uniform(0.0, longest), folder, num_rounds, noise_seed):
             kills += 1
-        for path in folder.glob("seen-*.jsonl"):
-            assert len(set(path.read_text().splitlines())) == 1, path
-        assert len(list(folder.glob("seen-*.jsonl"))) == NUM_ROUNDS + 1  # and enrolment
-        spent.add((folder / "epsilon").read_text())
-    assert len(spent) == 1, "a release was not charged, or charged twice"
-    print(f"{kills} kills in {studies} studies")
+            _check_what_left(folder)
+        ledger = _check_what_left(folder)
+        assert [row.facts for row in ledger] == [row.facts for row in expected]
+        if noise_seed is not None:
+            for row, other in zip(ledger, expected, strict=True):
+                np.testing.assert_array_equal(row.vectors, other.vectors)
+    print(f"{kills} kills in {studies} studies of {num_rounds - 1} releases")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from flwr_fbo.journal import LedgerRow
 
 FloatArray = NDArray[np.float64]
 
@@ -31,8 +33,9 @@ class Server(Protocol):
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what must survive a restart."""
+    @property
+    def ledger(self) -> Sequence[LedgerRow]:
+        """What has been released so far, in order."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state_dict`` returned."""
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run released."""

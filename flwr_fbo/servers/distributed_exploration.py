@@ -6,15 +6,16 @@ FTS-DE is z = 0, q = 1, S = inf; DP-FTS is P = 1; DP-FTS-DE is the general case.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require_int
+from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.journal import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.ledger import entry_of
 from flwr_fbo.privacy.release import Release
 
 FloatArray = NDArray[np.float64]
@@ -32,9 +33,15 @@ class DistributedExplorationServer:
         M, the length of a message, >= 1.
     delta : float
         In (0, 1): where epsilon is reported.
-    horizon : int, optional
-        T, the last iteration. Its messages would be of no use, so they are neither
-        asked for nor released. None releases after every iteration.
+    iterations : collection of int, optional
+        After which iterations there is a release; after each unless given.
+    max_epsilon : float, optional
+        The budget. A release that would exceed it is not made, and none after it.
+
+    Attributes
+    ----------
+    ledger : list of LedgerRow
+        What was released; `privacy_spent` and `vectors` follow from it.
     """
 
     def __init__(
@@ -42,17 +49,20 @@ class DistributedExplorationServer:
         release: Release,
         num_features: int,
         delta: float,
-        horizon: int | None = None,
+        iterations: Collection[int] | None = None,
+        max_epsilon: float | None = None,
     ) -> None:
         require_int("num_features", num_features, 1)
+        if max_epsilon is not None:
+            require_positive("max_epsilon", max_epsilon)
         self.release = release
-        self.horizon = horizon
-        self.vectors: FloatArray | None = None
-        self._num_features = num_features
+        self.iterations = iterations
+        self.max_epsilon = max_epsilon
         self.delta = delta
-        settings = release.settings
-        self._accountant = ReleaseAccountant(settings.sampling_probability, delta)
-        self._last_release = -1
+        self.ledger: list[LedgerRow] = []
+        self._num_features = num_features
+        self._accountant = self._new_accountant()
+        self._exhausted = False
 
     @property
     def num_agents(self) -> int:
@@ -60,36 +70,67 @@ class DistributedExplorationServer:
         return self.release.settings.num_agents
 
     @property
-    def num_releases(self) -> int:
-        """Releases made so far."""
-        return self._last_release + 1
+    def vectors(self) -> FloatArray | None:
+        """What was released last, shape (P, M)."""
+        return self.ledger[-1].vectors if self.ledger else None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget has stopped the releases."""
+        return self._exhausted
 
     def wants_messages(self, iteration: int) -> bool:
         """Return whether a release follows ``iteration``."""
-        return self.horizon is None or iteration < self.horizon
+        if self.iterations is not None and iteration not in self.iterations:
+            return False
+        if not self._exhausted and self.max_epsilon is not None:
+            self._exhausted = self._epsilon_with(iteration) > self.max_epsilon
+        return not self._exhausted
+
+    def _epsilon_with(self, iteration: int) -> float:
+        """Return what would have been spent after a release of ``iteration``."""
+        if self.release.settings.noise_only:
+            return 0.0
+        noise_multiplier = self.release.effective_noise_multiplier(iteration)
+        if noise_multiplier == 0:
+            return math.inf
+        accountant = self._new_accountant()
+        accountant.load_state_dict(self._accountant.state_dict())
+        accountant.charge(noise_multiplier)
+        return accountant.spent().epsilon
 
     def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
-        """Release the messages of ``iteration`` as the new ``vectors``.
+        """Release the messages of ``iteration``, if it is one that is released.
 
         Raises
         ------
         ValueError
-            If ``iteration`` is not the next one to be released: a second draw of noise
+            If ``iteration`` or a later one has been released: a second draw of noise
             for one round would break the guarantee.
         """
         if not self.wants_messages(iteration):
             return
-        if iteration != self._last_release + 1:
-            raise ValueError(
-                f"iteration={iteration} cannot be released: iterations up to "
-                f"{self._last_release} have been, the next is {self._last_release + 1}."
-            )
-        # Charged first: whatever happens next, what may have left has been paid for.
-        self._last_release = iteration
-        noise_multiplier = self.release.effective_noise_multiplier(iteration)
-        if noise_multiplier > 0:
-            self._accountant.charge(noise_multiplier)
-        self.vectors = self.release.release(iteration, messages, self._num_features)
+        last = self.ledger[-1].iteration if self.ledger else -1
+        allowed = f"above {last}, the last one that was released"
+        require(iteration > last, "iteration", iteration, allowed)
+        vectors = self.release.release(iteration, messages, self._num_features)
+        self._append(entry_of(self.release, iteration, vectors))
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run released, charged as it was then."""
+        self.ledger.clear()
+        self._accountant = self._new_accountant()
+        for row in ledger:
+            self._append(row)
+
+    def _append(self, row: LedgerRow) -> None:
+        self.ledger.append(row)
+        if row.facts["noise_multiplier"] > 0:
+            self._accountant.charge(row.facts["noise_multiplier"])
+
+    def _new_accountant(self) -> ReleaseAccountant:
+        q = self.release.settings.sampling_probability
+        return ReleaseAccountant(q, self.delta)
 
     @property
     def privacy_spent(self) -> PrivacySpent:
@@ -99,10 +140,10 @@ class DistributedExplorationServer:
         contribution.
         """
         settings = self.release.settings
-        if settings.noise_only or self.num_releases == 0:
-            return PrivacySpent(0.0, self.delta, self.num_releases, "none")
+        if settings.noise_only or not self.ledger:
+            return PrivacySpent(0.0, self.delta, len(self.ledger), "none")
         if settings.noise_multiplier == 0:
-            return PrivacySpent(math.inf, self.delta, self.num_releases, "none")
+            return PrivacySpent(math.inf, self.delta, len(self.ledger), "none")
         return self._accountant.spent()
 
     def summary(self) -> list[str]:
@@ -116,6 +157,8 @@ class DistributedExplorationServer:
             f"noise multiplier {s.noise_multiplier:g} ({s.calibration} calibration), "
             f"delta {self.delta:.3g}",
         ]
+        if self.max_epsilon is not None:
+            lines.append(f"releases stop before epsilon exceeds {self.max_epsilon:g}")
         if s.noise_only:
             lines.append("control: every contribution is replaced by zero")
         elif s.noise_multiplier == 0:
@@ -128,34 +171,3 @@ class DistributedExplorationServer:
                 f"probability; choose one far below 1/{s.num_agents}"
             )
         return lines
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return released vectors and charges; never noise, sums or masks."""
-        state: dict[str, Any] = {
-            "json": {
-                "settings": asdict(self.release.settings),
-                "last_release": self._last_release,
-                "accountant": self._accountant.state_dict(),
-            }
-        }
-        if self.vectors is not None:
-            state["vectors"] = self.vectors
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state_dict`` returned.
-
-        Raises
-        ------
-        ValueError
-            If it belongs to other settings; the message names the difference.
-        """
-        mine, stored = asdict(self.release.settings), state["json"]["settings"]
-        different = {
-            k: (stored.get(k), v) for k, v in mine.items() if v != stored.get(k)
-        }
-        if different:
-            raise ValueError(f"State of other settings (stored, now): {different}.")
-        self._last_release = int(state["json"]["last_release"])
-        self._accountant.load_state_dict(state["json"]["accountant"])
-        self.vectors = state.get("vectors")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flwr_fbo._validation import require_int
+from flwr_fbo.journal import LedgerRow
 
 
 @dataclass
@@ -21,6 +22,7 @@ class LocalServer:
 
     num_agents: int
     vectors: None = None
+    ledger: tuple[()] = ()
 
     def __post_init__(self) -> None:
         require_int("num_agents", self.num_agents, 1)
@@ -36,9 +38,5 @@ class LocalServer:
         """Describe the settings."""
         return [f"{self.num_agents} agents, each on its own: nothing is shared"]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: there is no state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load nothing."""
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on: there is no state."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import ClientApi
@@ -24,6 +26,12 @@ from flwr_fbo.privacy.accounting import (
 )
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
+from flwr_fbo.privacy.schedule import (
+    MIN_FOLLOW_PROBABILITY,
+    Schedule,
+    check_schedule,
+    release_iterations,
+)
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
 from flwr_fbo.space import Params, SearchSpace
@@ -86,6 +94,16 @@ class DPFTSDE(TuningStrategy):
         q in (0, 1].
     calibration : {"joint", "published", "published-per-region"}
         See `ReleaseSettings`; ``"joint"`` is the least noise for a given z.
+    releases : "all", int, float or collection of int
+        After which iterations there is a release: all; the first K; while an agent
+        follows it with at least this probability; or those listed. A round without a
+        release costs no privacy, and agents keep the vectors that they have. The
+        default stops when one agent in twenty would still follow.
+    max_epsilon : float, optional
+        The budget at ``delta``: a release that would exceed it is not made.
+    when_exhausted : {"halt", "raise"}
+        Then the releases end and the agents go on, or `start` raises
+        ``PrivacyBudgetExhausted``.
     delta : float, optional
         In (0, 1): where epsilon is reported. The published 1 / N^1.1 unless given,
         which is too large for a small federation: 0.17 for five agents.
@@ -141,6 +159,9 @@ class DPFTSDE(TuningStrategy):
         epsilon: float | None = None,
         sampling_probability: float = 0.35,
         calibration: Calibration = "joint",
+        releases: Schedule = MIN_FOLLOW_PROBABILITY,
+        max_epsilon: float | None = None,
+        when_exhausted: Literal["halt", "raise"] = "halt",
         delta: float | None = None,
         noise_only: bool = False,
         study_seed: int | None = None,
@@ -162,6 +183,9 @@ class DPFTSDE(TuningStrategy):
             require(noise_multiplier is None, "epsilon", epsilon, allowed)
             require(delta is not None, "delta", delta, "given, where epsilon is")
             check_epsilon(epsilon)
+        check_schedule(releases)
+        ok = when_exhausted in ("halt", "raise")
+        require(ok, "when_exhausted", when_exhausted, "'halt' or 'raise'")
         base = PRESETS[preset]
         agent = base.agent if agent is None else agent
         study = Study(
@@ -185,6 +209,7 @@ class DPFTSDE(TuningStrategy):
             Release(settings, _entropy(settings, noise_seed)),
             agent.num_features,
             published_delta(num_agents) if delta is None else delta,
+            max_epsilon=max_epsilon,
         )
         super().__init__(
             server,
@@ -196,17 +221,25 @@ class DPFTSDE(TuningStrategy):
             folder=folder,
         )
         self._epsilon = epsilon
+        self._schedule = releases
+        self._said_exhausted = False
+        self._raises = when_exhausted == "raise"
         self._given_seeds = {"feature_seed": feature_seed, "noise_seed": noise_seed}
 
     def _begin(self, horizon: int) -> None:
-        self.server.horizon = horizon
+        agent = self.study.agent
+        assert isinstance(agent, ThompsonSettings)
+        iterations = release_iterations(
+            self._schedule, horizon, agent.follow_probability
+        )
+        self.server.iterations = iterations
         if self._epsilon is not None:
             release = self.server.release
             z = calibrate_noise_multiplier(
                 self._epsilon,
                 self.server.delta,
                 release.settings.sampling_probability,
-                num_releases=horizon,
+                num_releases=max(1, len(iterations)),
             )
             self.server.release = release.with_noise_multiplier(z)
 
@@ -215,8 +248,34 @@ class DPFTSDE(TuningStrategy):
             **super()._identity(num_rounds),
             **self._given_seeds,
             "delta": self.server.delta,
+            "max_epsilon": self.server.max_epsilon,
+            "releases": list(self.server.iterations or ()),
             **asdict(self.server.release.settings),
         }
+
+    def _before_round(self, server_round: int) -> None:
+        if not self.server.exhausted or self._said_exhausted:
+            return
+        self._said_exhausted = True
+        reason = (
+            f"Round {server_round}: a release would exceed the privacy budget "
+            f"max_epsilon={self.server.max_epsilon:g} "
+            f"({self.privacy_spent.epsilon:.3f} spent)."
+        )
+        if self._raises:
+            raise PrivacyBudgetExhausted(reason)
+        _log.warning("%s No more releases: agents go on with what they have.", reason)
+
+    def _after_round(self, server_round: int) -> None:
+        spent = self.privacy_spent
+        epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
+        self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
+        _log.info(
+            "Privacy spent so far: epsilon = %.3f at delta = %.3g, %d releases",
+            spent.epsilon,
+            spent.delta,
+            spent.num_releases,
+        )
 
     def _end(self, result: TuningResult) -> None:
         spent = result.privacy_spent = self.privacy_spent

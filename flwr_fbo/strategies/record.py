@@ -1,23 +1,22 @@
 """The server's durable record of a study, in a folder of its own.
 
 What is recorded before a broadcast is all that a new run needs to go on: the study with
-its seeds, the server half's state, who holds which slot, and how each round went.
+its seeds, the ledger of its releases, who holds which slot, and how each round went.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.study import Study
-from flwr_fbo.journal import Journal
+from flwr_fbo.journal import Journal, LedgerRow
 from flwr_fbo.strategies.result import Round
 
 FILE_NAME = "server.sqlite"
@@ -46,15 +45,15 @@ class Progress:
     Attributes
     ----------
     study : Study
-    server : dict
-        What the server half's ``state_dict`` returned; arrays and JSON values.
+    ledger : sequence of LedgerRow
+        What the server half has released.
     slots : dict of int to int
         Node id to slot.
     rounds : list of Round
     """
 
     study: Study
-    server: dict[str, Any]
+    ledger: Sequence[LedgerRow]
     slots: dict[int, int]
     rounds: list[Round] = field(default_factory=list)
 
@@ -77,6 +76,7 @@ class StudyRecord:
     """
 
     def __init__(self, folder: Path | None, identity: Mapping[str, Any]) -> None:
+        self._num_releases = 0  # in the journal
         self._journal: Journal | None = None
         if folder is not None:
             self._journal = Journal({"kind": "server", **identity}, folder / FILE_NAME)
@@ -85,29 +85,36 @@ class StudyRecord:
         """Commit the progress; it is on disk when this returns."""
         if self._journal is None:
             return
-        arrays: dict[str, NDArray[Any]] = {}
-        values: dict[str, Any] = {}
-        for name, value in progress.server.items():
-            (arrays if isinstance(value, np.ndarray) else values)[name] = value
         text = json.dumps(
             {
                 "study": progress.study.to_dict(),
-                "server": values,
                 "slots": list(progress.slots.items()),
                 "rounds": [asdict(r) for r in progress.rounds],
             }
         )
-        self._journal.save_state({**arrays, _PROGRESS: np.array(text)})
+        new = progress.ledger[self._num_releases :]
+        self._journal.save_state({_PROGRESS: np.array(text)}, new)
+        self._num_releases = len(progress.ledger)
 
     def load(self) -> Progress | None:
-        """Return what was saved last, or None."""
-        arrays = {} if self._journal is None else self._journal.load_state()
-        if not arrays:
+        """Return what was saved last, or None.
+
+        Raises
+        ------
+        JournalError
+            If the ledger is damaged.
+        """
+        if self._journal is None:
             return None
-        stored = json.loads(str(arrays.pop(_PROGRESS)))
+        state = self._journal.load_state()
+        if not state:
+            return None
+        stored = json.loads(str(state[_PROGRESS]))
+        ledger = self._journal.ledger()
+        self._num_releases = len(ledger)
         return Progress(
             study=Study.from_dict(stored["study"]),
-            server={**stored["server"], **arrays},
+            ledger=ledger,
             slots={int(node): int(slot) for node, slot in stored["slots"]},
             rounds=[Round(**r) for r in stored["rounds"]],
         )

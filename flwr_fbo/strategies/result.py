@@ -20,12 +20,15 @@ class Round:
         From 1.
     results, failures, missing : int
         Agents that answered, answered with an error, did not answer.
+    epsilon : float or None
+        Spent so far; None where the method releases nothing, or all of it.
     """
 
     server_round: int
     results: int
     failures: int
     missing: int
+    epsilon: float | None = None
 
 
 @dataclass(repr=False)

@@ -105,6 +105,7 @@ class TuningStrategy(Strategy):
         self._asked: list[Message] = []
         self._rounds: list[Round] = []
         self._resumed_after = 0
+        self._up_to_date: set[int] = set()  # nodes that have the last release
 
     def start(
         self,
@@ -185,7 +186,7 @@ class TuningStrategy(Strategy):
         progress = self._record.load()
         if progress is None:
             return
-        self.server.load_state_dict(progress.server)
+        self.server.resume(progress.ledger)
         self.study = progress.study
         self._enrolment.resume(progress.study, progress.slots)
         self._rounds = progress.rounds
@@ -235,7 +236,7 @@ class TuningStrategy(Strategy):
         self._record.save(
             Progress(
                 self.study,
-                self.server.state_dict(),
+                self.server.ledger,
                 self._enrolment.slots,
                 self._rounds,
             )
@@ -243,6 +244,12 @@ class TuningStrategy(Strategy):
 
     def _begin(self, horizon: int) -> None:
         """Take note of T, the last iteration, before the first round."""
+
+    def _before_round(self, server_round: int) -> None:
+        """Say, or refuse, what the server half has decided about a round."""
+
+    def _after_round(self, server_round: int) -> None:
+        """Take note of a round, before it is committed."""
 
     def _end(self, result: TuningResult) -> None:
         """Add what the method knows, after the last round."""
@@ -263,6 +270,7 @@ class TuningStrategy(Strategy):
         """Enrol nodes that are new, and ask every agent for its next trial.
 
         ``arrays`` is what `aggregate_train` returned, which the server half holds too.
+        It is sent to an agent until that has answered; then the agent keeps it.
         """
         # Once the run has begun, who is absent counts as zero.
         needed = self._min_agents if server_round == 1 else 1
@@ -271,7 +279,9 @@ class TuningStrategy(Strategy):
         self._commit()
         server_round += self._resumed_after
         iteration = server_round - 1
-        record = _to_record(self.server.vectors) or ArrayRecord()
+        wanted = self.server.wants_messages(iteration)
+        self._before_round(server_round)
+        full, empty = _to_record(self.server.vectors) or ArrayRecord(), ArrayRecord()
         self._asked = []
         for node, slot in slots.items():
             instruction = Instruction(
@@ -279,12 +289,13 @@ class TuningStrategy(Strategy):
                 study=self.study,
                 slot=slot,
                 iteration=iteration,
-                send_message=self.server.wants_messages(iteration),
+                send_message=wanted,
                 report_best_value="best-value" in self._metrics,
             )
             entries = {**config, "server-round": server_round}
-            full = ConfigRecord({**entries, **instruction.to_config()})
-            content = instruction_content(record, full, self._client_api)
+            arrays = empty if node in self._up_to_date else full
+            config_record = ConfigRecord({**entries, **instruction.to_config()})
+            content = instruction_content(arrays, config_record, self._client_api)
             kind = message_type(self._client_api)
             message = Message(content, node, kind, group_id=str(server_round))
             self._asked.append(message)
@@ -301,7 +312,11 @@ class TuningStrategy(Strategy):
         server_round += self._resumed_after
         answers = self._answers(server_round, replies)
         messages = {slot: _message(reply) for slot, reply in answers.items()}
+        num_releases = len(self.server.ledger)
         self.server.receive(server_round - 1, messages)
+        if len(self.server.ledger) > num_releases:
+            self._up_to_date.clear()
+        self._after_round(server_round)
         self._commit()
         return _to_record(self.server.vectors), self._reported(answers)
 
@@ -324,6 +339,7 @@ class TuningStrategy(Strategy):
                 failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
             else:
                 answers[slot] = reply
+                self._up_to_date.add(node)
         missing = asked - len(answers) - len(failures)
         self._rounds.append(Round(server_round, len(answers), len(failures), missing))
         _log.info(

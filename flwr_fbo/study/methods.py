@@ -129,6 +129,7 @@ def _federated(
         noise_multiplier=privacy.noise_multiplier if private else 0.0,
         sampling_probability=privacy.sampling_probability if private else 1.0,
         delta=privacy.delta,
+        releases="all",  # as published
         noise_only=noise_only,
         study_seed=seeds.study,
         feature_seed=seeds.features,

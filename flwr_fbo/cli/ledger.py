@@ -1,0 +1,117 @@
+"""``flwr-fbo ledger show FOLDER``: what has left a study's server, for an auditor."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.strategies.record import FILE_NAME
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def ledger() -> None:
+    """Read the record of what left a study's server."""
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument()],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with the vectors.")
+    ] = False,
+) -> None:
+    """Check and print the ledger in FOLDER, the `folder` of a study's server.
+
+    A row that is not as it was written is refused. While the server runs it holds the
+    ledger.
+    """
+    with plain_errors():
+        path = folder / FILE_NAME if folder.is_dir() else folder
+        with Journal(None, path) as journal:
+            identity, rows = journal.identity, journal.ledger()
+        if identity.get("kind") != "server":
+            kind = identity.get("kind")
+            raise JournalError(f"{path} is not a server's, but of kind {kind!r}.")
+    delta = identity.get("delta")
+    spent = _spent(rows, delta)
+    if as_json:
+        typer.echo(_json(identity, rows, spent))
+        return
+    console = Console()
+    for name, value in sorted(identity.items()):
+        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
+    console.print(_table(rows))
+    if spent is not None:
+        console.print(
+            f"{spent.num_releases} releases: epsilon = {spent.epsilon:.4f} at delta = "
+            f"{delta:g} ({spent.accounting_method})"
+        )
+    if not all(row.facts["private"] for row in rows):
+        console.print("NOT PRIVATE: the noise was seeded, or there was none.")
+
+
+def _spent(rows: list[LedgerRow], delta: float | None) -> PrivacySpent | None:
+    """Charge the rows again; None where there is nothing that can be charged."""
+    charges = [row.facts["noise_multiplier"] for row in rows]
+    if not rows or delta is None or min(charges) <= 0:
+        return None
+    accountant = ReleaseAccountant(rows[0].facts["sampling_probability"], delta)
+    for charge in charges:
+        accountant.charge(charge)
+    return accountant.spent()
+
+
+def _table(rows: list[LedgerRow]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in (
+        "iteration",
+        "committed",
+        "noise multiplier",
+        "q",
+        "sensitivity",
+        "norm of vectors",
+        "version",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row.iteration),
+            datetime.fromtimestamp(row.committed).isoformat(" ", "seconds"),
+            f"{row.facts['noise_multiplier']:.4g}",
+            f"{row.facts['sampling_probability']:g}",
+            f"{row.facts['sensitivity']:.4g}",
+            f"{np.linalg.norm(row.vectors):.4g}",
+            str(row.facts["flwr_fbo"]),
+        )
+    return table
+
+
+def _json(
+    identity: dict[str, object], rows: list[LedgerRow], spent: PrivacySpent | None
+) -> str:
+    releases = [
+        {
+            "iteration": row.iteration,
+            "committed": row.committed,
+            **row.facts,
+            "vectors": row.vectors.tolist(),
+        }
+        for row in rows
+    ]
+    epsilon = None if spent is None else spent.epsilon
+    return json.dumps(
+        {"study": identity, "releases": releases, "epsilon": epsilon}, indent=2
+    )

@@ -1,0 +1,30 @@
+"""The record of what left the server: one entry a release, made before it leaves.
+
+An entry holds what an auditor needs to charge the release again, and the vectors
+themselves; never the noise, the sum before the noise, or who was sampled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr_fbo import __version__
+from flwr_fbo.journal import LedgerRow
+from flwr_fbo.models.features import FloatArray
+from flwr_fbo.privacy.release import Release
+
+
+def entry_of(release: Release, iteration: int, vectors: FloatArray) -> LedgerRow:
+    """Return the ledger's entry for the vectors of ``iteration``, shape (P, M)."""
+    settings = release.settings
+    facts: dict[str, Any] = {
+        # What the round is charged at: noise over exact sensitivity.
+        "noise_multiplier": release.effective_noise_multiplier(iteration),
+        "sampling": "poisson",
+        "sampling_probability": settings.sampling_probability,
+        "sensitivity": release.sensitivity(iteration),
+        "noise_std": release.noise_std(iteration).tolist(),
+        "private": release.private,
+        "flwr_fbo": __version__,
+    }
+    return LedgerRow(iteration, facts, vectors)

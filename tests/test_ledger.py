@@ -1,0 +1,210 @@
+"""What leaves the server is recorded first, once, and within the budget."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+from typer.testing import CliRunner
+
+from flwr_fbo import DPFTSDE, InProcessGrid
+from flwr_fbo.cli import app
+from flwr_fbo.journal import Journal, JournalError, LedgerRow
+from tests.federation import NUM_AGENTS, numpy_app, strategy
+
+
+class Watching(InProcessGrid):
+    """Notes, for each round, how many arrays each node was sent."""
+
+    def __init__(self, fails: tuple[tuple[str, int], ...] = ()) -> None:
+        super().__init__(numpy_app(), NUM_AGENTS)
+        self.sent: dict[str, list[int]] = {}
+        self.wanted: dict[str, bool] = {}
+        self._fails = fails
+
+    def push_messages(self, messages: Any) -> Any:
+        pushed = []
+        for message in messages:
+            round_ = message.metadata.group_id
+            if round_:
+                arrays = message.content.array_records["arrays"]
+                self.sent.setdefault(round_, []).append(len(arrays))
+                config = message.content.config_records["config"]
+                self.wanted[round_] = bool(config["fbo-send-message"])
+            slot = len(self.sent.get(round_, [])) - 1
+            if (round_, slot) not in self._fails:  # lost on its way
+                pushed.append(message)
+        return super().push_messages(pushed)
+
+
+def test_a_round_without_a_release_costs_nothing_and_sends_nothing() -> None:
+    grid = Watching()
+    study = strategy(releases=[0, 2])
+    result = study.start(grid, num_rounds=6)
+    assert [sum(grid.sent[str(r)]) for r in range(1, 7)] == [0, 4, 0, 4, 0, 0]
+    assert [grid.wanted[str(r)] for r in range(1, 7)] == [True, False, True] + [
+        False
+    ] * 3
+    assert result.privacy_spent is not None
+    assert result.privacy_spent.num_releases == 2
+    epsilons = [r.epsilon for r in result.rounds]
+    assert epsilons[0] == epsilons[1]
+    assert epsilons[2] == epsilons[5] == result.privacy_spent.epsilon
+    agents = grid.agents(study.study)
+    vectors = study.server.ledger[-1].vectors
+    for agent in agents:
+        np.testing.assert_array_equal(agent.state_dict()["vectors"], vectors)
+
+
+def test_a_release_is_sent_until_it_is_acknowledged() -> None:
+    grid = Watching(fails=(("2", 1), ("3", 1)))
+    strategy(releases=1).start(grid, num_rounds=6)
+    assert [grid.sent[str(r)] for r in range(2, 6)] == [
+        [1, 1, 1, 1],
+        [0, 1, 0, 0],
+        [0, 1, 0, 0],
+        [0, 0, 0, 0],
+    ]
+
+
+def test_by_default_releases_stop_when_few_follow() -> None:
+    study = strategy(releases=0.3)
+    study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=6)
+    assert [row.iteration for row in study.server.ledger] == [0, 1, 2]
+    signature = DPFTSDE.__init__.__kwdefaults__
+    assert signature is not None
+    assert signature["releases"] == 0.05
+
+
+def _two_releases() -> float:
+    study = strategy(releases=2)
+    study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
+    return study.privacy_spent.epsilon
+
+
+def test_the_budget_halts_releases_and_agents_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    budget = _two_releases() + 1e-6
+    study = strategy(max_epsilon=budget)
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS)
+    result = study.start(grid, num_rounds=6)
+    assert [row.iteration for row in study.server.ledger] == [0, 1]
+    assert result.privacy_spent is not None
+    assert result.privacy_spent.epsilon <= budget
+    assert len(grid.agents(study.study)[0].values) == 4 + 5
+    assert caplog.text.count("would exceed the privacy budget") == 1
+
+
+def test_the_budget_may_end_the_study() -> None:
+    study = strategy(max_epsilon=_two_releases() + 1e-6, when_exhausted="raise")
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS)
+    with pytest.raises(PrivacyBudgetExhausted, match="Round 3: a release would exceed"):
+        study.start(grid, num_rounds=6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_epsilon": -1.0}, "max_epsilon=-1.0"),
+        ({"when_exhausted": "panic"}, "when_exhausted='panic'"),
+        ({"releases": "few"}, "releases='few'"),
+    ],
+)
+def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        strategy(**options)
+
+
+def _recorded(folder: Path, **options: Any) -> Path:
+    study = strategy(folder=folder, **options)
+    study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
+    return folder / "server.sqlite"
+
+
+def test_an_auditor_can_read_it(tmp_path: Path) -> None:
+    path = _recorded(tmp_path, noise_seed=None)
+    shown = CliRunner().invoke(
+        app, ["ledger", "show", str(tmp_path)], env={"COLUMNS": "100"}
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "3 releases: epsilon = " in shown.output
+    assert "NOT PRIVATE" not in shown.output
+    values = json.loads(
+        CliRunner().invoke(app, ["ledger", "show", str(path), "--json"]).stdout
+    )
+    assert [release["iteration"] for release in values["releases"]] == [0, 1, 2]
+    assert np.array(values["releases"][0]["vectors"]).shape == (4, 30)
+    assert f"epsilon = {values['epsilon']:.4f}" in shown.output
+    assert values["study"]["num_rounds"] == 4
+
+
+def test_seeded_noise_is_marked_in_the_ledger(tmp_path: Path) -> None:
+    _recorded(tmp_path)
+    shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)])
+    assert "NOT PRIVATE" in shown.output
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE ledger SET facts = replace(facts, '1.0', '9.0') WHERE iteration = 1",
+        "UPDATE ledger SET vectors = zeroblob(length(vectors)) WHERE iteration = 0",
+        "UPDATE ledger SET committed = committed + 1 WHERE iteration = 2",
+        "DELETE FROM ledger WHERE iteration = 1",
+    ],
+)
+def test_damage_is_refused(tmp_path: Path, change: str) -> None:
+    path = _recorded(tmp_path)
+    connection = sqlite3.connect(path)
+    assert connection.execute(change).rowcount == 1
+    connection.commit()
+    connection.close()
+    shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)])
+    assert shown.exit_code == 1
+    assert "is damaged" in shown.output
+    with pytest.raises(JournalError, match=r"The ledger in .* is damaged"):
+        _recorded(tmp_path)
+
+
+def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sqlite"
+    Journal({"kind": "agent"}, path).close()
+    shown = CliRunner().invoke(app, ["ledger", "show", str(path)])
+    assert shown.exit_code == 1
+    assert "of kind 'agent'" in shown.output
+
+
+def test_one_release_an_iteration(tmp_path: Path) -> None:
+    row = LedgerRow(0, {"a": 1}, np.zeros((1, 2)))
+    with Journal({"kind": "server"}, tmp_path / "j.sqlite") as journal:
+        journal.save_state({"x": np.zeros(1)}, [row])
+        with pytest.raises(JournalError, match="UNIQUE"):
+            journal.save_state({"x": np.ones(1)}, [row])
+        assert journal.load_state()["x"][0] == 0.0  # all of it, or nothing
+        assert len(journal.ledger()) == 1
+
+
+def test_no_secret_is_on_disk(tmp_path: Path) -> None:
+    """Neither what agents sent, nor the sum, is anywhere in the server's folder."""
+    sent: list[bytes] = []
+
+    class Noting(InProcessGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            replies = list(super().pull_messages(message_ids))
+            for reply in replies:
+                for record in reply.content.array_records.values():
+                    arrays = [a for a in record.values() if len(a.data) > 0]
+                    sent.extend(a.numpy().tobytes() for a in arrays)
+            return replies
+
+    study = strategy(folder=tmp_path, noise_seed=None)
+    study.start(Noting(numpy_app(), NUM_AGENTS), num_rounds=4)
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert len(sent) == 3 * NUM_AGENTS
+    assert study.server.ledger[0].vectors[0].tobytes()[:64] in content
+    for message in sent:
+        assert message[:64] not in content

@@ -142,4 +142,9 @@ FAULTS: dict[str, Callable[[ReleaseSettings, Entropy], Mechanism]] = {
     "counted-twice": _CountedTwice,
     "uniform-sensitivity": _with_entropy(_UniformSensitivity),
 }
-"""By name: how to build a faulty mechanism."""
+"""By name: how to build a faulty mechanism.
+
+Three show only where they matter: ``uniform-sensitivity`` with sub-regions in an early
+round, ``bare-empty-sample`` with few agents (best one), ``counted-twice`` with at least
+two agents a sub-region.
+"""

@@ -140,7 +140,7 @@ def test_the_bound_is_clopper_and_pearsons(hits: int, false_alarms: int) -> None
 
     rate = (interval(hits).low - DELTA) / interval(false_alarms).high
     bound = audit_module._epsilon_lower(
-        np.array([hits]), np.array([false_alarms]), 1000, DELTA
+        np.array([hits]), np.array([false_alarms]), 1000, DELTA, 1e-3
     )
     assert bound[0] == pytest.approx(math.log(max(rate, 1.0)))
 

@@ -178,6 +178,8 @@ class Journal:
                 if version == 0 and identity is not None:
                     self._create(identity)
                     version = SCHEMA_VERSION
+            if version == 0:
+                raise JournalError(f"{self.path} is no journal of flwr_fbo.")
             if version != SCHEMA_VERSION:
                 raise JournalError(
                     f"The journal {self.path} has schema version {version}, this is "
@@ -223,6 +225,8 @@ class Journal:
         """Turn SQLite's errors into ones that say what to do."""
         try:
             yield
+        except (ValueError, EOFError) as error:  # JSON, or an array
+            raise JournalError(f"The journal {self.path} is damaged.") from error
         except sqlite3.Error as error:
             reason = str(error)
             if "locked" in reason:
@@ -279,20 +283,20 @@ class Journal:
                 "SELECT number, iteration, params, point, state, value, interruptions,"
                 " started, finished FROM trial ORDER BY number"
             ).fetchall()
-        return [
-            Trial(
-                number=row[0],
-                iteration=row[1],
-                params=json.loads(row[2]),
-                point=_from_npy(row[3]),
-                state=row[4],
-                value=math.nan if row[5] is None else row[5],
-                interruptions=row[6],
-                started=row[7],
-                finished=math.nan if row[8] is None else row[8],
-            )
-            for row in rows
-        ]
+            return [
+                Trial(
+                    number=row[0],
+                    iteration=row[1],
+                    params=json.loads(row[2]),
+                    point=_from_npy(row[3]),
+                    state=row[4],
+                    value=math.nan if row[5] is None else row[5],
+                    interruptions=row[6],
+                    started=row[7],
+                    finished=math.nan if row[8] is None else row[8],
+                )
+                for row in rows
+            ]
 
     def save_state(
         self, arrays: Mapping[str, NDArray[Any]], releases: Sequence[LedgerRow] = ()
@@ -347,7 +351,7 @@ class Journal:
         """Return what `save_state` stored last; empty before that."""
         with self._explained():
             rows = self._connection.execute("SELECT name, value FROM state").fetchall()
-        return {name: _from_npy(value) for name, value in rows}
+            return {name: _from_npy(value) for name, value in rows}
 
     def to_bytes(self) -> bytes:
         """Return the whole journal, for a later ``content``."""

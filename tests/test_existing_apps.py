@@ -13,6 +13,7 @@ from flwr.app import (
     Message,
     MetricRecord,
     RecordDict,
+    UserConfig,
 )
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -158,6 +159,24 @@ def test_best_params_outlive_the_run(tmp_path: Path, direction: str) -> None:
     stranger = Context(2, 99, {"partition-id": 77}, RecordDict(), dict(config))
     assert best_params(stranger, default=DEFAULT) == DEFAULT
     assert len(list(tmp_path.glob("*.sqlite"))) == NUM_AGENTS
+
+
+def test_a_client_without_a_number_finds_its_only_journal(tmp_path: Path) -> None:
+    config = {"fbo-folder": str(tmp_path)}
+    node_configs: list[UserConfig] = [dict(config)]
+    grid = InProcessGrid(numpy_app(_first), 1, node_configs=node_configs)
+    study = strategy(num_agents=1)
+    study.start(grid, num_rounds=2)
+    (agent,) = grid.agents(study.study)
+    fresh = Context(2, 99, dict(config), RecordDict(), {})
+    best = agent.points[int(np.argmax(agent.values))]
+    assert best_params(fresh, default=DEFAULT) == agent.space.from_unit(best)
+    (tmp_path / f"study-{study.study.study_id}-agent-5.sqlite").touch()
+    assert best_params(fresh, default=DEFAULT) == DEFAULT  # whose is which?
+
+
+def _first(context: Context) -> Any:
+    return objective_of(0)
 
 
 def test_best_params_of_the_last_study(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def _recorded(folder: Path) -> list[tuple[int, float]]:
     return [(t.number, t.value) for t in _trials(folder) if t.state == "complete"]
 
 
-def _killed_after(folder: Path, delay: float) -> bool:
+def _killed_after(folder: Path, delay: float | None) -> bool:
     """Play in a process of its own; return whether it was killed before it ended."""
     process = multiprocessing.get_context("fork").Process(target=_play, args=(folder,))
     process.start()
@@ -76,14 +76,19 @@ def test_a_client_that_is_killed_repeats_and_loses_nothing(tmp_path: Path) -> No
     rng = random.Random(0)
     whole = tmp_path / "whole"
     whole.mkdir()
+    began = time.monotonic()
     _play(whole)
+    longest = 0.5 * (time.monotonic() - began)  # however slow the machine is
     kills = studies = interruptions = repeated = 0
     while kills < NUM_KILLS:
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1
         recorded: list[tuple[int, float]] = []
-        while _killed_after(folder, rng.uniform(0.0, 0.15)):
+        delays: list[float | None] = [rng.uniform(0.0, longest) for _ in range(30)]
+        for delay in [*delays, None]:  # at last it may end, however long it takes
+            if not _killed_after(folder, delay):
+                break
             kills += 1
             now = _recorded(folder)
             assert now[: len(recorded)] == recorded, "a recorded trial was lost"

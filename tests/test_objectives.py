@@ -2,7 +2,9 @@
 
 import logging
 import math
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,20 @@ import optuna
 import pytest
 from flwr.app import Context
 
-from flwr_fbo import tuning_app
+from flwr_fbo import InProcessGrid, tuning_app
+from flwr_fbo.agents.base import play_round
 from flwr_fbo.agents.timeout import TrialTimeout, time_limit
 from flwr_fbo.agents.trial import SpaceMismatch, Trial
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from tests.federation import (
+    NUM_AGENTS,
     SPACE,
     assert_same,
     make_objective,
     numpy_app,
     objective_of,
     run,
+    strategy,
 )
 
 PARAMS = {"x": 0.5, "C": 1.0, "depth": 3}
@@ -70,6 +75,7 @@ def test_a_trial_is_a_dict_and_more() -> None:
         (lambda t: t.suggest_float("x", -1.0, 2.0), "the study declares"),
         (lambda t: t.suggest_float("C", 1e-3, 1e3), "the study declares"),
         (lambda t: t.suggest_int("x", -1, 1), "the study declares"),
+        (lambda t: t.study, "asks for trial.study, which"),
     ],
 )
 def test_another_space_is_the_apps_fault_and_no_failed_trial(
@@ -186,3 +192,57 @@ def test_declarations_are_checked_at_once() -> None:
         tuning_app(make_objective, direction="up")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"space=\{\}"):
         tuning_app(make_objective, space={})
+
+
+def test_a_trial_that_ends_its_process_is_one_failed_trial(tmp_path: Path) -> None:
+    """The next one gets a new process."""
+    mark = tmp_path / "crashed"
+
+    def objective(trial: Trial) -> float:
+        if not mark.exists():
+            mark.touch()
+            os._exit(3)
+        return 0.5
+
+    with time_limit(objective, 60.0) as limited:
+        with pytest.raises(RuntimeError, match="ended its process"):
+            limited(Trial({}, {}))
+        assert limited(Trial({}, {})) == 0.5
+
+
+def test_the_server_is_not_told_what_the_site_s_code_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def make(context: Context) -> Any:
+        if context.node_config["partition-id"] == 1:
+            raise ValueError("could not convert 'Doe, Jane'")
+        return objective_of(0)
+
+    told: list[str | None] = []
+
+    class Noting(InProcessGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            replies = list(super().pull_messages(message_ids))
+            told.extend(r.error.reason for r in replies if r.has_error())
+            return replies
+
+    strategy().start(Noting(tuning_app(make), NUM_AGENTS), num_rounds=2)
+    assert len(told) == 2
+    for reason in told:
+        assert "make_objective failed: ValueError" in str(reason)
+        assert "Jane" not in str(reason)
+    assert "Jane" in caplog.text  # at the site
+
+
+def test_trials_are_numbered() -> None:
+    numbers = []
+
+    def objective(trial: Trial) -> float:
+        numbers.append(trial.number)
+        return 0.5
+
+    agent = run(numpy_app())[1][0]
+    fresh = type(agent).__new__(type(agent))
+    fresh.__dict__.update(agent.__dict__)
+    play_round(fresh, objective, 6, None, send_message=False)
+    assert numbers == [len(agent.values) - 1]

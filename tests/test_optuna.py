@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import stat
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -27,6 +28,7 @@ from flwr_fbo.agents.study import Study
 from flwr_fbo.agents.thompson import ThompsonSettings
 from flwr_fbo.agents.trial import Objective
 from flwr_fbo.cli import app
+from flwr_fbo.clients.session import open_journal
 from flwr_fbo.journal import Journal, JournalError
 from flwr_fbo.space import SearchSpace
 from tests.federation import AGENT, SPACE, numpy_app, objective_of, strategy
@@ -213,6 +215,22 @@ def test_a_journal_becomes_an_optuna_study_and_goes_on(tmp_path: Path) -> None:
     )
     assert study.trials[7].params == agent.space.from_unit(expected)
     assert study.trials[8].system_attrs["flwr-fbo:iteration"] == 5
+    assert stat.S_IMODE((tmp_path / "optuna.db").stat().st_mode) == 0o600
+    # The federation goes on; what is new comes after the sampler's own trials.
+    with open_journal(next(iter(grid.contexts.values())), federation.study, 2) as own:
+        number = own.begin_trial(9, study.trials[0].params, agent.points[0])
+        own.end_trial(number, 0.25)
+    assert number == 7
+    again = export_journal(path, url)
+    assert len(again.trials) == 10
+    assert again.trials[9].value == 0.25
+    with pytest.raises(ValueError, match="storage="):
+        export_journal(path, f"sqlite:///{path}")
+    with pytest.raises(ValueError, match="storage="):
+        export_journal(path, "sqlite://")
+    done = CliRunner().invoke(app, ["export", str(path), "redis://x"])
+    assert done.exit_code == 1
+    assert "Traceback" not in done.output
 
 
 def test_a_parameter_that_a_trial_does_not_use_is_remembered() -> None:
@@ -276,8 +294,10 @@ def test_journals_that_are_no_clients(tmp_path: Path) -> None:
     path = tmp_path / "server.sqlite"
     Journal({"kind": "server"}, path).close()
     with pytest.raises(JournalError, match="of kind 'server'"):
-        export_journal(path, "sqlite:///:memory:")
-    done = CliRunner().invoke(app, ["export", str(missing), "sqlite:///:memory:"])
+        export_journal(path, f"sqlite:///{tmp_path}/new.db")
+    done = CliRunner().invoke(
+        app, ["export", str(missing), f"sqlite:///{tmp_path}/x.db"]
+    )
     assert done.exit_code == 1
     assert done.output.startswith("Error: There is no journal")
     path = tmp_path / "agent.sqlite"

@@ -306,7 +306,7 @@ def test_a_client_without_data_is_an_error_and_not_a_failed_trial() -> None:
         raise FileNotFoundError("site.csv")
 
     for app in (numpy_app(make), tuning_app(make)):
-        with pytest.raises((AggregationError, TooFewAgents), match=r"site\.csv"):
+        with pytest.raises((AggregationError, TooFewAgents), match="FileNotFound"):
             run(app)
 
 
@@ -566,3 +566,23 @@ def test_clients_that_always_raise_are_not_asked_for_ever(
     with pytest.raises(TooFewAgents, match="client failed: OSError: no data here"):
         strategy(patience=300.0).start(grid, num_rounds=2)
     assert len(asked) == 3 * NUM_AGENTS
+
+
+def test_a_silent_node_is_not_waited_for_in_every_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timeouts: list[float | None] = []
+
+    class OneIsSilent(InProcessGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            sent = list(messages)
+            silent = max(self.contexts)
+            if any(m.metadata.dst_node_id == silent for m in sent):
+                timeouts.append(timeout)
+            heard = [m for m in sent if m.metadata.dst_node_id != silent]
+            return super().send_and_receive(heard, timeout=timeout)
+
+    study = strategy(min_agents=3, patience=5.0)
+    study.start(OneIsSilent(numpy_app(), NUM_AGENTS), num_rounds=6)
+    assert len(timeouts) == 3
+    assert all(timeout is not None and timeout <= 5.0 for timeout in timeouts)

@@ -173,11 +173,16 @@ def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
     [
         ("num_agents", "num_agent", "num_agent is not known: .*did you mean 'num_ag"),
         ("alpha", "alhpa", "task.alhpa is not known: .*did you mean 'alpha'"),
-        ('"synthetic"', '"syntetic"', "syntetic.*'digits', 'landmine', 'synthetic'"),
+        ('"synthetic"', '"syntetic"', "name='syntetic' .*did you mean 'synth"),
         ("alpha = 0.5", "alpha = 2.0", "alpha=2.0 is not allowed: a number from 0"),
         ("num_agents = 4", "num_agents = 0", "num_agents=0 is not allowed"),
         ("num_agents = 4", 'num_agents = "4"', "num_agents='4' is not allowed"),
         ("num_agents = 4", "", "num_agents is missing"),
+        ("= 0.35", "= 2.0", "sampling_probability=2.0 is not allowed"),
+        ("delta = 1e-3", "delta = nan", "delta=nan is not allowed"),
+        ("= 1.0", "= -1.0", "noise_multiplier=-1.0 is not allowed"),
+        ('name = "synthetic"', "", "task.name is missing: one of"),
+        ("alpha = 0.5", "noisy = true", r"task.noisy is not known: one of \['alpha'"),
         ("delta = 1e-3", "", "privacy.delta is missing"),
         ("delta", "detla", "privacy.detla is not known: .*did you mean 'delta'"),
         ("paper-", "papre-", "preset='papre-synthetic' is not allowed: .*did you mean"),
@@ -212,7 +217,7 @@ def test_built_in_experiments_are_complete() -> None:
 
 
 def _run(method: str = "ts", seed: int = 0) -> Run:
-    return Run(method, seed, [[math.nan, 0.5]], math.inf, False, 1, 1.5)
+    return Run(method, seed, [[math.nan, 0.5, 0.5]] * 4, math.inf, False, 1, 1.5)
 
 
 def test_results_come_back(tmp_path: Path) -> None:
@@ -260,17 +265,38 @@ def test_results_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
         pytest.raises(OSError, match="another process is writing these results"),
     ):
         ResultsFile(path, SMALL)
+    header = path.read_text()
+    with ResultsFile(path, SMALL) as results:
+        results.append(_run())
     other = replace(SMALL, num_agents=5, privacy=Privacy(2.0, 0.35, 1e-3))
     with pytest.raises(ValueError, match="belongs to another experiment") as error:
         ResultsFile(path, other)
     assert "'num_agents': (4, 5)" in str(error.value)
     assert "'privacy.noise_multiplier': (1.0, 2.0)" in str(error.value)
-    header = path.read_text()
-    for rubbish, line in (("x\n", 1), ("{}\n", 1), (header + '{"seed": 1}\n', 2)):
+    with ResultsFile(tmp_path / "header", other):
+        pass
+    with ResultsFile(tmp_path / "header", SMALL) as results:  # no run is lost
+        assert results.runs == []
+    run = _run().to_json()
+    other_shape = replace(_run(), best_so_far=[[0.5, 0.5, 0.5]] * 3).to_json()
+    negative = replace(_run(), epsilon=-1.0).to_json()
+    for rubbish, line in (
+        ("x\n", 1),
+        ("{}\n", 1),
+        (header + '{"seed": 1}\n', 2),
+        (header + run + "\n" + run + "\n", 3),
+        (header + other_shape + "\n", 2),
+        (header + negative + "\n", 2),
+        (header + _run("unknown").to_json() + "\nhalf a l", 2),
+    ):
         path.write_text(rubbish)
         with pytest.raises(ValueError, match=f"is damaged in line {line}"):
             ResultsFile(path, SMALL)
         assert path.read_text() == rubbish  # nothing is lost
+    path.write_text("somebody's only line, without an end")
+    with pytest.raises(ValueError, match="is no results file"):
+        ResultsFile(path, SMALL)
+    assert path.read_text().startswith("somebody's")
     with pytest.raises(ValueError, match="a file that flwr-fbo run wrote"):
         read_results(_written(tmp_path / "empty", ""))
 
@@ -304,8 +330,8 @@ def test_differences_are_paired_by_seed() -> None:
     assert rows["noise-only"].over_noise_only is None
     assert rows["dp-fts-de"].final.mean == pytest.approx(0.55)
     lines = verdict(rows)
-    assert "FTS-DE) made no difference" in lines[0]
-    assert "DP-FTS-DE) helped: +0.0500" in lines[1]
+    assert "FTS-DE) does as well as TS" in lines[0]
+    assert "DP-FTS-DE) does better than TS: +0.0500" in lines[1]
     assert "beats its noise-only control" in lines[2]
     minimizing = replace(SMALL, task=Minimized())
     minimized = summarize(minimizing, runs)["dp-fts-de"].over_ts
@@ -319,7 +345,7 @@ def test_the_verdict_on_noise_is_no_gain() -> None:
     assert "These runs cannot show" in lines[2]
     levels["fts-de"] = [0.4, 0.5, 0.61]
     lines = verdict(summarize(SMALL, _runs(levels)))
-    assert "FTS-DE) hurt" in lines[0]
+    assert "FTS-DE) does worse than TS" in lines[0]
 
 
 def test_one_seed_allows_no_verdict() -> None:

@@ -250,8 +250,8 @@ def play_round(
         # trials that follow are recorded one by one, and nothing else changes.
         journal.save_state(agent.state_dict())
     for x in points:
-        trial = Trial(agent.space.from_unit(x), agent.space.distributions)
-        number = 0
+        params, number = agent.space.from_unit(x), len(agent.values)
+        trial = Trial(params, agent.space.distributions, number)
         if journal is not None:
             number = journal.begin_trial(iteration, trial, x)
         value = evaluate(objective, trial, f"agent {agent.slot}")

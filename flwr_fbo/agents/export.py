@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import make_url
 
+from flwr_fbo._validation import require
 from flwr_fbo.agents.base import Agent
 from flwr_fbo.agents.record import recorded_agent
 from flwr_fbo.agents.sampler import ITERATION, POINT
 from flwr_fbo.journal import Journal, Trial
+
+_NUMBER = "flwr-fbo:number"  # in the journal
 
 
 def export_journal(path: str | Path, storage: str) -> optuna.Study:
@@ -34,7 +40,12 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
     ------
     JournalError
         If the journal cannot be read, or a client is using it.
+    ValueError
+        If the storage is in memory, or is the journal.
+    OSError
+        If a new SQLite file cannot be made.
     """
+    _protect(Path(path), storage)
     with Journal(None, Path(path)) as journal:
         agent = recorded_agent(journal)
         trials = [trial for trial in journal.trials() if trial.state != "running"]
@@ -45,9 +56,32 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
         direction=agent.direction,
         load_if_exists=True,
     )
-    there = len(study.get_trials(deepcopy=False))
-    study.add_trials([_frozen(trial, agent) for trial in trials[there:]])
+    # A `FederatedSampler` may have added trials of its own in between.
+    old = study.get_trials(deepcopy=False)
+    there = {trial.system_attrs.get(_NUMBER) for trial in old}
+    new = [trial for trial in trials if trial.number not in there]
+    study.add_trials([_frozen(trial, agent) for trial in new])
     return study
+
+
+def _protect(journal: Path, storage: str) -> None:
+    """Let only the owner read a new SQLite file, as only the owner reads a journal.
+
+    Raises
+    ------
+    ValueError
+        If the storage would be gone at once, or is the journal.
+    """
+    url = make_url(storage)
+    if url.get_backend_name() != "sqlite":
+        return
+    allowed = "a file, and not the journal itself"
+    name = url.database
+    ok = name not in (None, "", ":memory:")
+    ok = ok and Path(str(name)).resolve() != journal.resolve()
+    require(ok, "storage", storage, allowed)
+    with suppress(FileExistsError):
+        os.close(os.open(str(name), os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
@@ -61,7 +95,11 @@ def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
             "iteration": trial.iteration,
             "interruptions": trial.interruptions,
         },
-        system_attrs={POINT: trial.point.tolist(), ITERATION: trial.iteration},
+        system_attrs={
+            POINT: trial.point.tolist(),
+            ITERATION: trial.iteration,
+            _NUMBER: trial.number,
+        },
     )
     frozen.datetime_start = datetime.fromtimestamp(trial.started)
     frozen.datetime_complete = datetime.fromtimestamp(trial.finished)

@@ -58,10 +58,9 @@ class FederatedSampler(BaseSampler):
 
     Examples
     --------
-    >>> sampler = FederatedSampler.from_journal(
-    ...     "/var/lib/fbo/study-1f-agent-3.sqlite"
-    ... )  # doctest: +SKIP
-    >>> study = optuna.create_study(sampler=sampler, direction="maximize")
+    >>> journal = "/var/lib/fbo/study-1f-agent-3.sqlite"
+    >>> study = export_journal(journal, "sqlite:///trials.db")  # doctest: +SKIP
+    >>> study.sampler = FederatedSampler.from_journal(journal)  # doctest: +SKIP
     >>> study.optimize(objective, n_trials=20)  # doctest: +SKIP
     """
 
@@ -73,6 +72,9 @@ class FederatedSampler(BaseSampler):
     @classmethod
     def from_journal(cls, path: str | Path) -> FederatedSampler:
         """Return a sampler around the agent that a client's journal holds.
+
+        The journal's trials are no part of an Optuna study until `export_journal` puts
+        them there.
 
         Raises
         ------
@@ -98,6 +100,12 @@ class FederatedSampler(BaseSampler):
         self._check(study)
         # A copy, so that threads do not disturb each other.
         agent = copy(self.agent)
+        if trial.number == 0 and agent.values:
+            _log.warning(
+                "The Optuna study is empty: the agent's %d trials are not used. Export "
+                "its journal into the study first.",
+                len(agent.values),
+            )
         iteration = self._tell(agent, study, trial)
         if trial.number < agent.num_first:
             point = agent.first_points()[trial.number]

@@ -7,6 +7,7 @@ objective with a time limit runs in a worker process, which is killed at the lim
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import Any
@@ -54,6 +55,9 @@ class _Worker:
         except FutureTimeout:
             self.kill()
             raise TrialTimeout(f"ended after {seconds:g} s (trial_timeout)") from None
+        except BrokenExecutor:
+            self.kill()  # the next trial gets a new one
+            raise RuntimeError("the trial ended its process, or was killed") from None
 
     def kill(self) -> None:
         if self._executor is not None:

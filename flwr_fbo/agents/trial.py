@@ -21,6 +21,10 @@ class SpaceMismatch(ValueError):  # noqa: N818  (named for what is wrong)
     """An objective asks for a parameter that the study does not declare like that."""
 
 
+class UnknownAttribute(SpaceMismatch, AttributeError):  # noqa: N818
+    """An objective asks a trial for something that it does not have."""
+
+
 class Trial(dict[str, Any]):
     """The setting to evaluate.
 
@@ -30,6 +34,8 @@ class Trial(dict[str, Any]):
         All parameters of the space; an objective may use some of them.
     distributions : mapping of str to Optuna distribution
         What the study declares.
+    number : int
+        Which of the agent's trials this is, from 0.
 
     Notes
     -----
@@ -39,9 +45,13 @@ class Trial(dict[str, Any]):
     """
 
     def __init__(
-        self, params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]
+        self,
+        params: Mapping[str, Any],
+        distributions: Mapping[str, BaseDistribution],
+        number: int = 0,
     ) -> None:
         super().__init__(params)
+        self.number = number
         self.distributions = dict(distributions)
         self.user_attrs: dict[str, Any] = {}
 
@@ -71,6 +81,13 @@ class Trial(dict[str, Any]):
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Return the value of a categorical parameter, as in Optuna."""
         return self._value(name, CategoricalDistribution(choices))
+
+    def __getattr__(self, name: str) -> Any:
+        # No failed trial, of which every one would be: the app's fault.
+        raise UnknownAttribute(
+            f"The objective asks for trial.{name}, which a federated trial does not "
+            "have."
+        )
 
     def report(self, value: float, step: int) -> None:
         """Take an intermediate value; nothing is pruned on it."""

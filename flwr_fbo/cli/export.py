@@ -26,7 +26,7 @@ def export(
             param_hint="STORAGE",
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with plain_errors():
+    with plain_errors(ValueError, ImportError):
         study = export_journal(journal, storage)
     number = len(study.get_trials(deepcopy=False))
     typer.echo(f"{number} trials in study {study.study_name} of {storage}")

@@ -21,7 +21,10 @@ def list_experiments(
     """List the built-in experiments."""
     experiments = [load_experiment(path) for path in builtin_experiments().values()]
     if as_json:
-        values = [{**e.to_dict(), "description": e.description} for e in experiments]
+        values = [
+            {**e.to_dict(), "num_seeds": e.num_seeds, "description": e.description}
+            for e in experiments
+        ]
         typer.echo(json.dumps(values, indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -32,5 +35,5 @@ def list_experiments(
         table.add_row(e.name, *map(str, counts), e.description)
     console = Console()
     if not console.is_terminal:
-        console.width = 120  # a line each, for whatever reads it
+        console.width = 160  # a line each, for whatever reads it
     console.print(table)

@@ -8,6 +8,7 @@ long as the run. Neither leaves the client.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,12 @@ from flwr_fbo.space import Params, SearchSpace
 FloatArray = NDArray[np.float64]
 
 _STATE = "flwr-fbo"
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class ObjectiveFailed(RuntimeError):  # noqa: N818  (named for what is wrong)
+    """A site's ``make_objective`` raised; the text quotes nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,20 @@ class Tuner:
         for params in self.enqueue:
             study.space.to_unit(params)
 
+    def _objective(self, context: Context) -> Objective:
+        """Return the site's objective; what goes wrong is said here, and not sent.
+
+        Flower sends an exception's text to the server, and it may quote data.
+        """
+        try:
+            return self.make_objective(context)
+        except Exception as error:
+            _log.exception("make_objective failed")
+            raise ObjectiveFailed(
+                f"make_objective failed: {type(error).__name__} (the client's log has "
+                "the details)"
+            ) from None
+
     def answer(
         self,
         context: Context,
@@ -111,6 +132,8 @@ class Tuner:
         ValueError
             If the config or the arrays are not of a flwr_fbo strategy, or an enqueued
             setting does not fit its space.
+        ObjectiveFailed
+            If ``make_objective`` raised.
         SpaceMismatch
             If the study has another space or direction than the client declares.
         JournalError
@@ -122,7 +145,7 @@ class Tuner:
             self._check(study)
             return Answer(metrics={"agent-id": agent_id(context, study)})
         with (
-            time_limit(self.make_objective(context), self.trial_timeout) as objective,
+            time_limit(self._objective(context), self.trial_timeout) as objective,
             open_journal(context, study, instruction.slot) as journal,
         ):
             agent = load_agent(journal, study, instruction.slot, self.enqueue)
@@ -258,6 +281,13 @@ def _last_journal(context: Context) -> Journal | None:
     slot = _configured_slot(context)
     if slot < 0 and known:
         slot = int(str(known["slot"]))
-    paths = folder.glob(f"study-*-agent-{slot}.sqlite")
+    paths = list(folder.glob(f"study-*-agent-{'*' if slot < 0 else slot}.sqlite"))
+    if len({path.stem.rpartition("-")[2] for path in paths}) > 1:
+        _log.warning(
+            "%s has journals of several agents, and this client does not know which "
+            "it is: give its node config an agent-id.",
+            folder,
+        )
+        return None
     newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
     return None if newest is None else Journal(None, newest)

@@ -111,7 +111,7 @@ def check_epsilon(epsilon: Any) -> None:
 def calibrate_noise_multiplier(
     epsilon: float, delta: float, sampling_probability: float, num_releases: int
 ) -> float:
-    """Return the smallest noise multiplier z, to 0.1 %, that keeps to a budget.
+    """Return the smallest noise multiplier z >= 0.1, to 0.1 %, that keeps to a budget.
 
     Parameters
     ----------

@@ -28,6 +28,8 @@ _log = logging.getLogger("flwr.fbo")
 
 # A client that raises, raises again: so often it is asked, in each round.
 _MAX_FAILURES = 3
+_SILENT = "client did not answer"
+_MIN_TIMEOUT = 1.0
 
 
 class TooFewAgents(RuntimeError):  # noqa: N818  (named for what is wrong)
@@ -77,7 +79,7 @@ class Enrolment:
         """
         deadline = time.monotonic() + self._patience
         logged = None
-        self._failures.clear()
+        self._forget_failures()
         while True:
             nodes = sorted(grid.get_node_ids())
             trouble: list[str] = []
@@ -85,7 +87,8 @@ class Enrolment:
                 new = [
                     n for n in nodes if n not in self.slots and not self._hopeless(n)
                 ]
-                trouble = self._enrol(grid, new, timeout)
+                left = max(_MIN_TIMEOUT, deadline - time.monotonic())
+                trouble = self._enrol(grid, new, min(timeout, left))
             present = {node: self.slots[node] for node in nodes if node in self.slots}
             if len(present) >= needed:
                 return dict(sorted(present.items(), key=lambda item: item[1]))
@@ -109,8 +112,15 @@ class Enrolment:
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
 
     def _hopeless(self, node: int) -> bool:
-        """Return whether a client has raised too often to be asked again."""
+        """Return whether a client has failed too often to be asked again."""
         return len(self._failures.get(node, [])) >= _MAX_FAILURES
+
+    def _forget_failures(self) -> None:
+        """Ask those again that raised; to wait for the silent ones is too dear."""
+        self._failures = {
+            node: [reason for reason in reasons if reason == _SILENT]
+            for node, reasons in self._failures.items()
+        }
 
     def _enrol(self, grid: Grid, nodes: list[int], timeout: float) -> list[str]:
         """Ask new nodes for their slots, bind them; return what went wrong."""
@@ -164,11 +174,13 @@ def _read_claims(
     """Return node -> claimed slot (-1: none), what went wrong, node -> its error."""
     claims: dict[int, int] = {}
     failures: dict[int, str] = {}
+    answered: set[int] = set()
     trouble = []
     for reply in replies:
         node = asked.get(reply.metadata.reply_to_message_id)
         if node is None:
             continue
+        answered.add(node)
         if reply.has_error():
             failures[node] = f"client failed: {first_line(reply.error.reason)}"
             continue
@@ -177,9 +189,9 @@ def _read_claims(
             claims[node] = claim
         else:
             trouble.append("client is not a flwr_fbo client (it sent no agent-id)")
-    missing = len(asked) - len(claims) - len(trouble) - len(failures)
-    trouble += [*failures.values(), *["client did not answer"] * missing]
-    return claims, trouble, failures
+    for node in set(asked.values()) - answered:
+        failures[node] = _SILENT
+    return claims, trouble + list(failures.values()), failures
 
 
 def first_line(reason: str | None) -> str:

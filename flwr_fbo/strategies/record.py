@@ -16,7 +16,7 @@ import numpy as np
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.study import Study
-from flwr_fbo.journal import Journal, LedgerRow
+from flwr_fbo.journal import Journal, JournalError, LedgerRow
 from flwr_fbo.strategies.result import Round
 
 FILE_NAME = "server.sqlite"
@@ -88,6 +88,7 @@ class StudyRecord:
         text = json.dumps(
             {
                 "study": progress.study.to_dict(),
+                "num_releases": len(progress.ledger),
                 "slots": list(progress.slots.items()),
                 "rounds": [asdict(r) for r in progress.rounds],
             }
@@ -109,15 +110,23 @@ class StudyRecord:
         state = self._journal.load_state()
         if not state:
             return None
-        stored = json.loads(str(state[_PROGRESS]))
         ledger = self._journal.ledger()
+        try:
+            stored = json.loads(str(state[_PROGRESS]))
+            progress = Progress(
+                study=Study.from_dict(stored["study"]),
+                ledger=ledger,
+                slots={int(node): int(slot) for node, slot in stored["slots"]},
+                rounds=[Round(**r) for r in stored["rounds"]],
+            )
+            complete = stored["num_releases"] == len(ledger)
+        except (KeyError, TypeError, ValueError) as error:
+            path = self._journal.path
+            raise JournalError(f"{path} is damaged: {error!r}.") from error
+        if not complete:
+            raise JournalError(f"{self._journal.path} has lost releases of its ledger.")
         self._num_releases = len(ledger)
-        return Progress(
-            study=Study.from_dict(stored["study"]),
-            ledger=ledger,
-            slots={int(node): int(slot) for node, slot in stored["slots"]},
-            rounds=[Round(**r) for r in stored["rounds"]],
-        )
+        return progress
 
     def __enter__(self) -> StudyRecord:
         return self

@@ -97,7 +97,7 @@ class Experiment:
 
 
 _EXPERIMENT = TypeAdapter(Experiment)
-_KEYS = {f.name for cls in (Experiment, Privacy, *_TASKS) for f in fields(cls)}
+_TASK_NAMES = {str(cls.name): cls for cls in _TASKS}
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
@@ -143,8 +143,21 @@ def _reason(error: dict[str, Any]) -> str:
     if error["type"] == "missing":
         return f"{key} is missing."
     if error["type"] == "unexpected_keyword_argument":
-        return f"{key} is not known: {nearest(str(error['loc'][-1]), _KEYS)}."
+        known = [f.name for f in fields(_table_at(parts[:-1]))]
+        return f"{key} is not known: {nearest(parts[-1], known)}."
+    if error["type"] == "union_tag_invalid":
+        name = error["ctx"]["tag"]
+        return f"{key}.name={name!r} is not allowed: {nearest(name, _TASK_NAMES)}."
+    if error["type"] == "union_tag_not_found":
+        return f"{key}.name is missing: {nearest('', _TASK_NAMES)}."
     return f"{key}={error['input']!r} is not allowed: {error['msg']}."
+
+
+def _table_at(parts: list[str]) -> type[Any]:
+    """Return the dataclass behind a table of the TOML."""
+    if parts == ["privacy"]:
+        return Privacy
+    return _TASK_NAMES[parts[-1]] if parts else Experiment
 
 
 def builtin_experiments() -> dict[str, Path]:

@@ -28,6 +28,8 @@ FloatArray = NDArray[np.float64]
 
 FILE_NAME = "results.jsonl"
 
+_START = b'{"flwr_fbo": '
+
 
 @dataclass(frozen=True)
 class Run:
@@ -118,7 +120,7 @@ class ResultsFile:
         self._file = path.open("a+", encoding="utf-8")
         try:
             self._lock()
-            self.runs = self._go_on(_header(experiment))
+            self.runs = self._go_on(experiment)
         except BaseException:
             self._file.close()
             raise
@@ -135,20 +137,34 @@ class ResultsFile:
             reason = "another process is writing these results"
             raise OSError(error.errno, reason, str(self.path)) from error
 
-    def _go_on(self, header: Mapping[str, Any]) -> list[Run]:
+    def _go_on(self, experiment: Experiment) -> list[Run]:
+        """Return the runs that are there; begin the file where there are none."""
+        header = {"flwr_fbo": __version__, "experiment": experiment.to_dict()}
         lines = _lines(self.path)
-        self._file.truncate(sum(len(line.encode()) + 1 for line in lines))
-        if not lines:
+        runs: list[Run] = []
+        if lines:
+            stored, runs = _parse(self.path, lines)
+            different = _differences(stored, header)
+            if different and runs:
+                raise ValueError(
+                    f"{self.path} belongs to another experiment (there, now): "
+                    f"{different}. Give this one another output folder."
+                )
+            _check_runs(self.path, experiment, runs)
+        if not runs:
+            self._refuse_strangers(lines)
+            self._file.truncate(0)
             self._write(json.dumps(header))
-            return []
-        stored, runs = _parse(self.path, lines)
-        different = _differences(stored, header)
-        if different:
-            raise ValueError(
-                f"{self.path} belongs to another experiment (there, now): {different}. "
-                "Give this one another output folder."
-            )
+        else:
+            # What was cut off, now that the rest is known to be ours.
+            self._file.truncate(sum(len(line) + 1 for line in lines))
         return runs
+
+    def _refuse_strangers(self, lines: list[bytes]) -> None:
+        """Raise where the file has content, but not a line of ours."""
+        start = self.path.read_bytes()[: len(_START)]
+        if not lines and not _START.startswith(start):
+            raise ValueError(f"{self.path} is no results file: move it away.")
 
     def _write(self, line: str) -> None:
         self._file.write(line + "\n")
@@ -182,31 +198,46 @@ def read_results(path: Path) -> tuple[Experiment, list[Run]]:
     require(len(lines) > 0, "results", str(path), "a file that flwr-fbo run wrote")
     header, runs = _parse(path, lines)
     try:
-        return experiment_of(header["experiment"]), runs
+        experiment = experiment_of(header["experiment"])
     except ValidationError as error:
-        raise ValueError(f"{path} is damaged in line 1.") from error
+        raise _damaged(path, 1) from error
+    _check_runs(path, experiment, runs)
+    return experiment, runs
 
 
-def _header(experiment: Experiment) -> dict[str, Any]:
-    return {"flwr_fbo": __version__, "experiment": experiment.to_dict()}
-
-
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path) -> list[bytes]:
     """Return the complete lines: what follows the last line end was cut off."""
-    return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    return path.read_bytes().split(b"\n")[:-1]
 
 
-def _parse(path: Path, lines: list[str]) -> tuple[dict[str, Any], list[Run]]:
+def _check_runs(path: Path, experiment: Experiment, runs: list[Run]) -> None:
+    """Raise unless each run is one of the experiment, and none is there twice."""
+    shape = (experiment.num_agents, experiment.num_iterations + 1)
+    seen: set[tuple[str, int]] = set()
+    for number, run in enumerate(runs, start=2):
+        lengths = {len(row) for row in run.best_so_far}
+        ok = len(run.best_so_far) == shape[0] and lengths == {shape[1]}
+        ok = ok and run.method in experiment.methods and run.epsilon >= 0
+        if not ok or (run.method, run.seed) in seen:
+            raise _damaged(path, number)
+        seen.add((run.method, run.seed))
+
+
+def _damaged(path: Path, number: int) -> ValueError:
+    remedy = "move it away"
+    if number > 1:
+        remedy += ", or remove that line (its run is then done again)"
+    return ValueError(f"{path} is damaged in line {number}: {remedy}.")
+
+
+def _parse(path: Path, lines: list[bytes]) -> tuple[dict[str, Any], list[Run]]:
     readers = [_header_of] + [Run.from_dict] * (len(lines) - 1)
     read: list[Any] = []
     try:
         for reader, line in zip(readers, lines, strict=True):
             read.append(reader(json.loads(line)))
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"{path} is damaged in line {len(read) + 1}: move it away, or remove that "
-            "line (a run is then done again)."
-        ) from error
+        raise _damaged(path, len(read) + 1) from error
     return read[0], read[1:]
 
 

@@ -144,17 +144,14 @@ def _carried(signal: Estimate) -> str:
         "These runs cannot show that DP-FTS-DE does better than noise-only, its "
         "control with every message zeroed "
         f"({signal.mean:+.4f} ± {signal.standard_error:.4f}): no gain of the "
-        "federation."
+        "federation is shown."
     )
 
 
 def _helped(gain: Estimate) -> str:
     text = {
-        "positive": "helped",
-        "negative": "hurt",
-        "unclear": "made no difference that these runs can show",
+        "positive": "does better than TS",
+        "negative": "does worse than TS",
+        "unclear": "does as well as TS, as far as these runs show",
     }[gain.sign]
-    return (
-        f"{text}: {gain.mean:+.4f} ± {gain.standard_error:.4f} over TS "
-        "(95% t interval)."
-    )
+    return f"{text}: {gain.mean:+.4f} ± {gain.standard_error:.4f} (95% t interval)."

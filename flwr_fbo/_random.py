@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     TEST_FUNCTION = 10
     OBSERVATION = 11
     REPEATED_QUERY = 12
+    SUBSET = 13
 
 
 def generator(entropy: int, *key: int) -> np.random.Generator:

@@ -4,48 +4,348 @@ import math
 import os
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyAccountant,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_ndtr
 
-from flwr_fbo.privacy.accounting import ReleaseAccountant, sampling_ratio
+from flwr_fbo.privacy.accounting import (
+    Method,
+    MomentsAccountant,
+    PldAccountant,
+    ReleaseAccountant,
+    calibrate_noise_multiplier,
+    smallest_noise_multiplier,
+)
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.sampling import Subsampling, sampling_ratio
 from flwr_fbo.privacy.schedule import check_schedule, release_iterations
 from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
 
-# Poisson-subsampled Gaussian, delta = 1/N^1.1, computed with dp-accounting 0.6.0:
-# N, T, q, z, epsilon.
-RDP = [
-    (200, 40, 0.15, 1.0, 4.8778),
-    (200, 40, 0.25, 1.5, 4.2657),
-    (29, 60, 0.35, 1.0, 13.4953),
-    (29, 60, 0.35, 4.0, 1.4577),
-    (50, 60, 0.1, 1.0, 3.0811),
+METHODS: tuple[Method, ...] = get_args(Method)
+
+# Poisson-subsampled Gaussian, delta = 1/N^1.1: N, T, q, z, epsilon by pld and by rdp
+# (dp-accounting 0.6.0), and by moments as it is published.
+PUBLISHED = [
+    (200, 40, 0.15, 1.0, 3.9636, 4.8778, 5.93),
+    (200, 40, 0.25, 1.5, 3.5972, 4.2657, 5.22),
+    (29, 60, 0.35, 1.0, 10.3834, 13.4953, 15.17),
+    (29, 60, 0.35, 4.0, 1.1342, 1.4577, 2.16),
 ]
 
 
-@pytest.mark.parametrize(("n", "rounds", "q", "z", "epsilon"), RDP)
-def test_renyi_epsilon(n: int, rounds: int, q: float, z: float, epsilon: float) -> None:
-    accountant = ReleaseAccountant(q, n**-1.1)
-    for _ in range(rounds):
-        accountant.charge(z)
-    spent = accountant.spent()
-    assert spent.epsilon == pytest.approx(epsilon, abs=1e-2)
-    assert spent.num_releases == rounds
+def _epsilon(
+    method: Method, q: float, delta: float, charges: list[float], count: int = 1
+) -> float:
+    accountant = ReleaseAccountant(q, delta, method)
+    for noise_multiplier in charges:
+        accountant.charge(noise_multiplier, count)
+    return accountant.spent().epsilon
 
 
-def test_renyi_epsilon_of_the_whole_reference() -> None:
+@pytest.mark.parametrize(("n", "rounds", "q", "z", "pld", "rdp", "moments"), PUBLISHED)
+def test_published_epsilons(
+    n: int, rounds: int, q: float, z: float, pld: float, rdp: float, moments: float
+) -> None:
+    delta = n**-1.1
+    assert _epsilon("pld", q, delta, [z] * rounds) == pytest.approx(pld, abs=1e-2)
+    assert _epsilon("rdp", q, delta, [z] * rounds) == pytest.approx(rdp, abs=1e-2)
+    assert round(_epsilon("moments", q, delta, [z] * rounds), 2) == moments
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_whole_reference(method: Method) -> None:
     folder = os.environ.get("FLWR_FBO_DATA", "")
     path = Path(folder).parent / "reference" / "privacy_loss.json"
     if not folder or not path.exists():
         pytest.skip("FLWR_FBO_DATA has no reference folder beside it")
     for row in json.loads(path.read_text())["rows"]:
-        accountant = ReleaseAccountant(row["q"], row["delta"])
-        for _ in range(row["T"]):
-            accountant.charge(float(row["z"]))
-        assert accountant.spent().epsilon == pytest.approx(row["rdp"], abs=1e-2)
+        charges, count = [float(row["z"])], row["T"]
+        epsilon = _epsilon(method, row["q"], row["delta"], charges, count)
+        if method == "moments":
+            assert row["published"] in (None, round(epsilon, 2))
+            assert epsilon == pytest.approx(row["moments_accountant"], abs=1e-3)
+        else:
+            assert epsilon == pytest.approx(row[method], abs=1e-2)
+
+
+def test_published_noise_at_its_exact_sensitivity() -> None:
+    """Landmine weights, 60 releases: the paper reports 15.17 for the same noise."""
+    published = ReleaseSettings(
+        29, 4, noise_multiplier=1.0, sampling_probability=0.35, calibration="published"
+    )
+    release = Release(published, SeededEntropy(0))
+    charges = [release.effective_noise_multiplier(t) for t in range(60)]
+    assert release.weights(10).max() == release.weights(0).max()
+    assert release.weights(39).max() == pytest.approx(1 / 29)
+    delta = 29**-1.1
+    assert _epsilon("pld", 0.35, delta, charges) == pytest.approx(6.20, abs=0.02)
+    assert _epsilon("moments", 0.35, delta, [1.0], 60) == pytest.approx(15.17, abs=5e-3)
+
+
+def _config(**change: Any) -> PrivacyConfig:
+    plain: dict[str, Any] = {
+        "target_delta": 1e-3,
+        "population_size": 20,
+        "neighboring_relation": NeighboringRelation.ADD_OR_REMOVE_ONE,
+        "sampling_method": SamplingMethod.POISSON,
+    }
+    return PrivacyConfig(**{**plain, **change})
+
+
+def _event(z: float, sample_size: int = 7, population_size: int = 20) -> Any:
+    return GaussianPrivacyEvent(z, sample_size, population_size)
+
+
+ACCOUNTANTS = [PldAccountant, MomentsAccountant, RdpAccountant]
+OURS = [PldAccountant, MomentsAccountant]
+
+
+@pytest.mark.parametrize("kind", ACCOUNTANTS)
+def test_flowers_protocol(kind: type[PldAccountant]) -> None:
+    """Ours answer as Flower's own does."""
+    accountant: PrivacyAccountant = kind(_config(max_epsilon=3.0))
+    assert accountant.get_epsilon(1e-3) == 0.0
+    assert accountant.get_delta(1.0) == 0.0
+    accountant.compose(_event(1.0), 2)
+    accountant.compose(_event(2.0))
+    accountant.compose(_event(1.0))
+    spent = accountant.get_privacy_spent()
+    assert (spent.num_releases, spent.delta) == (accountant.num_releases, 1e-3)
+    assert spent.num_releases == 4
+    method = kind.__name__.removesuffix("Accountant").lower()
+    assert spent.accounting_method == method
+    assert spent.epsilon == accountant.get_epsilon(1e-3)
+    assert accountant.get_privacy_spent(1e-5).epsilon > spent.epsilon
+    assert accountant.get_delta(spent.epsilon) == pytest.approx(1e-3, rel=1e-3)
+    enough = spent.epsilon + 0.01
+    assert accountant.would_exceed(_event(1.0), enough)
+    assert not accountant.would_exceed(_event(1e5), enough)
+    assert accountant.would_exceed(_event(1.0), count=20)
+    assert accountant.get_privacy_spent() == spent
+    again = kind(_config(max_epsilon=3.0))
+    again.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert again.get_epsilon(1e-3) == pytest.approx(spent.epsilon, rel=1e-12)
+    assert again.num_releases == 4
+
+
+@pytest.mark.parametrize("kind", ACCOUNTANTS)
+def test_what_accountants_refuse(kind: type[PldAccountant]) -> None:
+    accountant = kind(_config())
+    with pytest.raises(ValueError, match="population_size"):
+        accountant.compose(_event(1.0, 7, 21))
+    with pytest.raises(ValueError, match="count"):
+        accountant.compose(_event(1.0), 0)
+    with pytest.raises(ValueError, match="max_epsilon"):
+        accountant.would_exceed(_event(1.0))
+    for delta in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match="delta"):
+            accountant.get_epsilon(delta)
+    for epsilon in (-1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="epsilon"):
+            accountant.get_delta(epsilon)
+    with pytest.raises(ValueError, match="config"):
+        kind(_config(target_delta=1e-4)).load_state_dict(accountant.state_dict())
+    assert accountant.num_releases == 0
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_what_our_accountants_refuse(kind: type[PldAccountant]) -> None:
+    config = _config(
+        sampling_method=SamplingMethod.WITHOUT_REPLACEMENT,
+        neighboring_relation=NeighboringRelation.REPLACE_ONE,
+    )
+    with pytest.raises(ValueError, match="sampling_method='without-replacement'"):
+        kind(config)
+    with pytest.raises(ValueError, match=r"noise_multiplier=1e-05.*at least 0\.001"):
+        kind(_config()).compose(_event(1e-5))
+    state = RdpAccountant(_config()).state_dict()
+    with pytest.raises(ValueError, match="backend='rdp'"):
+        kind(_config()).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_without_amplification_everybody_takes_part(kind: type[PldAccountant]) -> None:
+    plain = kind(_config(sampling_method=SamplingMethod.NO_AMPLIFICATION))
+    plain.compose(_event(2.0), 3)
+    everybody = kind(_config())
+    everybody.compose(_event(2.0, 20), 3)
+    assert plain.get_epsilon(1e-3) == everybody.get_epsilon(1e-3)
+
+
+def _gaussian_delta(mu: float, epsilon: float) -> float:
+    """Return delta of the Gaussian mechanism, exactly (Balle & Wang, 2018)."""
+    a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    return float(np.exp(log_ndtr(a)) - np.exp(epsilon + log_ndtr(b)))
+
+
+@pytest.mark.parametrize(("z", "releases"), [(0.5, 1), (1.0, 10), (5.0, 60), (50.0, 9)])
+def test_without_sampling_pld_is_the_gaussian_mechanism(
+    z: float, releases: int
+) -> None:
+    for delta in (1e-2, 1e-5):
+        epsilon = _epsilon("pld", 1.0, delta, [z] * releases)
+        exact = _gaussian_delta(math.sqrt(releases) / z, epsilon)
+        assert exact <= delta * (1 + 1e-6)
+        assert exact == pytest.approx(delta, rel=1e-2)
+
+
+def test_different_releases_compose() -> None:
+    """Against dp-accounting itself, on a fine grid."""
+    charges = [1.0, 2.0, 0.7, 30.0, 1.0]
+    composed = pld.identity(1e-4)
+    for z in charges:
+        one = pld.from_gaussian_mechanism(
+            z, sampling_prob=0.35, value_discretization_interval=1e-4
+        )
+        composed = composed.compose(one)
+    expected = composed.get_epsilon_for_delta(1e-4)
+    epsilon = _epsilon("pld", 0.35, 1e-4, charges)
+    assert epsilon == pytest.approx(expected, abs=2e-3)
+
+
+@settings(max_examples=15)
+@given(
+    st.floats(1e-3, 1.0),
+    st.lists(st.floats(0.3, 30.0), min_size=1, max_size=4),
+    st.integers(1, 30),
+    st.floats(1e-8, 1e-2),
+)
+def test_each_accountant_is_tighter_than_the_next(
+    q: float, charges: list[float], count: int, delta: float
+) -> None:
+    pld, rdp, moments = (_epsilon(m, q, delta, charges, count) for m in METHODS)
+    assert pld <= rdp * (1 + 1e-3) + 2e-3
+    # Renyi orders in between, and a tighter conversion.
+    assert rdp <= moments * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("method", ["pld", "moments"])
+def test_epsilon_does_not_depend_on_when_it_was_asked(method: Method) -> None:
+    charges = [2.0, 2.0, 1.5, 1.2, 1.0, 1.0, 1.0]
+    asked, silent = (ReleaseAccountant(0.35, 1e-3, method) for _ in range(2))
+    for z in charges:
+        asked.would_exceed(5.0, z)
+        asked.charge(z)
+        asked.spent()
+        silent.charge(z)
+    restored = ReleaseAccountant(0.35, 1e-3, method)
+    restored.load_state_dict(json.loads(json.dumps(asked.state_dict())))
+    assert asked.spent() == silent.spent() == restored.spent()
+    assert asked.spent().num_releases == len(charges)
+
+
+def test_a_limit_is_seen_before_it_is_passed() -> None:
+    accountant = ReleaseAccountant(0.35, 1e-3)
+    while not accountant.would_exceed(4.0, 1.0):
+        accountant.charge(1.0)
+    assert 3.0 < accountant.spent().epsilon <= 4.0
+    accountant.charge(1.0)
+    assert accountant.spent().epsilon > 4.0
+    assert ReleaseAccountant(0.35, 1e-3).would_exceed(4.0, 1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("z", [9e-4, 1e-160, 5e-324])
+def test_hardly_any_noise_is_no_privacy(method: Method, z: float) -> None:
+    """dp-accounting overflows at such noise, and reports epsilon = 0."""
+    assert _epsilon(method, 0.35, 1e-3, [1.0, z]) == math.inf
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_much_noise_costs_little(method: Method) -> None:
+    assert _epsilon(method, 0.35, 1e-3, [1e6], 60) < 0.25
+    assert _epsilon("pld", 0.35, 1e-3, [1e6], 60) == pytest.approx(0.0, abs=1e-4)
+    assert _epsilon("pld", 1e-9, 1e-6, [1.0], 60) == pytest.approx(0.0, abs=1e-4)
+
+
+def _fixed_size(**change: Any) -> ReleaseSettings:
+    plain = {"num_agents": 20, "sampling_probability": 0.35, "sampling": "fixed-size"}
+    return ReleaseSettings(**{**plain, **change})
+
+
+def test_the_accountant_takes_the_sampler_from_the_release() -> None:
+    assert _fixed_size().subsampling == Subsampling("fixed-size", 7, 20)
+    assert ReleaseSettings(20).subsampling == Subsampling("poisson", 7, 20)
+    accountant = ReleaseAccountant(_fixed_size().subsampling, 1e-3, "rdp")
+    accountant.charge(2.0, 5)
+    direct = RdpAccountant(
+        _config(
+            sampling_method=SamplingMethod.WITHOUT_REPLACEMENT,
+            neighboring_relation=NeighboringRelation.REPLACE_ONE,
+        )
+    )
+    direct.compose(_event(2.0), 5)
+    assert accountant.spent() == direct.get_privacy_spent()
+    poisson = ReleaseAccountant(ReleaseSettings(20).subsampling, 1e-3, "rdp")
+    poisson.charge(2.0, 5)
+    assert poisson.spent().epsilon < accountant.spent().epsilon
+    for method in ("pld", "moments"):
+        with pytest.raises(ValueError, match="'rdp', where the sample size is fixed"):
+            ReleaseAccountant(_fixed_size().subsampling, 1e-3, method)
+
+
+@pytest.mark.parametrize(
+    ("num_agents", "q"), [(20, 0.33), (3, 1 / 3 + 1e-8), (100, 1e-3), (7, 0.35)]
+)
+def test_a_sample_of_broken_size_is_refused(num_agents: int, q: float) -> None:
+    with pytest.raises(ValueError, match="an integer B >= 1"):
+        _fixed_size(num_agents=num_agents, sampling_probability=q)
+    assert _fixed_size(num_agents=3, sampling_probability=1 / 3).subsampling == (
+        Subsampling("fixed-size", 1, 3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "epsilon", "delta", "q", "releases"),
+    [
+        ("pld", 2.0, 1e-3, 0.35, 40),
+        ("rdp", 2.0, 1e-3, 0.35, 40),
+        ("moments", 2.0, 1e-3, 0.35, 40),
+        ("pld", 0.01, 1e-6, 0.1, 100),
+        ("pld", 500.0, 1e-5, 1.0, 1),
+    ],
+)
+def test_calibration_is_the_smallest_noise(
+    method: Method, epsilon: float, delta: float, q: float, releases: int
+) -> None:
+    z = calibrate_noise_multiplier(epsilon, delta, q, releases, method)
+    assert _epsilon(method, q, delta, [z], releases) <= epsilon
+    assert _epsilon(method, q, delta, [z / 1.001], releases) > epsilon
+
+
+def test_calibration_with_a_fixed_sample_size() -> None:
+    subsampling = _fixed_size().subsampling
+    z = calibrate_noise_multiplier(2.0, 1e-3, subsampling, 10, "rdp")
+    assert z > calibrate_noise_multiplier(2.0, 1e-3, 0.35, 10, "rdp")
+
+
+def test_what_calibration_refuses_and_where_it_ends() -> None:
+    for epsilon in (0.0, math.nan, 1e4, "2"):
+        with pytest.raises(ValueError, match="epsilon="):
+            calibrate_noise_multiplier(epsilon, 1e-3, 0.35, 10)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_releases=0"):
+        calibrate_noise_multiplier(1.0, 1e-3, 0.35, 0)
+    with pytest.raises(ValueError, match="method='tight'"):
+        calibrate_noise_multiplier(1.0, 1e-3, 0.35, 1, "tight")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no z up to 1e6"):
+        calibrate_noise_multiplier(1e-3, 1e-6, 0.35, 1, "moments")
+    # A sample in which nobody is likely to be spends nothing, whatever the noise.
+    assert calibrate_noise_multiplier(1.0, 1e-3, 1e-6, 1) == 0.01
+    assert smallest_noise_multiplier(lambda z: 8 / z, 2.0) == pytest.approx(4, rel=1e-3)
 
 
 def test_nothing_released_costs_nothing() -> None:
@@ -161,7 +461,8 @@ def test_the_ledger_holds_what_an_auditor_needs_and_no_secret() -> None:
     assert set(row.facts) == {
         "noise_multiplier",
         "sampling",
-        "sampling_probability",
+        "sample_size",
+        "population_size",
         "sensitivity",
         "noise_std",
         "private",

@@ -92,6 +92,57 @@ def test_list() -> None:
         assert sum(line.startswith(f" {name} ") for line in lines) == 1
 
 
+def test_privacy_prints_published_and_exact_side_by_side() -> None:
+    options = ("privacy", "--agents=29", "--rounds=60", "--q=.35", "--z=1")
+    result = _invoke(*options)
+    assert result.exit_code == 0, result.output
+    assert "delta = 0.0246 (1/N^1.1, as in the paper)" in result.output
+    assert "Warning: delta = 0.025" in result.stderr
+    split = [line.split() for line in result.output.splitlines()]
+    rows = {words[0]: words for words in split if words}
+    assert rows["moments"][1:] == ["15.17", "9.116", "15.17"]
+    assert rows["pld"][1:] == ["10.38", "6.199", "10.38"]
+    assert rows["rdp"][1] == rows["rdp"][3] == "13.5"
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+    for words in ("Fixed throughout", "z phi_max S / q", "1 to 2 times z", "0.5 to 1"):
+        assert words in result.output.replace("\n", " ")
+
+
+def test_privacy_inverts_and_speaks_json() -> None:
+    plan = ("privacy", "--agents=20", "--rounds=12", "--delta=1e-3", "--json")
+    inverted = json.loads(_invoke(*plan, "--epsilon=2").stdout)
+    assert inverted["answer"] == "noise_multiplier"
+    assert len(inverted["published_noise_over_default_noise"]) == 12
+    z = inverted["accountants"]
+    assert z["pld"]["published"] < z["rdp"]["published"] < z["moments"]["published"]
+    for method, row in z.items():
+        for column in ("published", "exact"):
+            spent = json.loads(_invoke(*plan, f"--z={row[column]}").stdout)
+            epsilon = spent["accountants"][method][column]
+            assert epsilon == pytest.approx(2.0, rel=5e-3)
+    nothing = json.loads(_invoke(*plan, "--z=.001", "--delta=1e-20").stdout)
+    assert nothing["accountants"]["pld"]["exact"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--q", "3"), "sampling_probability=3.0"),
+        (("--z", "0"), "z=0.0"),
+        (("--z", "nan"), "z=nan"),
+        (("--z", "1", "--epsilon", "2"), "epsilon=2.0 is not allowed: only without z"),
+        (("--epsilon", "0"), "epsilon=0.0"),
+        (("--delta", "1"), "delta=1.0"),
+        (("--rounds", "0"), "rounds=0"),
+        (("--agents", "0"), "num_agents=0"),
+        (("--preset", "papers"), "did you mean 'paper'"),
+    ],
+)
+def test_privacy_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:
+    result = _invoke("privacy", "--agents=20", "--rounds=2", *arguments)
+    assert words in _one_line_error(result)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -2,7 +2,10 @@
 
 import math
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import combinations, product
 from typing import Any, get_args
 
 import numpy as np
@@ -10,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
+from flwr_fbo.privacy.sampling import Sampling
 from flwr_fbo.privacy.weights import WeightSchedule
 
 M = 6
@@ -73,12 +77,19 @@ def test_weight_schedule_of_the_paper() -> None:
 def releases(
     draw: st.DrawFn, calibrations: tuple[Calibration, ...] = get_args(Calibration)
 ) -> Release:
+    num_agents = draw(st.integers(1, 12))
+    sampling: Sampling = draw(st.sampled_from(get_args(Sampling)))
+    if sampling == "poisson":
+        q = draw(st.floats(0.05, 1))
+    else:
+        q = draw(st.integers(1, num_agents)) / num_agents
     released = ReleaseSettings(
-        num_agents=draw(st.integers(1, 12)),
+        num_agents=num_agents,
         num_sub_regions=draw(st.integers(1, 6)),
         clip_norm=draw(st.floats(0.01, 100)),
         noise_multiplier=draw(st.floats(0.1, 5)),
-        sampling_probability=draw(st.floats(0.05, 1)),
+        sampling_probability=q,
+        sampling=sampling,
         calibration=draw(st.sampled_from(calibrations)),
     )
     return Release(released, SeededEntropy(draw(st.integers(0, 99))))
@@ -89,15 +100,20 @@ vectors = st.lists(numbers, min_size=M, max_size=M).map(np.array)
 
 
 @given(releases(), st.integers(0, 50), st.data())
-def test_zeroing_one_agent_moves_the_release_by_at_most_its_sensitivity(
+def test_one_agent_moves_the_release_by_at_most_its_sensitivity(
     release: Release, iteration: int, data: st.DataObject
 ) -> None:
-    """The adjacency itself: same noise, same mask, one agent's message zeroed."""
+    """The adjacency itself: same noise, same sample, one agent's message zeroed.
+
+    Or, where the sample size is fixed, replaced by any other.
+    """
     num_agents = release.settings.num_agents
     messages = {n: data.draw(vectors) for n in range(num_agents)}
     agent = data.draw(st.integers(0, num_agents - 1))
+    fixed_size = release.settings.sampling == "fixed-size"
+    instead = data.draw(vectors) if fixed_size else np.zeros(M)
     one = release.release(iteration, messages, M)
-    other = release.release(iteration, {**messages, agent: np.zeros(M)}, M)
+    other = release.release(iteration, {**messages, agent: instead}, M)
     q, std = release.settings.sampling_probability, release.noise_std(iteration)
     rounding = 1e-9 * max(1.0, float(np.abs(one).max()))
     shift = np.linalg.norm(one - other)
@@ -109,28 +125,58 @@ def test_zeroing_one_agent_moves_the_release_by_at_most_its_sensitivity(
     assert charged >= release.settings.noise_multiplier * (1 - 1e-12)
 
 
-@given(releases(("joint",)), st.integers(0, 50))
-def test_a_hostile_agent_can_reach_the_sensitivity(
-    release: Release, iteration: int
+class Chosen(SeededEntropy):
+    """Samples that the test chooses, and no noise."""
+
+    def __init__(self, sampled: Collection[int]) -> None:
+        super().__init__(0)
+        self._sampled = sampled
+
+    def mask(self, iteration: int, num_agents: int, q: float) -> Any:
+        return np.isin(np.arange(num_agents), list(self._sampled))
+
+    def subset(self, iteration: int, num_agents: int, sample_size: int) -> Any:
+        assert len(self._sampled) == sample_size
+        return self.mask(iteration, num_agents, 0.0)
+
+    def add_noise(self, iteration: int, rows: Any, std: Any) -> Any:
+        return rows
+
+
+@pytest.mark.parametrize("iteration", [0, 15, 25, 60])
+@pytest.mark.parametrize("num_sub_regions", [1, 3])
+def test_the_sensitivities_are_those_of_the_worst_case(
+    num_sub_regions: int, iteration: int
 ) -> None:
-    """The bound is tight: nothing smaller would do."""
-    release = Release(
-        ReleaseSettings(
-            num_agents=release.settings.num_agents,
-            num_sub_regions=release.settings.num_sub_regions,
-            clip_norm=release.settings.clip_norm,
-            noise_multiplier=1.0,
-            sampling_probability=1.0,
-        ),
-        SeededEntropy(0),
-    )
-    nothing = release.release(iteration, {}, M)
-    loud = 1e100 * np.ones(M)
-    reached = max(
-        float(np.linalg.norm(release.release(iteration, {n: loud}, M) - nothing))
-        for n in range(release.settings.num_agents)
-    )
-    assert reached == pytest.approx(release.sensitivity(iteration), rel=1e-6)
+    """By trying every sample and every agent at its loudest: bounds, and reached."""
+    num_agents, sample_size, loud = 5, 2, 1e100 * np.ones(M)
+    plain = ReleaseSettings(num_agents, num_sub_regions, sampling_probability=0.4)
+    zeroed, replaced, swapped = [0.0], [0.0], [0.0]
+    for sampled in combinations(range(num_agents), sample_size):
+        poisson = Release(plain, Chosen(sampled))
+        fixed = Release(replace(plain, sampling="fixed-size"), Chosen(sampled))
+        for n in range(num_agents):
+            there = poisson.release(iteration, {n: loud}, M)
+            opposite = fixed.release(iteration, {n: -loud}, M)
+            zeroed.append(0.4 * float(np.linalg.norm(there)))
+            replaced.append(0.4 * float(np.linalg.norm(there - opposite)))
+        # Another agent in the sample in place of one, all of them loud.
+        for out, enters in product(sampled, set(range(num_agents)) - set(sampled)):
+            other = Release(plain, Chosen({*sampled, enters} - {out}))
+            for sign in (1.0, -1.0):
+                messages = dict.fromkeys(range(num_agents), loud)
+                messages[enters] = sign * loud
+                difference = poisson.release(iteration, messages, M) - other.release(
+                    iteration, messages, M
+                )
+                swapped.append(0.4 * float(np.linalg.norm(difference)))
+    delta = poisson.sensitivity(iteration)
+    assert max(zeroed) == pytest.approx(delta, rel=1e-9)
+    assert fixed.sensitivity(iteration) == 2 * delta
+    assert max(replaced) == pytest.approx(2 * delta, rel=1e-9)
+    assert max(swapped) <= 2 * delta * (1 + 1e-9)
+    noise = 2 * plain.noise_multiplier * delta * num_agents / sample_size
+    np.testing.assert_allclose(fixed.noise_std(iteration), noise)
 
 
 BROKEN = [
@@ -159,6 +205,16 @@ def test_a_broken_message_counts_as_zero(broken: Any) -> None:
     expected = release.release(0, others, M)
     np.testing.assert_array_equal(
         release.release(0, {0: broken, **others}, M), expected
+    )
+
+
+def test_broken_messages_of_every_kind_count_as_zero_together() -> None:
+    release = landmine("joint")
+    kinds: list[type[Any]] = [np.float16, np.float32, np.int8, np.uint64]
+    others = {20 + n: np.full(M, n, dtype=kind) for n, kind in enumerate(kinds)}
+    expected = release.release(0, others, M)
+    np.testing.assert_array_equal(
+        release.release(0, {**dict(enumerate(BROKEN)), **others}, M), expected
     )
 
 
@@ -230,6 +286,8 @@ def test_integer_messages_are_numbers_too() -> None:
         ({"sampling_probability": 1.01}, "sampling_probability=1.01"),
         ({"sampling_probability": math.nan}, "sampling_probability=nan"),
         ({"calibration": "less"}, "calibration='less'"),
+        ({"sampling": "some"}, "sampling='some'"),
+        ({"sampling": "fixed-size"}, "sampling_probability=0.35"),
     ],
 )
 def test_bad_settings_are_named(change: dict[str, Any], words: str) -> None:
@@ -270,6 +328,27 @@ def test_os_entropy_has_the_right_scale_and_never_repeats() -> None:
     assert masks.mean() == pytest.approx(0.35, abs=0.02)
     assert len({m.tobytes() for m in masks}) == 20
     assert entropy.mask(0, 50, 1.0).all()
+
+
+@pytest.mark.parametrize("entropy", [OsEntropy(), SeededEntropy(0)])
+def test_a_subset_has_its_size_and_is_uniform(entropy: Entropy) -> None:
+    drawn = [entropy.subset(t, 5, 2) for t in range(3000)]
+    assert {int(mask.sum()) for mask in drawn} == {2}
+    counts = Counter(tuple(np.flatnonzero(mask)) for mask in drawn)
+    assert len(counts) == 10
+    # Each of the ten with probability 0.1: 300 draws, deviation 16.
+    assert max(abs(count - 300) for count in counts.values()) < 100
+    assert entropy.subset(0, 5, 5).all()
+
+
+def test_a_fixed_sample_size_is_what_is_drawn() -> None:
+    """Without noise, every release of equal messages is the same multiple of them."""
+    plain = ReleaseSettings(5, 1, math.inf, 0.0, 0.4, sampling="fixed-size")
+    release = Release(plain, OsEntropy())
+    uniform = release.weights(60)[0, 0]
+    for _ in range(20):
+        released = release.release(60, {n: np.ones(M) for n in range(5)}, M)
+        np.testing.assert_allclose(released, 2 * uniform / 0.4)
 
 
 def test_real_noise_without_opendp_names_the_extra(

@@ -178,7 +178,6 @@ def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
 
 def _study_of(folder: Path, num_rounds: int, noise_seed: int | None) -> None:
     """Run a study and note, as a client would see them, the vectors of each round."""
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
     class Noting(InProcessGrid):
         def push_messages(self, messages: Any) -> Any:
@@ -198,10 +197,15 @@ def _study_of(folder: Path, num_rounds: int, noise_seed: int | None) -> None:
     study.start(grid, num_rounds=num_rounds)
 
 
+def _quiet_study_of(*arguments: Any) -> None:
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # of this process alone
+    _study_of(*arguments)
+
+
 def _killed_after(seconds: float | None, *arguments: Any) -> bool:
     """Run `_study_of` in a process of its own; return whether it was killed."""
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=_study_of, args=arguments)
+    process = context.Process(target=_quiet_study_of, args=arguments)
     process.start()
     process.join(seconds)
     process.kill()

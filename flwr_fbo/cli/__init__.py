@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flwr_fbo import __version__
-from flwr_fbo.cli import audit, export, ledger, run, show
+from flwr_fbo.cli import audit, export, ledger, privacy, run, show
 from flwr_fbo.cli import list as list_
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("show")(show.show)
 app.command("export")(export.export)
 app.add_typer(ledger.app, name="ledger")
 app.command("audit")(audit.audit)
+app.command("privacy")(privacy.privacy)
 
 
 def _version(wanted: bool) -> None:

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.journal import Journal, JournalError, LedgerRow
-from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.strategies.record import FILE_NAME
 
 app = typer.Typer(no_args_is_help=True)
@@ -46,7 +47,7 @@ def show(
             kind = identity.get("kind")
             raise JournalError(f"{path} is not a server's, but of kind {kind!r}.")
     delta = identity.get("delta")
-    spent = _spent(rows, delta)
+    spent = _spent(rows, delta, identity.get("accountant", "pld"))
     if as_json:
         typer.echo(_json(identity, rows, spent))
         return
@@ -63,12 +64,20 @@ def show(
         console.print("NOT PRIVATE: the noise was seeded, or there was none.")
 
 
-def _spent(rows: list[LedgerRow], delta: float | None) -> PrivacySpent | None:
+def _subsampling(row: LedgerRow) -> Subsampling:
+    names = ("sampling", "sample_size", "population_size")
+    return Subsampling(*(row.facts[name] for name in names))
+
+
+def _spent(
+    rows: list[LedgerRow], delta: float | None, method: Method
+) -> PrivacySpent | None:
     """Charge the rows again; None where there is nothing that can be charged."""
     charges = [row.facts["noise_multiplier"] for row in rows]
     if not rows or delta is None or min(charges) <= 0:
         return None
-    accountant = ReleaseAccountant(rows[0].facts["sampling_probability"], delta)
+    subsampling = _subsampling(rows[0])
+    accountant = ReleaseAccountant(subsampling, delta, method)
     for charge in charges:
         accountant.charge(charge)
     return accountant.spent()
@@ -91,7 +100,7 @@ def _table(rows: list[LedgerRow]) -> Table:
             str(row.iteration),
             datetime.fromtimestamp(row.committed).isoformat(" ", "seconds"),
             f"{row.facts['noise_multiplier']:.4g}",
-            f"{row.facts['sampling_probability']:g}",
+            f"{row.facts['sample_size'] / row.facts['population_size']:g}",
             f"{row.facts['sensitivity']:.4g}",
             f"{np.linalg.norm(row.vectors):.4g}",
             str(row.facts["flwr_fbo"]),

@@ -27,7 +27,7 @@ def print_report(experiment: Experiment, runs: Sequence[Run], console: Console) 
         f"iterations 1 to {experiment.num_iterations}; positive is better."
     )
     console.print(
-        f"epsilon: spent at delta = {experiment.privacy.delta:g} (Renyi accountant), "
+        f"epsilon: spent at delta = {experiment.privacy.delta:g} (PLD accountant), "
         "had the noise been real. The noise of an experiment is seeded: NOT PRIVATE."
     )
     failed = sum(run.failed_trials for run in runs)

@@ -67,6 +67,12 @@ class StreamEntropy:
         """Draw the next mask; ``iteration`` plays no part."""
         return np.asarray(self._mask_rng.random(num_agents) < q)
 
+    def subset(
+        self, iteration: int, num_agents: int, sample_size: int
+    ) -> NDArray[np.bool_]:
+        """Refuse: an audit is of Poisson sampling."""
+        raise NotImplementedError
+
     def add_noise(
         self, iteration: int, rows: FloatArray, std: FloatArray
     ) -> FloatArray:
@@ -82,7 +88,8 @@ class AuditPlan:
     Attributes
     ----------
     settings : ReleaseSettings
-        With a noise multiplier > 0.
+        With a noise multiplier > 0, and Poisson sampling: a canary that is absent is
+        no neighbour under the other's relation.
     delta : float
         In (0, 1): where epsilon is compared.
     num_draws : int
@@ -107,6 +114,8 @@ class AuditPlan:
 
     def __post_init__(self) -> None:
         require_positive("noise_multiplier", self.settings.noise_multiplier)
+        sampling = self.settings.sampling
+        require(sampling == "poisson", "sampling", sampling, "'poisson'")
         ok = is_number(self.delta) and 0 < self.delta < 1
         require(ok, "delta", self.delta, "a number between 0 and 1, both excluded")
         require_int("num_draws", self.num_draws, _CHUNK)
@@ -240,7 +249,7 @@ def audit(
 
 
 def _promised(plan: AuditPlan) -> PrivacySpent:
-    accountant = ReleaseAccountant(plan.settings.sampling_probability, plan.delta)
+    accountant = ReleaseAccountant(plan.settings.subsampling, plan.delta)
     release = Release(plan.settings, StreamEntropy(0))
     accountant.charge(release.effective_noise_multiplier(plan.iteration))
     return accountant.spent()

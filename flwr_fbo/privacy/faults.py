@@ -83,6 +83,11 @@ class _FaultyEntropy:
         self.num_sampled = int(drawn.sum())
         return drawn
 
+    def subset(
+        self, iteration: int, num_agents: int, sample_size: int
+    ) -> NDArray[np.bool_]:
+        return self.inner.subset(iteration, num_agents, sample_size)
+
     def add_noise(
         self, iteration: int, rows: FloatArray, std: FloatArray
     ) -> FloatArray:

@@ -6,6 +6,7 @@ themselves; never the noise, the sum before the noise, or who was sampled.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from flwr_fbo import __version__
@@ -20,8 +21,7 @@ def entry_of(release: Release, iteration: int, vectors: FloatArray) -> LedgerRow
     facts: dict[str, Any] = {
         # What the round is charged at: noise over exact sensitivity.
         "noise_multiplier": release.effective_noise_multiplier(iteration),
-        "sampling": "poisson",
-        "sampling_probability": settings.sampling_probability,
+        **asdict(settings.subsampling),
         "sensitivity": release.sensitivity(iteration),
         "noise_std": release.noise_std(iteration).tolist(),
         "private": release.private,

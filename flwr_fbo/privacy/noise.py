@@ -1,4 +1,4 @@
-"""The two secrets of a release: its Gaussian noise and its Poisson mask.
+"""The two secrets of a release: its Gaussian noise and who is sampled.
 
 `OsEntropy` is for real studies. `SeededEntropy` can be predicted by whoever knows the
 seed: it is for experiments, and a study that uses it is not private.
@@ -7,6 +7,8 @@ seed: it is for experiments, and a study that uses it is not private.
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +20,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Entropy(Protocol):
-    """Where noise and mask come from."""
+    """Where noise and samples come from."""
 
     @property
     def private(self) -> bool:
@@ -27,6 +29,11 @@ class Entropy(Protocol):
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
         """Return a Poisson sample of the agents: each True with probability q."""
 
+    def subset(
+        self, iteration: int, num_agents: int, sample_size: int
+    ) -> NDArray[np.bool_]:
+        """Return a uniform sample without replacement: ``sample_size`` are True."""
+
     def add_noise(
         self, iteration: int, rows: FloatArray, std: FloatArray
     ) -> FloatArray:
@@ -34,14 +41,15 @@ class Entropy(Protocol):
 
 
 class OsEntropy:
-    """Mask from the operating system's entropy, noise from OpenDP.
+    """Samples from the operating system's entropy, noise from OpenDP.
 
     Formal guarantees
     -----------------
     OpenDP's Gaussian mechanism rounds its input to a grid, adds exactly sampled
     discrete Gaussian noise and is therefore free of the floating-point leaks of
     ``numpy``'s sampler (Mironov, 2012; Canonne, Kamath & Steinke, 2020). The mask is
-    Bernoulli(q) to within 2**-64. What is not covered: the time the sampling takes.
+    Bernoulli(q) to within 2**-64, a subset uniform without error. What is not covered:
+    the time the sampling takes.
 
     Raises
     ------
@@ -62,6 +70,10 @@ class OsEntropy:
             ) from error
         dp.enable_features("contrib")
         self._dp = dp
+        self._space = (
+            dp.vector_domain(dp.atom_domain(T=float, nan=False)),
+            dp.l2_distance(T=float),
+        )
 
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
         """Draw the mask afresh; ``iteration`` plays no part."""
@@ -70,16 +82,20 @@ class OsEntropy:
         words = np.frombuffer(os.urandom(8 * num_agents), dtype=np.uint64)
         return np.asarray(words < np.uint64(int(q * 2.0**64)))
 
+    def subset(
+        self, iteration: int, num_agents: int, sample_size: int
+    ) -> NDArray[np.bool_]:
+        """Draw the subset afresh; ``iteration`` plays no part."""
+        chosen = random.SystemRandom().sample(range(num_agents), sample_size)
+        return _mask_of(chosen, num_agents)
+
     def add_noise(
         self, iteration: int, rows: FloatArray, std: FloatArray
     ) -> FloatArray:
         """Add fresh noise; ``iteration`` plays no part."""
-        dp = self._dp
-        domain = dp.vector_domain(dp.atom_domain(T=float, nan=False))
-        metric = dp.l2_distance(T=float)
         noised = np.empty_like(rows)
         for i, row in enumerate(rows):
-            mechanism = dp.m.make_gaussian(domain, metric, scale=float(std[i]))
+            mechanism = self._dp.m.make_gaussian(*self._space, scale=float(std[i]))
             noised[i] = mechanism(row.tolist())
         return noised
 
@@ -97,9 +113,25 @@ class SeededEntropy:
         rng = generator(self._seed, iteration, Purpose.POISSON_MASK)
         return np.asarray(rng.random(num_agents) < q)
 
+    def subset(
+        self, iteration: int, num_agents: int, sample_size: int
+    ) -> NDArray[np.bool_]:
+        """Draw the subset that belongs to ``iteration``."""
+        rng = generator(self._seed, iteration, Purpose.SUBSET)
+        chosen = rng.choice(num_agents, size=sample_size, replace=False)
+        return _mask_of(chosen, num_agents)
+
     def add_noise(
         self, iteration: int, rows: FloatArray, std: FloatArray
     ) -> FloatArray:
         """Add the noise that belongs to ``iteration``."""
         rng = generator(self._seed, iteration, Purpose.RELEASE_NOISE)
         return np.asarray(rows + std[:, None] * rng.standard_normal(rows.shape))
+
+
+def _mask_of(
+    chosen: Sequence[int] | NDArray[np.int64], num_agents: int
+) -> NDArray[np.bool_]:
+    mask = np.zeros(num_agents, dtype=np.bool_)
+    mask[chosen] = True
+    return mask

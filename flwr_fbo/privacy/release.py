@@ -4,7 +4,8 @@ One object holds all that the guarantee rests on, so that no two of them can dis
 
     omega^(i) = (1/q) sum_{n sampled} phi_n^(i) clip(omega_n, S/sqrt(P)) + N(0, s_i^2 I)
 
-for the P sub-regions i, where every agent n is sampled with probability q on its own.
+for the P sub-regions i, where every agent n is sampled with probability q on its own,
+or where a fixed number q N of them is drawn without replacement.
 """
 
 from __future__ import annotations
@@ -20,9 +21,16 @@ from numpy.typing import NDArray
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.privacy.sampling import (
+    Sampling,
+    Subsampling,
+    check_sampling_probability,
+)
 from flwr_fbo.privacy.weights import WeightSchedule
 
 FloatArray = NDArray[np.float64]
+
+# What is larger could overflow in a sum without clipping.
 _LARGEST_ENTRY = 1e100
 
 Calibration = Literal["joint", "published", "published-per-region"]
@@ -45,6 +53,11 @@ class ReleaseSettings:
         z from 0 to 1e6; 0 releases without privacy.
     sampling_probability : float
         q in (0, 1].
+    sampling : {"poisson", "fixed-size"}
+        ``"poisson"``: every agent on its own. ``"fixed-size"``: B = q N agents, an
+        integer, without replacement; under its relation, replace-one, the sensitivity
+        and so the noise are twice as large, only Renyi accounting knows it, and its
+        epsilon is not comparable with that of the other.
     calibration : {"joint", "published", "published-per-region"}
         What z is multiplied with. ``"joint"``: the exact sensitivity of the P vectors
         together. ``"published"``: phi_max S, as in the paper, which is up to sqrt(P)
@@ -60,6 +73,7 @@ class ReleaseSettings:
     clip_norm: float = 22.0
     noise_multiplier: float = 1.0
     sampling_probability: float = 0.35
+    sampling: Sampling = "poisson"
     calibration: Calibration = "joint"
     noise_only: bool = False
     weights: WeightSchedule = field(default_factory=WeightSchedule)
@@ -67,17 +81,32 @@ class ReleaseSettings:
     def __post_init__(self) -> None:
         require_int("num_agents", self.num_agents, 1)
         require_int("num_sub_regions", self.num_sub_regions, 1)
-        z, s, q = self.noise_multiplier, self.clip_norm, self.sampling_probability
+        z, s = self.noise_multiplier, self.clip_norm
         ok = is_number(z) and 0 <= z <= 1e6
         require(ok, "noise_multiplier", z, "a number from 0 to 1e6")
         require(is_number(s) and s > 0, "clip_norm", s, "a number > 0")
         clipped = z == 0 or s < math.inf
         require(clipped, "clip_norm", s, "finite where noise_multiplier > 0")
-        ok = is_number(q) and 1e-9 <= q <= 1
-        require(ok, "sampling_probability", q, "a number in (0, 1], at least 1e-9")
+        check_sampling_probability(self.sampling_probability)
+        ok = self.sampling in get_args(Sampling)
+        require(ok, "sampling", self.sampling, f"one of {get_args(Sampling)}")
+        if self.sampling == "fixed-size":
+            Subsampling.fixed_size(self.sampling_probability, self.num_agents)
         ok = self.calibration in get_args(Calibration)
         allowed = f"one of {get_args(Calibration)}"
         require(ok, "calibration", self.calibration, allowed)
+
+    @property
+    def message_norm(self) -> float:
+        """What a message is clipped to: S / sqrt(P)."""
+        return self.clip_norm / math.sqrt(self.num_sub_regions)
+
+    @property
+    def subsampling(self) -> Subsampling:
+        """The sampling scheme, for sampler and accountant alike."""
+        if self.sampling == "fixed-size":
+            return Subsampling.fixed_size(self.sampling_probability, self.num_agents)
+        return Subsampling.poisson(self.sampling_probability)
 
 
 class Release:
@@ -94,6 +123,16 @@ class Release:
     divisor 1/q are public and do not depend on the messages. A missing, non-finite or
     misshapen message counts as zero; an empty sample still gets its noise.
 
+    With ``sampling="fixed-size"`` two studies are neighbours if one agent's messages
+    are all *replaced* by others. Exactly B = q N agents are sampled without
+    replacement, the divisor is B/N, and the sensitivity is twice that above: from a
+    clipped vector to its opposite, or from one sampled agent to another, which is what
+    amplification by such sampling rests on (Wang, Balle & Kasiviswanathan, 2019).
+    Epsilon under one relation does not compare with epsilon under the other.
+
+    ``settings.subsampling`` is the scheme that is drawn from, and what a
+    `ReleaseAccountant` takes: the two cannot disagree.
+
     The promise needs: entropy that is private; at most one message per agent and round
     (the caller's mapping has one per slot); and the caller never asks twice for one
     round. Not covered: who answers and when, metrics, the agent's choice to join.
@@ -107,6 +146,7 @@ class Release:
             raise ValueError("A release with noise or sampling needs entropy.")
         self.settings = settings
         self._entropy = entropy
+        self._planned: tuple[int, FloatArray, FloatArray] | None = None
 
     def with_noise_multiplier(self, noise_multiplier: float) -> Release:
         """Return the same mechanism with another z."""
@@ -125,10 +165,13 @@ class Release:
         return s.weights.weights(iteration, s.num_agents, s.num_sub_regions)
 
     def sensitivity(self, iteration: int) -> float:
-        """Return the exact L2 sensitivity Delta of the P weighted sums together."""
-        s = self.settings
+        """Return the exact L2 sensitivity of the P weighted sums together.
+
+        Delta = max_n (S/sqrt(P)) ||phi_n||_2 where an agent can be zeroed, 2 Delta
+        where it can be replaced.
+        """
         reach = np.linalg.norm(self.weights(iteration), axis=1).max()
-        return float(s.clip_norm / math.sqrt(s.num_sub_regions) * reach)
+        return float(self._farthest * self.settings.message_norm * reach)
 
     def noise_std(self, iteration: int) -> FloatArray:
         """Return the standard deviation of the noise in each vector, shape (P,)."""
@@ -139,7 +182,7 @@ class Release:
         if s.calibration == "joint":
             scale = np.full(s.num_sub_regions, self.sensitivity(iteration))
         else:
-            scale = s.clip_norm * self.weights(iteration).max(axis=0)
+            scale = self._farthest * s.clip_norm * self.weights(iteration).max(axis=0)
             if s.calibration == "published":
                 scale = np.full(s.num_sub_regions, scale.max())
         return np.asarray(s.noise_multiplier * scale / s.sampling_probability)
@@ -155,7 +198,12 @@ class Release:
             return s.noise_multiplier
         std = self.noise_std(iteration) * s.sampling_probability
         reach = np.linalg.norm(self.weights(iteration) / std, axis=1).max()
-        return float(math.sqrt(s.num_sub_regions) / (s.clip_norm * reach))
+        return float(1.0 / (self._farthest * s.message_norm * reach))
+
+    @property
+    def _farthest(self) -> float:
+        """How far apart neighbours' messages can be, in units of ``message_norm``."""
+        return 2.0 if self.settings.sampling == "fixed-size" else 1.0
 
     @one_blas_thread
     def release(
@@ -177,43 +225,71 @@ class Release:
         ndarray of shape (P, M)
         """
         s = self.settings
-        rows = np.zeros((s.num_agents, num_features))
-        if not s.noise_only:
-            for slot in range(s.num_agents):
-                rows[slot] = self._contribution(messages.get(slot), num_features)
-        weights = self.weights(iteration)
-        if s.sampling_probability < 1:
-            assert self._entropy is not None
-            mask = self._entropy.mask(iteration, s.num_agents, s.sampling_probability)
+        weights, noise_std = self._plan(iteration)
+        mask = self._sample(iteration)
+        if mask is not None:
             weights = weights * mask[:, None]
-        vectors = np.asarray(weights.T @ rows / s.sampling_probability)
+        if s.noise_only:
+            vectors = np.zeros((s.num_sub_regions, num_features))
+        else:
+            rows = self._contributions(messages, num_features)
+            vectors = np.asarray(weights.T @ rows / s.sampling_probability)
         if s.noise_multiplier == 0:
             return vectors
         assert self._entropy is not None
-        return self._entropy.add_noise(iteration, vectors, self.noise_std(iteration))
+        return self._entropy.add_noise(iteration, vectors, noise_std)
 
-    def _contribution(self, received: Any, num_features: int) -> FloatArray:
-        """Return what an agent adds: clipped, and zero where it makes no sense."""
-        message = usable_message(received, num_features)
-        if message is None:
-            return np.zeros(num_features)
-        limit = self.settings.clip_norm / math.sqrt(self.settings.num_sub_regions)
-        norm = float(np.linalg.norm(message))
-        # A few units in the last place short, so that rounding cannot exceed the limit.
-        limit *= 1.0 - 1e-14
-        return message if norm <= limit else np.asarray(message * (limit / norm))
+    def _plan(self, iteration: int) -> tuple[FloatArray, FloatArray]:
+        """Return weights and noise of a round; an audit draws one round for ever."""
+        if self._planned is None or self._planned[0] != iteration:
+            weights, noise_std = self.weights(iteration), self.noise_std(iteration)
+            self._planned = (iteration, weights, noise_std)
+        return self._planned[1:]
+
+    def _sample(self, iteration: int) -> NDArray[np.bool_] | None:
+        """Return who is sampled; None means all."""
+        s = self.settings
+        if s.sampling_probability == 1:
+            return None
+        assert self._entropy is not None
+        if s.sampling == "fixed-size":
+            sample_size = s.subsampling.sample_size
+            return self._entropy.subset(iteration, s.num_agents, sample_size)
+        return self._entropy.mask(iteration, s.num_agents, s.sampling_probability)
+
+    def _contributions(
+        self, messages: Mapping[int, Any], num_features: int
+    ) -> FloatArray:
+        """Return what each agent adds: clipped, and zero where it makes no sense."""
+        s = self.settings
+        rows = np.zeros((s.num_agents, num_features))
+        slots = [
+            slot
+            for slot in range(s.num_agents)
+            if _is_vector(messages.get(slot), num_features)
+        ]
+        if slots:
+            rows[slots] = [messages[slot] for slot in slots]
+        rows[~_within_bounds(rows)] = 0.0
+        # A little short, so that rounding cannot exceed the limit, however long M.
+        limit = s.message_norm * (1.0 - 1e-12)
+        norms = np.sqrt(np.einsum("nm,nm->n", rows, rows))
+        too_long = norms > limit
+        rows[too_long] *= (limit / norms[too_long])[:, None]
+        return rows
 
 
-def usable_message(message: Any, num_features: int) -> FloatArray | None:
-    """Return a message as float64 of shape (M,), or None if it is not one.
+def _is_vector(message: Any, num_features: int) -> bool:
+    """Return whether a message is an array of M real numbers, NaN and inf included."""
+    return (
+        isinstance(message, np.ndarray)
+        and message.shape == (num_features,)
+        and message.dtype.kind in "fiu"
+        and message.dtype.itemsize <= 8
+    )
 
-    Entries must be real numbers no larger than 1e100 in size: what is larger could
-    overflow in a sum without clipping.
-    """
-    if not isinstance(message, np.ndarray) or message.shape != (num_features,):
-        return None
-    if message.dtype.kind not in "fiu" or message.dtype.itemsize > 8:
-        return None
-    values = message.astype(np.float64)
+
+def _within_bounds(rows: FloatArray) -> NDArray[np.bool_]:
+    """Return which rows are free of NaN and of entries that are too large."""
     # A NaN compares false, as it should.
-    return values if bool(np.all(np.abs(values) <= _LARGEST_ENTRY)) else None
+    return np.asarray(np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1))

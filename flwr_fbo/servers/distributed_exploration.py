@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.journal import LedgerRow
-from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.ledger import entry_of
 from flwr_fbo.privacy.release import Release
 
@@ -37,6 +37,8 @@ class DistributedExplorationServer:
         After which iterations there is a release; after each unless given.
     max_epsilon : float, optional
         The budget. A release that would exceed it is not made, and none after it.
+    accountant : {"pld", "rdp", "moments"}
+        See `ReleaseAccountant`.
 
     Attributes
     ----------
@@ -51,6 +53,7 @@ class DistributedExplorationServer:
         delta: float,
         iterations: Collection[int] | None = None,
         max_epsilon: float | None = None,
+        accountant: Method = "pld",
     ) -> None:
         require_int("num_features", num_features, 1)
         if max_epsilon is not None:
@@ -61,6 +64,7 @@ class DistributedExplorationServer:
         self.delta = delta
         self.ledger: list[LedgerRow] = []
         self._num_features = num_features
+        self.accounting_method: Method = accountant
         self._accountant = self._new_accountant()
         self._exhausted = False
 
@@ -84,20 +88,16 @@ class DistributedExplorationServer:
         if self.iterations is not None and iteration not in self.iterations:
             return False
         if not self._exhausted and self.max_epsilon is not None:
-            self._exhausted = self._epsilon_with(iteration) > self.max_epsilon
+            self._exhausted = self._would_exceed(self.max_epsilon, iteration)
         return not self._exhausted
 
-    def _epsilon_with(self, iteration: int) -> float:
-        """Return what would have been spent after a release of ``iteration``."""
+    def _would_exceed(self, max_epsilon: float, iteration: int) -> bool:
         if self.release.settings.noise_only:
-            return 0.0
+            return False
         noise_multiplier = self.release.effective_noise_multiplier(iteration)
-        if noise_multiplier == 0:
-            return math.inf
-        accountant = self._new_accountant()
-        accountant.load_state_dict(self._accountant.state_dict())
-        accountant.charge(noise_multiplier)
-        return accountant.spent().epsilon
+        return noise_multiplier == 0 or self._accountant.would_exceed(
+            max_epsilon, noise_multiplier
+        )
 
     def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
         """Release the messages of ``iteration``, if it is one that is released.
@@ -129,8 +129,8 @@ class DistributedExplorationServer:
             self._accountant.charge(row.facts["noise_multiplier"])
 
     def _new_accountant(self) -> ReleaseAccountant:
-        q = self.release.settings.sampling_probability
-        return ReleaseAccountant(q, self.delta)
+        subsampling = self.release.settings.subsampling
+        return ReleaseAccountant(subsampling, self.delta, self.accounting_method)
 
     @property
     def privacy_spent(self) -> PrivacySpent:

@@ -20,12 +20,14 @@ from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.study import Study, fresh_seed
 from flwr_fbo.agents.thompson import ThompsonSettings, shared_features
 from flwr_fbo.privacy.accounting import (
+    Method,
     PrivacySpent,
     calibrate_noise_multiplier,
     check_epsilon,
 )
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
+from flwr_fbo.privacy.sampling import Sampling
 from flwr_fbo.privacy.schedule import (
     MIN_FOLLOW_PROBABILITY,
     Schedule,
@@ -92,6 +94,11 @@ class DPFTSDE(TuningStrategy):
         `start` then takes the smallest z that keeps to it over the rounds' releases.
     sampling_probability : float
         q in (0, 1].
+    sampling : {"poisson", "fixed-size"}
+        See `ReleaseSettings`; a fixed size needs ``accountant="rdp"``, and its epsilon
+        does not compare.
+    accountant : {"pld", "rdp", "moments"}
+        Counts epsilon: the tightest, Flower's Renyi accountant, or that of the papers.
     calibration : {"joint", "published", "published-per-region"}
         See `ReleaseSettings`; ``"joint"`` is the least noise for a given z.
     releases : "all", int, float or collection of int
@@ -158,6 +165,8 @@ class DPFTSDE(TuningStrategy):
         noise_multiplier: float | None = None,
         epsilon: float | None = None,
         sampling_probability: float = 0.35,
+        sampling: Sampling = "poisson",
+        accountant: Method = "pld",
         calibration: Calibration = "joint",
         releases: Schedule = MIN_FOLLOW_PROBABILITY,
         max_epsilon: float | None = None,
@@ -201,6 +210,7 @@ class DPFTSDE(TuningStrategy):
             clip_norm=base.clip_norm if clip_norm is None else clip_norm,
             noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
             sampling_probability=sampling_probability,
+            sampling=sampling,
             calibration=calibration,
             noise_only=noise_only,
             weights=base.weights,
@@ -210,6 +220,7 @@ class DPFTSDE(TuningStrategy):
             agent.num_features,
             published_delta(num_agents) if delta is None else delta,
             max_epsilon=max_epsilon,
+            accountant=accountant,
         )
         super().__init__(
             server,
@@ -238,8 +249,9 @@ class DPFTSDE(TuningStrategy):
             z = calibrate_noise_multiplier(
                 self._epsilon,
                 self.server.delta,
-                release.settings.sampling_probability,
+                release.settings.subsampling,
                 num_releases=max(1, len(iterations)),
+                method=self.server.accounting_method,
             )
             self.server.release = release.with_noise_multiplier(z)
 
@@ -249,6 +261,7 @@ class DPFTSDE(TuningStrategy):
             **self._given_seeds,
             "delta": self.server.delta,
             "max_epsilon": self.server.max_epsilon,
+            "accountant": self.server.accounting_method,
             "releases": list(self.server.iterations or ()),
             **asdict(self.server.release.settings),
         }

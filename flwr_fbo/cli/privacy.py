@@ -1,0 +1,227 @@
+"""``flwr-fbo privacy``: what a study would spend, before it starts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, get_args
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.privacy.accounting import (
+    Method,
+    ReleaseAccountant,
+    smallest_noise_multiplier,
+)
+from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.strategies.dp_fts_de import PRESETS, published_delta
+
+_LARGE_DELTA = 1e-2
+
+HEADINGS = {
+    "published": "published noise,\npublished sensitivity",
+    "exact": "published noise,\nexact sensitivity",
+    "default": "default noise,\nexact sensitivity",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """Releases that are planned, and either their noise or what they may spend."""
+
+    settings: ReleaseSettings
+    num_releases: int
+    delta: float
+    noise_multiplier: float | None
+    epsilon: float | None
+
+    @property
+    def worth(self) -> list[float]:
+        """The published noise over z times the exact sensitivity, by release."""
+        # No entropy is drawn: the noise is not asked for, only its size.
+        release = Release(self.settings, SeededEntropy(0))
+        rounds = range(self.num_releases)
+        return [release.effective_noise_multiplier(t) for t in rounds]
+
+    def answer(self, method: Method, multipliers: Sequence[float]) -> float:
+        """Return epsilon, or z, if a release's noise is z times its multiplier."""
+
+        def spends(noise_multiplier: float) -> float:
+            q = self.settings.sampling_probability
+            accountant = ReleaseAccountant(q, self.delta, method)
+            for multiplier in multipliers:
+                accountant.charge(noise_multiplier * multiplier)
+            return accountant.spent().epsilon
+
+        if self.noise_multiplier is not None:
+            return spends(self.noise_multiplier)
+        assert self.epsilon is not None
+        return smallest_noise_multiplier(spends, self.epsilon)
+
+
+def privacy(
+    agents: Annotated[int, typer.Option(help="N, the slots of the study.")],
+    rounds: Annotated[int, typer.Option(help="T, how many releases are made.")],
+    q: Annotated[float, typer.Option("--q", help="Sampling probability.")] = 0.35,
+    z: Annotated[
+        float | None, typer.Option("--z", help="Noise multiplier; 1 unless given.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="In place of z: what all releases may spend.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="The paper's 1/N^1.1 unless given.")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help=f"Weights and sub-regions: {' or '.join(PRESETS)}.")
+    ] = "paper",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of the table.")
+    ] = False,
+) -> None:
+    """Print the epsilon of a study by each accountant, or the z for an epsilon."""
+    with plain_errors(ValueError):
+        question = _question(agents, rounds, q, z, epsilon, delta, preset)
+        worth = question.worth
+        multipliers = {"published": [1.0] * rounds, "exact": worth}
+        answers = {
+            method: {
+                column: question.answer(method, values)
+                for column, values in multipliers.items()
+            }
+            for method in reversed(get_args(Method))
+        }
+    for row in answers.values():
+        # The same z is charged: only the noise is another.
+        row["default"] = row["published"]
+    if question.delta > _LARGE_DELTA:
+        typer.echo(
+            f"Warning: delta = {question.delta:.2g} lets the guarantee fail with that "
+            f"probability; choose one far below 1/{agents}.",
+            err=True,
+        )
+    if as_json:
+        typer.echo(_json(question, preset, answers, worth))
+    else:
+        _print(question, preset, answers, worth, Console())
+
+
+def _question(
+    agents: int,
+    rounds: int,
+    q: float,
+    z: float | None,
+    epsilon: float | None,
+    delta: float | None,
+    preset: str,
+) -> Question:
+    require(preset in PRESETS, "preset", preset, nearest(preset, PRESETS))
+    require_int("rounds", rounds, 1)
+    if epsilon is None:
+        z = 1.0 if z is None else z
+        require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
+    else:
+        require(z is None, "epsilon", epsilon, "only without z, which decides it")
+    base = PRESETS[preset]
+    settings = ReleaseSettings(
+        num_agents=agents,
+        num_sub_regions=base.agent.num_sub_regions,
+        clip_norm=base.clip_norm,
+        sampling_probability=q,
+        calibration="published",
+        weights=base.weights,
+    )
+    delta = published_delta(agents) if delta is None else delta
+    return Question(settings, rounds, delta, z, epsilon)
+
+
+Answers = dict[Method, dict[str, float]]
+
+
+def _json(
+    question: Question, preset: str, answers: Answers, worth: Sequence[float]
+) -> str:
+    return json.dumps(
+        {
+            "agents": question.settings.num_agents,
+            "rounds": question.num_releases,
+            "q": question.settings.sampling_probability,
+            "delta": question.delta,
+            "preset": preset,
+            "noise_multiplier": question.noise_multiplier,
+            "epsilon": question.epsilon,
+            "answer": "noise_multiplier" if question.epsilon else "epsilon",
+            "accountants": {
+                method: {
+                    column: value if math.isfinite(value) else None
+                    for column, value in row.items()
+                }
+                for method, row in answers.items()
+            },
+            "published_noise_over_default_noise": worth,
+        },
+        indent=2,
+    )
+
+
+def _print(
+    question: Question,
+    preset: str,
+    answers: Answers,
+    worth: Sequence[float],
+    console: Console,
+) -> None:
+    s = question.settings
+    published = question.delta == published_delta(s.num_agents)
+    console.print(
+        f"{s.num_agents} agents, {question.num_releases} releases, q = "
+        f"{s.sampling_probability:g}, delta = {question.delta:.3g}"
+        f"{' (1/N^1.1, as in the paper)' if published else ''}; {s.num_sub_regions} "
+        f"sub-regions and weights of preset {preset!r}"
+    )
+    if question.epsilon is None:
+        title = f"epsilon at z = {question.noise_multiplier:g}"
+    else:
+        title = f"z for epsilon = {question.epsilon:g}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("accountant")
+    for heading in HEADINGS.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for method, row in answers.items():
+        table.add_row(method, *(f"{row[column]:.4g}" for column in HEADINGS))
+    console.print(table)
+    for line in _legend(question, worth):
+        console.print(line, highlight=False)
+
+
+def _legend(question: Question, worth: Sequence[float]) -> list[str]:
+    """Say what the columns have in common, and what is theirs."""
+    all_fixed = "N, T, q, delta, clip norm and weights"
+    if question.epsilon is None:
+        fixed = f"Fixed throughout: {all_fixed}. Columns 1 and 2 are the same noise."
+    else:
+        fixed = f"Fixed throughout: epsilon, {all_fixed}. z is to 0.1 %."
+    less_noise = [1.0 / times for times in worth]
+    return [
+        fixed,
+        "1. Noise z phi_max S / q in every vector, charged as if phi_max S were the "
+        "sensitivity: at z a release. By moments, this is what the paper reports.",
+        "2. Noise as in 1, charged at what it is over the exact sensitivity of the "
+        f"vectors together: at {_span(worth)} times z, by release.",
+        "3. calibration='joint', the default: noise z times the exact sensitivity, "
+        f"charged at z a release. The same epsilon as 1 at the same z, with "
+        f"{_span(less_noise)} times the noise.",
+    ]
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} to {high}"

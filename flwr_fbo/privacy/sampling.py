@@ -1,0 +1,73 @@
+"""Who takes part in a release, as sampler and accountant must both know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from flwr_fbo._validation import is_number, require
+
+Sampling = Literal["poisson", "fixed-size"]
+
+_LARGEST_POPULATION = 10**9
+
+
+@dataclass(frozen=True)
+class Subsampling:
+    """A sampling scheme in the integers that Flower's accountants take.
+
+    Attributes
+    ----------
+    sampling : {"poisson", "fixed-size"}
+    sample_size, population_size : int
+        Their ratio is the sampling probability q. With ``"fixed-size"`` they are the
+        B agents of a sample and the N of the study; with ``"poisson"`` only the ratio
+        means something.
+    """
+
+    sampling: Sampling
+    sample_size: int
+    population_size: int
+
+    @classmethod
+    def poisson(cls, sampling_probability: float) -> Subsampling:
+        """Return the scheme in which each agent is sampled with q on its own."""
+        ratio = sampling_ratio(sampling_probability)
+        return cls("poisson", ratio.numerator, ratio.denominator)
+
+    @classmethod
+    def fixed_size(cls, sampling_probability: float, num_agents: int) -> Subsampling:
+        """Return the scheme in which exactly B = q N agents are sampled.
+
+        Raises
+        ------
+        ValueError
+            If q N is not within 1e-9 of an integer >= 1.
+        """
+        size = round(sampling_probability * num_agents)
+        ok = size >= 1 and abs(sampling_probability * num_agents - size) <= 1e-9
+        require(
+            ok,
+            "sampling_probability",
+            sampling_probability,
+            f"B / {num_agents} with an integer B >= 1, where the sample size is fixed "
+            f"(the nearest is {max(size, 1)} / {num_agents})",
+        )
+        return cls("fixed-size", size, num_agents)
+
+
+def sampling_ratio(q: float) -> Fraction:
+    """Return q as a ratio of integers, rounded up where it is no short one."""
+    check_sampling_probability(q)
+    ratio = Fraction(q).limit_denominator(_LARGEST_POPULATION)
+    if abs(ratio - Fraction(q)) > Fraction(1, 10**15):
+        ratio = Fraction(int(q * _LARGEST_POPULATION) + 1, _LARGEST_POPULATION)
+    return min(ratio, Fraction(1))
+
+
+def check_sampling_probability(q: object) -> None:
+    """Raise ValueError unless ``q`` is a number from 1e-9 to 1."""
+    ok = is_number(q) and 1e-9 <= q <= 1
+    allowed = "a number in (0, 1], at least 1e-9"
+    require(ok, "sampling_probability", q, allowed)

@@ -466,6 +466,7 @@ def test_the_ledger_holds_what_an_auditor_needs_and_no_secret() -> None:
         "sensitivity",
         "noise_std",
         "private",
+        "noise_only",
         "flwr_fbo",
     }
     assert row.facts["sensitivity"] == server.release.sensitivity(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,7 @@ from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.journal import Journal, JournalError, LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.sampling import Subsampling
-from flwr_fbo.strategies.record import FILE_NAME
+from flwr_fbo.strategies.record import FILE_NAME, read_ledger
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,22 +37,25 @@ def show(
 ) -> None:
     """Check and print the ledger in FOLDER, the `folder` of a study's server.
 
-    A row that is not as it was written is refused. While the server runs it holds the
-    ledger.
+    A ledger that was damaged is refused; one that was forged by somebody who can write
+    the file is not noticed. While the server runs it holds the ledger.
     """
     with plain_errors():
         path = folder / FILE_NAME if folder.is_dir() else folder
         with Journal(None, path) as journal:
-            identity, rows = journal.identity, journal.ledger()
-        if identity.get("kind") != "server":
-            kind = identity.get("kind")
-            raise JournalError(f"{path} is not a server's, but of kind {kind!r}.")
+            identity = journal.identity
+            if identity.get("kind") != "server":
+                kind = identity.get("kind")
+                raise JournalError(f"{path} is not a server's, but of kind {kind!r}.")
+            _, rows = read_ledger(journal)
     delta = identity.get("delta")
     spent = _spent(rows, delta, identity.get("accountant", "pld"))
     if as_json:
         typer.echo(_json(identity, rows, spent))
         return
     console = Console()
+    if not console.is_terminal:
+        console.width = 160  # nothing is cut off for whatever reads it
     for name, value in sorted(identity.items()):
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
     console.print(_table(rows))
@@ -76,6 +80,8 @@ def _spent(
     charges = [row.facts["noise_multiplier"] for row in rows]
     if not rows or delta is None or min(charges) <= 0:
         return None
+    if all(row.facts["noise_only"] for row in rows):
+        return PrivacySpent(0.0, delta, len(rows), "noise-only")
     subsampling = _subsampling(rows[0])
     accountant = ReleaseAccountant(subsampling, delta, method)
     for charge in charges:
@@ -115,12 +121,17 @@ def _json(
         {
             "iteration": row.iteration,
             "committed": row.committed,
-            **row.facts,
+            **{name: _finite(value) for name, value in row.facts.items()},
             "vectors": row.vectors.tolist(),
         }
         for row in rows
     ]
     epsilon = None if spent is None else spent.epsilon
-    return json.dumps(
-        {"study": identity, "releases": releases, "epsilon": epsilon}, indent=2
-    )
+    study = {name: _finite(value) for name, value in identity.items()}
+    values = {"study": study, "releases": releases, "epsilon": epsilon}
+    return json.dumps(values, indent=2, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    """Return the value; null where JSON lacks it."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,13 +18,12 @@ from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.privacy.accounting import (
     Method,
     ReleaseAccountant,
+    large_delta,
     smallest_noise_multiplier,
 )
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.dp_fts_de import PRESETS, published_delta
-
-_LARGE_DELTA = 1e-2
 
 HEADINGS = {
     "published": "published noise,\npublished sensitivity",
@@ -102,7 +101,7 @@ def privacy(
     for row in answers.values():
         # The same z is charged: only the noise is another.
         row["default"] = row["published"]
-    if question.delta > _LARGE_DELTA:
+    if question.delta > large_delta(agents):
         typer.echo(
             f"Warning: delta = {question.delta:.2g} lets the guarantee fail with that "
             f"probability; choose one far below 1/{agents}.",

@@ -51,6 +51,7 @@ __all__ = [
     "ReleaseAccountant",
     "calibrate_noise_multiplier",
     "check_epsilon",
+    "large_delta",
     "smallest_noise_multiplier",
 ]
 
@@ -406,6 +407,11 @@ class ReleaseAccountant:
         self._accountant = _ACCOUNTANTS[self._method](config)
         self._charges = Counter({float(z): int(k) for z, k in state["charges"]})
         self._pending = Counter(self._charges)
+
+
+def large_delta(num_agents: int) -> float:
+    """Return above which delta a warning is due: 0.01, or a tenth of 1/N."""
+    return min(1e-2, 0.1 / num_agents)
 
 
 def check_epsilon(epsilon: Any) -> None:

@@ -25,6 +25,7 @@ def entry_of(release: Release, iteration: int, vectors: FloatArray) -> LedgerRow
         "sensitivity": release.sensitivity(iteration),
         "noise_std": release.noise_std(iteration).tolist(),
         "private": release.private,
+        "noise_only": settings.noise_only,
         "flwr_fbo": __version__,
     }
     return LedgerRow(iteration, facts, vectors)

@@ -84,7 +84,9 @@ class ReleaseSettings:
         z, s = self.noise_multiplier, self.clip_norm
         ok = is_number(z) and 0 <= z <= 1e6
         require(ok, "noise_multiplier", z, "a number from 0 to 1e6")
-        require(is_number(s) and s > 0, "clip_norm", s, "a number > 0")
+        # A smaller one would vanish when it is squared.
+        ok = is_number(s) and s >= 1e-100
+        require(ok, "clip_norm", s, "a number > 0, at least 1e-100")
         clipped = z == 0 or s < math.inf
         require(clipped, "clip_norm", s, "finite where noise_multiplier > 0")
         check_sampling_probability(self.sampling_probability)

@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.journal import LedgerRow
-from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.accounting import (
+    Method,
+    PrivacySpent,
+    ReleaseAccountant,
+    large_delta,
+)
 from flwr_fbo.privacy.ledger import entry_of
 from flwr_fbo.privacy.release import Release
 
 FloatArray = NDArray[np.float64]
-
-_LARGE_DELTA = 1e-2
 
 
 class DistributedExplorationServer:
@@ -152,11 +155,17 @@ class DistributedExplorationServer:
         lines = [
             f"{s.num_agents} agents, {s.num_sub_regions} sub-regions, "
             f"{self._num_features} features",
-            f"sampling probability {s.sampling_probability:g}, "
+            f"{s.sampling} sampling, probability {s.sampling_probability:g}, "
             f"clip norm {s.clip_norm:g}, "
             f"noise multiplier {s.noise_multiplier:g} ({s.calibration} calibration), "
             f"delta {self.delta:.3g}",
         ]
+        if s.sampling == "fixed-size":
+            lines.append(
+                f"epsilon is under the relation replace-one, for samples of "
+                f"{s.subsampling.sample_size} of {s.num_agents} agents: it does not "
+                "compare with that of Poisson sampling"
+            )
         if self.max_epsilon is not None:
             lines.append(f"releases stop before epsilon exceeds {self.max_epsilon:g}")
         if s.noise_only:
@@ -165,7 +174,7 @@ class DistributedExplorationServer:
             lines.append("NOT PRIVATE: noise_multiplier is 0, nothing is protected")
         elif not self.release.private:
             lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
-        elif self.delta > _LARGE_DELTA:
+        elif self.delta > large_delta(s.num_agents):
             lines.append(
                 f"WARNING: delta = {self.delta:.2g} lets the guarantee fail with that "
                 f"probability; choose one far below 1/{s.num_agents}"

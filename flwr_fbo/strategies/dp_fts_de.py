@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import ClientApi
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_seed
+from flwr_fbo._validation import is_number, require, require_seed
 from flwr_fbo.agents.acquisition import maximize
 from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.study import Study, fresh_seed
@@ -22,8 +23,9 @@ from flwr_fbo.agents.thompson import ThompsonSettings, shared_features
 from flwr_fbo.privacy.accounting import (
     Method,
     PrivacySpent,
-    calibrate_noise_multiplier,
+    ReleaseAccountant,
     check_epsilon,
+    smallest_noise_multiplier,
 )
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
@@ -192,6 +194,8 @@ class DPFTSDE(TuningStrategy):
             require(noise_multiplier is None, "epsilon", epsilon, allowed)
             require(delta is not None, "delta", delta, "given, where epsilon is")
             check_epsilon(epsilon)
+        if max_epsilon is not None:
+            require(delta is not None, "delta", delta, "given, where max_epsilon is")
         check_schedule(releases)
         ok = when_exhausted in ("halt", "raise")
         require(ok, "when_exhausted", when_exhausted, "'halt' or 'raise'")
@@ -215,10 +219,17 @@ class DPFTSDE(TuningStrategy):
             noise_only=noise_only,
             weights=base.weights,
         )
+        if delta is None:
+            delta = published_delta(num_agents)
+        if settings.noise_multiplier > 0:
+            # Above q, "never sampled" explains everything: epsilon would be 0.
+            allowed = f"below sampling_probability={sampling_probability}"
+            ok = is_number(delta) and delta < sampling_probability
+            require(ok, "delta", delta, allowed)
         server = DistributedExplorationServer(
             Release(settings, _entropy(settings, noise_seed)),
             agent.num_features,
-            published_delta(num_agents) if delta is None else delta,
+            delta,
             max_epsilon=max_epsilon,
             accountant=accountant,
         )
@@ -244,16 +255,31 @@ class DPFTSDE(TuningStrategy):
             self._schedule, horizon, agent.follow_probability
         )
         self.server.iterations = iterations
-        if self._epsilon is not None:
-            release = self.server.release
-            z = calibrate_noise_multiplier(
-                self._epsilon,
-                self.server.delta,
-                release.settings.subsampling,
-                num_releases=max(1, len(iterations)),
-                method=self.server.accounting_method,
+        if self._epsilon is not None and iterations:
+            spends = partial(self._spends, iterations)
+            z = smallest_noise_multiplier(spends, self._epsilon)
+            self.server.release = self.server.release.with_noise_multiplier(z)
+
+    def _spends(self, iterations: Iterable[int], noise_multiplier: float) -> float:
+        """Return what releases after ``iterations`` would spend at that z."""
+        release = self.server.release.with_noise_multiplier(noise_multiplier)
+        accountant = ReleaseAccountant(
+            release.settings.subsampling,
+            self.server.delta,
+            self.server.accounting_method,
+        )
+        for iteration in iterations:
+            accountant.charge(release.effective_noise_multiplier(iteration))
+        return accountant.spent().epsilon
+
+    def summary(self) -> None:
+        """Log the settings, and what is not private about them."""
+        super().summary()
+        if self._folder is None and self.server.release.private:
+            _log.info(
+                "\t├──> no folder: nothing of this study is on disk; started again, it "
+                "is another study, and their epsilons and deltas add up"
             )
-            self.server.release = release.with_noise_multiplier(z)
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {

@@ -30,6 +30,7 @@ _log = logging.getLogger("flwr.fbo")
 _MAX_FAILURES = 3
 _SILENT = "client did not answer"
 _MIN_TIMEOUT = 1.0
+_LONGEST_REASON = 200
 
 
 class TooFewAgents(RuntimeError):  # noqa: N818  (named for what is wrong)
@@ -195,6 +196,7 @@ def _read_claims(
 
 
 def first_line(reason: str | None) -> str:
-    """Return what an error's traceback says in one line."""
+    """Return what an error's traceback says in one line, fit for a log."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+    line = lines[-1] if lines else "no reason given"
+    return "".join(c if c.isprintable() else "?" for c in line[:_LONGEST_REASON])

@@ -105,26 +105,19 @@ class StudyRecord:
         JournalError
             If the ledger is damaged.
         """
-        if self._journal is None:
+        if self._journal is None or not self._journal.load_state():
             return None
-        state = self._journal.load_state()
-        if not state:
-            return None
-        ledger = self._journal.ledger()
+        stored, ledger = read_ledger(self._journal)
         try:
-            stored = json.loads(str(state[_PROGRESS]))
             progress = Progress(
                 study=Study.from_dict(stored["study"]),
                 ledger=ledger,
                 slots={int(node): int(slot) for node, slot in stored["slots"]},
                 rounds=[Round(**r) for r in stored["rounds"]],
             )
-            complete = stored["num_releases"] == len(ledger)
         except (KeyError, TypeError, ValueError) as error:
             path = self._journal.path
             raise JournalError(f"{path} is damaged: {error!r}.") from error
-        if not complete:
-            raise JournalError(f"{self._journal.path} has lost releases of its ledger.")
         self._num_releases = len(ledger)
         return progress
 
@@ -134,3 +127,23 @@ class StudyRecord:
     def __exit__(self, *_: object) -> None:
         if self._journal is not None:
             self._journal.close()
+
+
+def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:
+    """Return what a server's journal says of its study, and all of its releases.
+
+    Raises
+    ------
+    JournalError
+        If a release is damaged or missing. This finds accidents: who can write the
+        file can also write it anew.
+    """
+    ledger = journal.ledger()
+    try:
+        stored: dict[str, Any] = json.loads(str(journal.load_state()[_PROGRESS]))
+        complete = stored["num_releases"] == len(ledger)
+    except (KeyError, TypeError, ValueError) as error:
+        raise JournalError(f"{journal.path} is damaged: {error!r}.") from error
+    if not complete:
+        raise JournalError(f"{journal.path} is damaged: releases are missing.")
+    return stored, ledger

@@ -312,12 +312,17 @@ class TuningStrategy(Strategy):
         server_round += self._resumed_after
         answers = self._answers(server_round, replies)
         messages = {slot: _message(reply) for slot, reply in answers.items()}
-        num_releases = len(self.server.ledger)
-        self.server.receive(server_round - 1, messages)
-        if len(self.server.ledger) > num_releases:
+        before = list(self.server.ledger)
+        try:
+            self.server.receive(server_round - 1, messages)
+            self._after_round(server_round)
+            self._commit()
+        except BaseException:
+            # What is not on disk must not be seen: a new run would draw it again.
+            self.server.resume(before)
+            raise
+        if len(self.server.ledger) > len(before):
             self._up_to_date.clear()
-        self._after_round(server_round)
-        self._commit()
         return _to_record(self.server.vectors), self._reported(answers)
 
     def _answers(
@@ -390,6 +395,8 @@ def _message(reply: Message) -> np.ndarray[Any, Any] | None:
     try:
         arrays = reply_arrays(reply.content)
     except Exception as error:  # bytes of a stranger can fail in any way
-        _log.warning("Unreadable message counts as zero: %s", error)
+        # Its text may quote them.
+        name = type(error).__name__
+        _log.warning("An unreadable message counts as zero: %s", name)
         return None
     return arrays[0] if len(arrays) == 1 else None

@@ -57,7 +57,7 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
     axes.set_ylabel(f"best {experiment.task.unit} so far")
     axes.set_title(
         f"{experiment.name}: mean over {experiment.num_agents} agents and "
-        f"{len(seeds)} seeds, band: one standard error over seeds",
+        + _seeds(len(seeds)),
         fontsize=10,
     )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -67,3 +67,9 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
     if not all(run.private for run in runs):
         figure.text(0.995, 0.005, "seeded noise: not private", ha="right", fontsize=8)
     figure.savefig(path, dpi=150)
+
+
+def _seeds(number: int) -> str:
+    if number == 1:
+        return "1 seed"
+    return f"{number} seeds, band: one standard error over seeds"

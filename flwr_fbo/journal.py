@@ -235,6 +235,14 @@ class Journal:
                 f"The journal {self.path} cannot be used: {reason}."
             ) from error
 
+    def require_kind(self, kind: str) -> None:
+        """Raise JournalError unless the journal belongs to a ``kind``."""
+        found = self.identity.get("kind")
+        if found != kind:
+            raise JournalError(
+                f"The journal {self.path} is of kind {found!r}, not {kind!r}."
+            )
+
     def begin_trial(
         self, iteration: int, params: Mapping[str, Any], point: NDArray[np.float64]
     ) -> int:

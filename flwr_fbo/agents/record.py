@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr_fbo.agents.base import Agent
 from flwr_fbo.agents.study import Study
-from flwr_fbo.journal import Journal, JournalError
+from flwr_fbo.journal import Journal
 from flwr_fbo.space import Params
 
 _KIND = "agent"
@@ -45,10 +45,6 @@ def recorded_agent(journal: Journal) -> Agent:
     JournalError
         If the journal is not an agent's.
     """
+    journal.require_kind(_KIND)
     identity = journal.identity
-    if identity.get("kind") != _KIND:
-        raise JournalError(
-            f"The journal {journal.path} is not an agent's, but of kind "
-            f"{identity.get('kind')!r}."
-        )
     return load_agent(journal, Study.from_dict(identity), identity["slot"])

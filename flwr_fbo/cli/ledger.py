@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal import Journal, LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.sampling import Subsampling
-from flwr_fbo.strategies.record import FILE_NAME, read_ledger
+from flwr_fbo.strategies.record import FILE_NAME, KIND, read_ledger
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -43,10 +43,8 @@ def show(
     with plain_errors():
         path = folder / FILE_NAME if folder.is_dir() else folder
         with Journal(None, path) as journal:
+            journal.require_kind(KIND)
             identity = journal.identity
-            if identity.get("kind") != "server":
-                kind = identity.get("kind")
-                raise JournalError(f"{path} is not a server's, but of kind {kind!r}.")
             _, rows = read_ledger(journal)
     delta = identity.get("delta")
     spent = _spent(rows, delta, identity.get("accountant", "pld"))

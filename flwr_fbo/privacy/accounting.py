@@ -50,6 +50,7 @@ __all__ = [
     "PrivacySpent",
     "ReleaseAccountant",
     "calibrate_noise_multiplier",
+    "check_delta",
     "check_epsilon",
     "large_delta",
     "smallest_noise_multiplier",
@@ -110,7 +111,7 @@ class _LedgerAccountant(ABC):
 
     def get_epsilon(self, delta: float) -> float:
         """Return epsilon at ``delta`` of all releases so far."""
-        _check_delta(delta)
+        check_delta(delta)
         return self._epsilon(self._ledger, delta) if self._ledger else 0.0
 
     def get_delta(self, epsilon: float) -> float:
@@ -334,7 +335,7 @@ class ReleaseAccountant:
     def __init__(
         self, sampling: float | Subsampling, delta: float, method: Method = "pld"
     ) -> None:
-        _check_delta(delta)
+        check_delta(delta)
         ok = method in get_args(Method)
         require(ok, "method", method, f"one of {get_args(Method)}")
         if not isinstance(sampling, Subsampling):
@@ -412,6 +413,12 @@ class ReleaseAccountant:
 def large_delta(num_agents: int) -> float:
     """Return above which delta a warning is due: 0.01, or a tenth of 1/N."""
     return min(1e-2, 0.1 / num_agents)
+
+
+def check_delta(delta: Any) -> None:
+    """Raise ValueError unless ``delta`` is a number in (0, 1)."""
+    ok = is_number(delta) and 0 < delta < 1
+    require(ok, "delta", delta, "a number between 0 and 1, both excluded")
 
 
 def check_epsilon(epsilon: Any) -> None:
@@ -495,11 +502,6 @@ def smallest_noise_multiplier(
     while spends(z) > epsilon:
         z *= 1.0005
     return z
-
-
-def _check_delta(delta: Any) -> None:
-    ok = is_number(delta) and 0 < delta < 1
-    require(ok, "delta", delta, "a number between 0 and 1, both excluded")
 
 
 def _config(sampling: Subsampling, delta: float) -> PrivacyConfig:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_int, require_positive
-from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant, check_delta
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 
@@ -116,8 +116,7 @@ class AuditPlan:
         require_positive("noise_multiplier", self.settings.noise_multiplier)
         sampling = self.settings.sampling
         require(sampling == "poisson", "sampling", sampling, "'poisson'")
-        ok = is_number(self.delta) and 0 < self.delta < 1
-        require(ok, "delta", self.delta, "a number between 0 and 1, both excluded")
+        check_delta(self.delta)
         require_int("num_draws", self.num_draws, _CHUNK)
         require_int("iteration", self.iteration, 0)
         require_int("num_features", self.num_features, 1)

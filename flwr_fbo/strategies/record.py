@@ -19,7 +19,7 @@ from flwr_fbo.agents.study import Study
 from flwr_fbo.journal import Journal, JournalError, LedgerRow
 from flwr_fbo.strategies.result import Round
 
-FILE_NAME = "server.sqlite"
+FILE_NAME, KIND = "server.sqlite", "server"
 _PROGRESS = "progress"
 
 
@@ -79,7 +79,7 @@ class StudyRecord:
         self._num_releases = 0  # in the journal
         self._journal: Journal | None = None
         if folder is not None:
-            self._journal = Journal({"kind": "server", **identity}, folder / FILE_NAME)
+            self._journal = Journal({"kind": KIND, **identity}, folder / FILE_NAME)
 
     def save(self, progress: Progress) -> None:
         """Commit the progress; it is on disk when this returns."""

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import ConfigDict
 
-from flwr_fbo._validation import is_number, require, require_positive
+from flwr_fbo._validation import require_positive
 from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import AgentSettings, Study
+from flwr_fbo.privacy.accounting import check_delta
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space import SearchSpace
@@ -77,8 +78,7 @@ class Privacy:
             noise_multiplier=self.noise_multiplier,
             sampling_probability=self.sampling_probability,
         )
-        ok = is_number(self.delta) and 0 < self.delta < 1
-        require(ok, "delta", self.delta, "a number between 0 and 1, both excluded")
+        check_delta(self.delta)
 
 
 @dataclass(frozen=True)

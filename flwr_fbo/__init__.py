@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr_fbo.agents.linear_ucb import LinearUCBSettings as LinearUCBSettings
+    from flwr_fbo.agents.policy import LinearBanditPolicy as LinearBanditPolicy
     from flwr_fbo.agents.sampler import FederatedSampler as FederatedSampler
     from flwr_fbo.agents.thompson import ThompsonSettings as ThompsonSettings
     from flwr_fbo.agents.trial import Objective as Objective
@@ -18,17 +20,29 @@ if TYPE_CHECKING:
     from flwr_fbo.clients.app import add_tuning as add_tuning
     from flwr_fbo.clients.app import tuning_app as tuning_app
     from flwr_fbo.clients.app import with_tuning as with_tuning
+    from flwr_fbo.clients.linear_bandit import LinearBanditClient as LinearBanditClient
+    from flwr_fbo.clients.linear_bandit import linear_bandit_app as linear_bandit_app
     from flwr_fbo.clients.session import best_params as best_params
     from flwr_fbo.clients.thompson import ThompsonClient as ThompsonClient
+    from flwr_fbo.privacy.continual import ContinualSettings as ContinualSettings
     from flwr_fbo.simulation.grid import InProcessGrid as InProcessGrid
     from flwr_fbo.space import SearchSpace as SearchSpace
     from flwr_fbo.strategies.dp_fts_de import DPFTSDE as DPFTSDE
+    from flwr_fbo.strategies.fed_ucb import FedUCB as FedUCB
+    from flwr_fbo.strategies.result import BanditResult as BanditResult
     from flwr_fbo.strategies.result import TuningResult as TuningResult
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "BanditResult": "flwr_fbo.strategies.result",
+    "ContinualSettings": "flwr_fbo.privacy.continual",
     "DPFTSDE": "flwr_fbo.strategies.dp_fts_de",
+    "FedUCB": "flwr_fbo.strategies.fed_ucb",
+    "LinearBanditClient": "flwr_fbo.clients.linear_bandit",
+    "LinearBanditPolicy": "flwr_fbo.agents.policy",
+    "LinearUCBSettings": "flwr_fbo.agents.linear_ucb",
+    "linear_bandit_app": "flwr_fbo.clients.linear_bandit",
     "add_tuning": "flwr_fbo.clients.app",
     "best_params": "flwr_fbo.clients.session",
     "with_tuning": "flwr_fbo.clients.app",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import sqlite3
@@ -23,7 +24,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+_log = logging.getLogger("flwr.fbo")
+
 SCHEMA_VERSION = 2
+
+# Seconds between two attempts to open what another process holds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 
 TrialState = Literal["running", "complete", "failed"]
 
@@ -290,6 +296,58 @@ class Journal:
                 ),
             )
 
+    def add_trial(self, iteration: int, point: NDArray[np.float64]) -> int:
+        """Record an action whose reward is awaited, one of many; return its number."""
+        with self._explained(), self._transaction():
+            number = self._connection.execute("SELECT count(*) FROM trial").fetchone()
+            self._connection.execute(
+                "INSERT INTO trial (number, iteration, params, point, state, started)"
+                " VALUES (?, ?, '{}', ?, 'running', ?)",
+                (number[0], iteration, _to_npy(point), time.time()),
+            )
+        return int(number[0])
+
+    def awaited(self) -> dict[int, NDArray[np.float64]]:
+        """Return the points of the trials without a value, by number."""
+        with self._explained():
+            rows = self._connection.execute(
+                "SELECT number, point FROM trial WHERE state = 'running'"
+                " ORDER BY number"
+            ).fetchall()
+            return {int(number): _from_npy(point) for number, point in rows}
+
+    def awaited_point(self, number: int) -> NDArray[np.float64] | None:
+        """Return the point of a trial, or None unless its value is awaited."""
+        with self._explained():
+            row = self._connection.execute(
+                "SELECT point FROM trial WHERE state = 'running' AND number = ?",
+                (number,),
+            ).fetchone()
+            return None if row is None else _from_npy(row[0])
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials there are, with and without a value."""
+        with self._explained():
+            row = self._connection.execute("SELECT count(*) FROM trial").fetchone()
+        return int(row[0])
+
+    def complete_trial(
+        self,
+        number: int,
+        iteration: int,
+        value: float,
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Record what a trial gave, and in which iteration, and arrays: at once."""
+        with self._explained(), self._transaction():
+            self._connection.execute(
+                "UPDATE trial SET state = 'complete', value = ?, iteration = ?,"
+                " finished = ? WHERE number = ?",
+                (value, iteration, time.time(), number),
+            )
+            self._put(arrays)
+
     def drop_trial(self, number: int) -> None:
         """Forget an evaluation that has started, and was none."""
         with self._explained(), self._transaction():
@@ -329,6 +387,15 @@ class Journal:
             self._connection.executemany("INSERT INTO state VALUES (?, ?)", rows)
             for row in releases:
                 self._add_release(row)
+
+    def put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Store the named arrays; others stay as they are."""
+        with self._explained(), self._transaction():
+            self._put(arrays)
+
+    def _put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        rows = [(name, _to_npy(array)) for name, array in arrays.items()]
+        self._connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", rows)
 
     def add_release(self, row: LedgerRow, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add one release, and arrays beside those there are: one transaction."""
@@ -413,3 +480,26 @@ def _to_npy(array: NDArray[Any]) -> bytes:
 def _from_npy(content: bytes) -> NDArray[Any]:
     array: NDArray[Any] = np.load(BytesIO(content), allow_pickle=False)
     return array
+
+
+def open_patiently(
+    identity: Mapping[str, Any] | None, path: Path, patience: float
+) -> Journal:
+    """Open a journal, waiting up to ``patience`` seconds while another holds it.
+
+    Raises
+    ------
+    JournalError
+        See `Journal`; `JournalHeld` if it is still held then.
+    """
+    deadline, pause = time.monotonic() + patience, _FIRST_PAUSE
+    while True:
+        try:
+            return Journal(identity, path)
+        except JournalHeld as error:
+            if time.monotonic() >= deadline:
+                raise
+            if pause < _LONGEST_PAUSE <= 2 * pause:  # once, and not of a short wait
+                _log.warning("%s Waiting for it, %g s at most.", error, patience)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)

@@ -140,7 +140,7 @@ def test_a_training_message_to_the_tuning_stage_is_named() -> None:
     app = add_tuning(ClientApp(), make_objective)
     context = next(iter(InProcessGrid(app, 1).contexts.values()))
     record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
-    with pytest.raises(ValueError, match="not written for tuning"):
+    with pytest.raises(ValueError, match="not written for this app"):
         _ask(app, context, "train.tune", record)
 
 

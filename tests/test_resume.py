@@ -186,9 +186,14 @@ def test_a_folder_that_another_run_still_holds_is_waited_for(
     with pytest.raises(Ended):
         _run(tmp_path, dies_in=3)
     holder = Journal(None, tmp_path / "server" / "server.sqlite")
-    monkeypatch.setattr(
-        "flwr_fbo.strategies.record.time.sleep", lambda _: holder.close()
-    )
+    pauses: list[float] = []
+
+    def sleep(pause: float) -> None:
+        pauses.append(pause)
+        if sum(pauses) > 5:
+            holder.close()
+
+    monkeypatch.setattr("flwr_fbo.journal.time.sleep", sleep)
     result, _ = _run(tmp_path, patience=60.0)
     assert "another process holds it" in caplog.text
     assert "Waiting for it, 60 s at most" in caplog.text

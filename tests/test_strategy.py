@@ -196,7 +196,7 @@ def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
 
 
 def test_a_message_for_numpy_clients_is_named_by_others() -> None:
-    with pytest.raises(TooFewAgents, match="not written for tuning by the Message API"):
+    with pytest.raises(TooFewAgents, match="not written for this app"):
         run(tuning_app(make_objective), client_api="numpy")
 
 

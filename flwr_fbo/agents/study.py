@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.agents.base import Agent, Direction, check_direction
@@ -90,6 +90,13 @@ class Study:
             slot,
             entropy,
         )
+
+    # What tells it from another one with the same settings.
+    own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed")
+
+    def enrolment(self) -> dict[str, int | str | bool]:
+        """Return the config that asks a client which slot it holds."""
+        return Instruction(Phase.ENROL, self).to_config()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""

@@ -14,7 +14,7 @@ from flwr_fbo._validation import require
 from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.study import is_instruction
 from flwr_fbo.agents.trial import Objective
-from flwr_fbo.clients.session import Tuner
+from flwr_fbo.clients.session import Answer, Tuner
 from flwr_fbo.clients.thompson import TunerClient
 from flwr_fbo.space import Params
 
@@ -52,7 +52,10 @@ def tuning_app(
     """
     app = ClientApp()
     app.train()(
-        _answerer(Tuner(make_objective, enqueue, trial_timeout, space, direction))
+        answerer(
+            Tuner(make_objective, enqueue, trial_timeout, space, direction).answer,
+            is_instruction,
+        )
     )
     return app
 
@@ -77,7 +80,10 @@ def add_tuning(
         The same app.
     """
     app.train(TUNE_ACTION)(
-        _answerer(Tuner(make_objective, enqueue, trial_timeout, space, direction))
+        answerer(
+            Tuner(make_objective, enqueue, trial_timeout, space, direction).answer,
+            is_instruction,
+        )
     )
     return app
 
@@ -138,19 +144,29 @@ class _TwoStages(Client):
         return self._own().evaluate(ins)
 
 
-def _answerer(tuner: Tuner) -> Callable[[Message, Context], Message]:
-    """Return the function that answers a Message-API message."""
+def answerer(
+    answer: Callable[..., Answer], is_ours: Callable[[Mapping[str, Any]], bool]
+) -> Callable[[Message, Context], Message]:
+    """Return the function that answers a Message-API message.
 
-    def tune(message: Message, context: Context) -> Message:
+    Parameters
+    ----------
+    answer : callable
+        Takes the context, a list of arrays and the config.
+    is_ours : callable
+        Whether a config is of a strategy that this is written for.
+    """
+
+    def train(message: Message, context: Context) -> Message:
         content = message.content
-        if not is_instruction(content.config_records.get("config", {})):
+        if not is_ours(content.config_records.get("config", {})):
             raise ValueError(
-                "This message is not written for tuning by the Message API: give the "
-                'strategy client_api="both" or "message" ("action" for add_tuning).'
+                "This message is not written for this app by the Message API: it is of "
+                'another strategy, or needs client_api="both" or "message" ("action" '
+                "for add_tuning)."
             )
         arrays = [a.numpy() for a in content.array_records["arrays"].values()]
-        config = content.config_records["config"]
-        reply = tuner.answer(context, arrays, config)
+        reply = answer(context, arrays, content.config_records["config"])
         return Message(
             RecordDict(
                 {
@@ -161,4 +177,4 @@ def _answerer(tuner: Tuner) -> Callable[[Message, Context], Message]:
             reply_to=message,
         )
 
-    return tune
+    return train

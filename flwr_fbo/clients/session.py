@@ -174,11 +174,11 @@ def agent_id(context: Context, study: Study) -> int:
     ValueError
         If the node config holds something that is no integer >= 0.
     """
-    configured = _configured_slot(context)
+    configured = configured_slot(context)
     return taken_slot(context, study) if configured < 0 else configured
 
 
-def _configured_slot(context: Context) -> int:
+def configured_slot(context: Context) -> int:
     """Return the slot that the node config names, or -1."""
     for key in ("agent-id", "partition-id"):
         if key in context.node_config:
@@ -200,7 +200,7 @@ def taken_slot(context: Context, study: Study) -> int:
     known = context.state.config_records.get(_STATE)
     if known and known["study-id"] == study.study_id:
         return int(str(known["slot"]))
-    folder = _folder(context)
+    folder = client_folder(context)
     if folder is None:
         return -1
     prefix = f"study-{study.study_id}-agent-"
@@ -229,13 +229,14 @@ def open_journal(context: Context, study: Study, slot: int) -> Iterator[Journal]
 
 
 def _journal_path(context: Context, study: Study, slot: int) -> Path | None:
-    folder = _folder(context)
+    folder = client_folder(context)
     if folder is None:
         return None
     return folder / f"study-{study.study_id}-agent-{slot}.sqlite"
 
 
-def _folder(context: Context) -> Path | None:
+def client_folder(context: Context) -> Path | None:
+    """Return the folder that the node config, else the run config, names."""
     folder = context.node_config.get("fbo-folder", context.run_config.get("fbo-folder"))
     if not folder:
         return None
@@ -273,12 +274,12 @@ def best_params(context: Context, default: Params) -> Params:
 
 def _last_journal(context: Context) -> Journal | None:
     """Open the journal that this client wrote last, if there is one."""
-    folder = _folder(context)
+    folder = client_folder(context)
     known = context.state.config_records.get(_STATE)
     if folder is None:
         content = known.get("journal") if known else None
         return Journal(None, content=content) if isinstance(content, bytes) else None
-    slot = _configured_slot(context)
+    slot = configured_slot(context)
     if slot < 0 and known:
         slot = int(str(known["slot"]))
     paths = list(folder.glob(f"study-*-agent-{'*' if slot < 0 else slot}.sqlite"))

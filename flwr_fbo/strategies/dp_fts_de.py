@@ -372,6 +372,7 @@ class DPFTSDE(TuningStrategy):
         }
 
     def _before_round(self, server_round: int) -> None:
+        self.server.wants_messages(server_round - 1)  # which looks at the budget
         if not self.server.exhausted or self._said_exhausted:
             return
         self._said_exhausted = True

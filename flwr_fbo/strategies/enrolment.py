@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -22,16 +23,26 @@ from flwr_fbo._compat import (
     message_type,
     reply_metrics,
 )
-from flwr_fbo.agents.study import Instruction, Phase, Study
+from flwr_fbo.agents.bandit_study import BanditStudy
+from flwr_fbo.agents.study import Study
 
 _log = logging.getLogger("flwr.fbo")
 
+AnyStudy = Study | BanditStudy
 
 # A client that raises, raises again: so often it is asked, in each round.
 _MAX_FAILURES = 3
 _SILENT = "client did not answer"
 _MIN_TIMEOUT = 1.0
 _LONGEST_REASON = 200
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a client says as it enrols: its slot, -1 if it knows none, its journal."""
+
+    slot: int
+    journal: int | None = None
 
 
 class TooFewAgents(RuntimeError):  # noqa: N818  (named for what is wrong)
@@ -49,7 +60,7 @@ class Enrolment:
     ----------
     num_agents : int
         N, the number of slots.
-    study : Study
+    study : Study or BanditStudy
     patience : float
         Seconds to wait for enough agents.
     client_api : {"both", "message", "numpy", "action"}
@@ -59,7 +70,7 @@ class Enrolment:
     def __init__(
         self,
         num_agents: int,
-        study: Study,
+        study: AnyStudy,
         patience: float,
         client_api: ClientApi,
         authenticated: bool,
@@ -73,11 +84,15 @@ class Enrolment:
         self._failures: dict[int, list[str]] = {}  # node id -> what its client raised
         self._refused: dict[int, str] = {}  # node id -> why it never gets a slot
         self.slots: dict[int, int] = {}  # node id -> slot
+        self.journals: dict[int, int] = {}  # slot -> its agent's, where agents say so
 
-    def resume(self, study: Study, slots: dict[int, int]) -> None:
+    def resume(
+        self, study: AnyStudy, slots: dict[int, int], journals: dict[int, int]
+    ) -> None:
         """Go on with a study of an earlier run, and the slots that it issued."""
         self._study = study
         self.slots = slots
+        self.journals = journals
 
     def update(
         self, grid: Grid, wanted: int, needed: int, timeout: float
@@ -152,7 +167,7 @@ class Enrolment:
         """Ask new nodes for their slots, bind them; return what went wrong."""
         if not nodes:
             return []
-        config = ConfigRecord({**Instruction(Phase.ENROL, self._study).to_config()})
+        config = ConfigRecord({**self._study.enrolment()})
         content = instruction_content(ArrayRecord(), config, self._client_api)
         kind = message_type(self._client_api)
         messages = [Message(content, node, kind) for node in nodes]
@@ -167,24 +182,33 @@ class Enrolment:
         self._said |= set(trouble)
         return trouble
 
-    def _bind(self, claims: Mapping[int, int], connected: set[int]) -> list[str]:
+    def _bind(self, claims: Mapping[int, _Claim], connected: set[int]) -> list[str]:
         """Give every node its slot, known ones first; return who got none."""
         trouble = []
-        for node in sorted(claims, key=lambda n: (claims[n] < 0, n)):
+        for node in sorted(claims, key=lambda n: (claims[n].slot < 0, n)):
+            claim = claims[node]
             holders = {slot: holder for holder, slot in self.slots.items()}
             free = sorted(set(range(self._num_agents)) - set(holders))
-            refusal = self._refusal(claims[node], holders, free)
+            refusal = self._refusal(claim.slot, holders, free)
             if refusal:
                 self._refused[node] = refusal
                 trouble.append(refusal)
                 continue
-            slot = claims[node] if claims[node] >= 0 else free[0]
+            slot = claim.slot if claim.slot >= 0 else free[0]
+            if self.journals.get(slot, claim.journal) != claim.journal:
+                trouble.append(
+                    f"agent-id={slot} came without the journal that it had, in which "
+                    "its releases are: give it back, or begin another study"
+                )
+                continue
             if slot in holders:
                 if holders[slot] in connected:
                     trouble.append(f"agent-id={slot} is held by another node")
                     continue
                 del self.slots[holders[slot]]  # came back under another node id
             self.slots[node] = slot
+            if claim.journal is not None:
+                self.journals[slot] = claim.journal
         return trouble
 
     def _refusal(
@@ -210,9 +234,9 @@ class Enrolment:
 
 def _read_claims(
     asked: Mapping[str, int], replies: Iterable[Message]
-) -> tuple[dict[int, int], list[str], dict[int, str]]:
-    """Return node -> claimed slot (-1: none), what went wrong, node -> its error."""
-    claims: dict[int, int] = {}
+) -> tuple[dict[int, _Claim], list[str], dict[int, str]]:
+    """Return node -> its claim, what went wrong, node -> its error."""
+    claims: dict[int, _Claim] = {}
     failures: dict[int, str] = {}
     answered: set[int] = set()
     trouble = []
@@ -224,9 +248,11 @@ def _read_claims(
         if reply.has_error():
             failures[node] = f"client failed: {first_line(reply.error.reason)}"
             continue
-        claim: Any = reply_metrics(reply.content).get("agent-id")
-        if isinstance(claim, int) and not isinstance(claim, bool):
-            claims[node] = claim
+        metrics = reply_metrics(reply.content)
+        slot: Any = metrics.get("agent-id")
+        journal: Any = metrics.get("journal")
+        if isinstance(slot, int) and not isinstance(slot, bool):
+            claims[node] = _Claim(slot, journal if isinstance(journal, int) else None)
         else:
             trouble.append("client is not a flwr_fbo client (it sent no agent-id)")
     for node in set(asked.values()) - answered:

@@ -7,8 +7,6 @@ its seeds, the ledger of its releases, who holds which slot, and how each round 
 from __future__ import annotations
 
 import json
-import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.study import Study
-from flwr_fbo.journal import Journal, JournalError, JournalHeld, LedgerRow
+from flwr_fbo.journal import Journal, JournalError, LedgerRow, open_patiently
+from flwr_fbo.strategies.enrolment import AnyStudy
 from flwr_fbo.strategies.result import Round
-
-_log = logging.getLogger("flwr.fbo")
 
 FILE_NAME, KIND = "server.sqlite", "server"
 _PROGRESS = "progress"
@@ -48,17 +44,20 @@ class Progress:
 
     Attributes
     ----------
-    study : Study
+    study : Study or BanditStudy
     ledger : sequence of LedgerRow
         What the server half has released.
     slots : dict of int to int
         Node id to slot.
+    journals : dict of int to int
+        Slot to the journal that its agent keeps, where that matters.
     rounds : list of Round
     """
 
-    study: Study
+    study: AnyStudy
     ledger: Sequence[LedgerRow]
     slots: dict[int, int]
+    journals: dict[int, int] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
 
 
@@ -90,17 +89,7 @@ class StudyRecord:
         if folder is None:
             return
         owner, path = {"kind": KIND, **identity}, folder / FILE_NAME
-        deadline, said = time.monotonic() + patience, False
-        while self._journal is None:
-            try:
-                self._journal = Journal(owner, path)
-            except JournalHeld as error:
-                if time.monotonic() >= deadline:
-                    raise
-                if not said:
-                    _log.warning("%s Waiting for it, %g s at most.", error, patience)
-                    said = True
-                time.sleep(1.0)
+        self._journal = open_patiently(owner, path, patience)
 
     def save(self, progress: Progress) -> None:
         """Commit the progress; it is on disk when this returns."""
@@ -111,6 +100,7 @@ class StudyRecord:
                 "study": progress.study.to_dict(),
                 "num_releases": len(progress.ledger),
                 "slots": list(progress.slots.items()),
+                "journals": list(progress.journals.items()),
                 "rounds": [asdict(r) for r in progress.rounds],
             }
         )
@@ -118,8 +108,8 @@ class StudyRecord:
         self._journal.save_state({_PROGRESS: np.array(text)}, new)
         self._num_releases = len(progress.ledger)
 
-    def load(self) -> Progress | None:
-        """Return what was saved last, or None.
+    def load(self, study: AnyStudy) -> Progress | None:
+        """Return what was saved last, or None; ``study`` is one of the same kind.
 
         Raises
         ------
@@ -131,9 +121,10 @@ class StudyRecord:
         stored, ledger = read_ledger(self._journal)
         try:
             progress = Progress(
-                study=Study.from_dict(stored["study"]),
+                study=type(study).from_dict(stored["study"]),
                 ledger=ledger,
                 slots={int(node): int(slot) for node, slot in stored["slots"]},
+                journals={int(slot): int(name) for slot, name in stored["journals"]},
                 rounds=[Round(**r) for r in stored["rounds"]],
             )
         except (KeyError, TypeError, ValueError) as error:

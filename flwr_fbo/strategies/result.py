@@ -1,4 +1,4 @@
-"""What a study gives back: Flower's result, and what tuning adds to it."""
+"""What a study gives back: Flower's result, and what a study adds to it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from flwr.serverapp.strategy import Result
 
+from flwr_fbo.models.features import FloatArray
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.space import Params
 
@@ -32,8 +33,23 @@ class Round:
 
 
 @dataclass(repr=False)
-class TuningResult(Result):
+class StudyResult(Result):
     """The result of a study.
+
+    Attributes
+    ----------
+    privacy_spent : PrivacySpent or None
+        Epsilon at delta of all releases; None where the method releases nothing.
+    rounds : list of Round
+    """
+
+    privacy_spent: PrivacySpent | None = None
+    rounds: list[Round] = field(default_factory=list)
+
+
+@dataclass(repr=False)
+class TuningResult(StudyResult):
+    """The result of tuning.
 
     Attributes
     ----------
@@ -41,11 +57,21 @@ class TuningResult(Result):
         One setting for the federation: the maximiser of the function that was released
         last. It is computed from released vectors alone, and so costs no privacy. None
         where nothing was released.
-    privacy_spent : PrivacySpent or None
-        Epsilon at delta of all releases; None where the method releases nothing.
-    rounds : list of Round
     """
 
     recommended: Params | None = None
-    privacy_spent: PrivacySpent | None = None
-    rounds: list[Round] = field(default_factory=list)
+
+
+@dataclass(repr=False)
+class BanditResult(StudyResult):
+    """The result of a linear bandit.
+
+    Attributes
+    ----------
+    estimate : ndarray of shape (d,), or None
+        Of the shared parameter, from the sum that was synchronised last. It is
+        computed from released sums alone, and so costs no privacy. None where nothing
+        was released.
+    """
+
+    estimate: FloatArray | None = None

@@ -150,6 +150,40 @@ class LinearBandits:
         self._luck[:, i] = rng.random(_BLOCK_LENGTH)
 
 
+class LinearBanditEnvironment:
+    """The bandit of one agent, for `flwr_fbo.linear_bandit_app`.
+
+    Parameters
+    ----------
+    task : LinearBanditTask
+    seed : int
+        Of the run.
+    agent : int
+        The agent's slot.
+    """
+
+    def __init__(self, task: LinearBanditTask, seed: int, agent: int) -> None:
+        self._bandits = LinearBandits(task, seed, [agent])
+        self._t = 0
+
+    def contexts(self, t: int) -> FloatArray:
+        """Return the actions of trial t >= 0, shape (K, d)."""
+        self._t = t
+        return self._bandits.contexts(t)[0]
+
+    def reward(self, x: FloatArray) -> float:
+        """Return what action ``x`` of the last contexts gives, in [0, 1].
+
+        Raises
+        ------
+        ValueError
+            If it is none of them.
+        """
+        same = np.all(self._bandits.contexts(self._t)[0] == x, axis=1)
+        require(bool(same.any()), "x", x, "one of the last contexts")
+        return float(self._bandits.rewards(self._t, np.array([same.argmax()]))[0])
+
+
 def _orthogonal(rng: np.random.Generator, task: LinearBanditTask) -> FloatArray:
     """Return an orthonormal basis, in rows; the first is uniform on the sphere."""
     normal = rng.standard_normal((task.dimension, task.dimension))

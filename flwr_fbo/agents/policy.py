@@ -1,0 +1,321 @@
+"""The linear bandit of one site: what it plays, is rewarded with, and hands out.
+
+All of it is in one journal, so that rewards may arrive hours after their actions, at
+another process than the one that chose, and Flower's client, a fresh process for every
+message, only synchronises:
+
+    trial       one row an action; its number is the ticket
+    window-j    what trials rewarded between releases j and j + 1 add to the running sum
+    ledger      this agent's releases, and their draws (`ContinualRelease`)
+    total       what the server gave back last, and how many of our releases are in it
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fbo._validation import is_number, require
+from flwr_fbo.agents.bandit_study import BanditStudy
+from flwr_fbo.agents.linear_ucb import LinearUCBAgent
+from flwr_fbo.journal import Journal, JournalError, open_patiently
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+
+FloatArray = NDArray[np.float64]
+
+FILE_NAME = "linear-bandit.sqlite"
+_KIND = "linear-bandit"
+_NO_SLOT = -1
+
+
+def bandit_identity(study: BanditStudy) -> dict[str, Any]:
+    """Return what the journal of an agent belongs to, as JSON values."""
+    return {"kind": _KIND, **study.to_dict()}
+
+
+class BanditEnvironment(Protocol):
+    """A bandit that is played without waiting, for experiments.
+
+    What it gives in trial t may depend on nothing but t: a trial that was cut off is
+    played again.
+    """
+
+    def contexts(self, t: int) -> FloatArray:
+        """Return the actions of trial t >= 0, shape (K, d)."""
+
+    def reward(self, x: FloatArray) -> float:
+        """Return what action ``x`` gives in the trial whose contexts were last."""
+
+
+class RecordedBandit:
+    """One agent and its journal, while this process holds that.
+
+    Parameters
+    ----------
+    journal : Journal
+        With `bandit_identity`.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        journal.require_kind(_KIND)
+        self._journal = journal
+        self.study = BanditStudy.from_dict(journal.identity)
+        self._state = journal.load_state()
+        if "number" not in self._state:
+            # The journal's own, to tell it from one that was begun anew.
+            number = np.array(secrets.randbits(62))
+            self._put({"number": number, "slot": np.array(_NO_SLOT)})
+        self.agent = LinearUCBAgent(self.study.settings)
+        self._believe()
+
+    @property
+    def number(self) -> int:
+        """The journal's number, drawn when it was made."""
+        return int(self._state["number"])
+
+    @property
+    def slot(self) -> int:
+        """The agent's slot, -1 before it was told."""
+        return int(self._state["slot"])
+
+    @property
+    def num_releases(self) -> int:
+        """Releases made so far."""
+        return sum(name.startswith("draw-") for name in self._state)
+
+    @property
+    def num_trials(self) -> int:
+        """Actions chosen so far."""
+        return self._journal.num_trials
+
+    @property
+    def awaited(self) -> dict[int, FloatArray]:
+        """The actions whose rewards have not come, by ticket."""
+        return self._journal.awaited()
+
+    def choose(self, actions: ArrayLike) -> tuple[int, int]:
+        """Choose one of the actions; return its index and a ticket for its reward."""
+        index = self.agent.choose(actions)
+        action = np.asarray(actions, dtype=float)[index]
+        return index, self._journal.add_trial(self.num_releases, action)
+
+    def reward(self, ticket: int, value: float) -> None:
+        """Record what the action of a ticket was rewarded with."""
+        require(is_number(value), "value", value, "a number")
+        action, release = self._journal.awaited_point(ticket), self.num_releases
+        allowed = "a ticket of `choose` whose reward has not come yet"
+        require(action is not None, "ticket", ticket, allowed)
+        assert action is not None
+        releases = self.study.settings.releases
+        [product] = releases.outer_products([action], [value])
+        window = {f"window-{release}": self._window(release) + product}
+        self._journal.complete_trial(ticket, release, value, window)
+        self._state |= window
+        self.agent.tell(action, value)
+
+    def _window(self, release: int) -> FloatArray:
+        """Return what was rewarded between a release and the next one."""
+        size = self.study.settings.releases.dimension + 1
+        return self._state.get(f"window-{release}", np.zeros((size, size)))
+
+    def join(self, slot: int, number: int) -> None:
+        """Take the slot that the server names.
+
+        Raises
+        ------
+        JournalError
+            If the agent has played another slot, or this is not the journal that the
+            server knows: releases may have been made that are not in it.
+        """
+        if self.slot not in (_NO_SLOT, slot):
+            raise JournalError(f"This is the journal of agent {self.slot}, not {slot}.")
+        if number != self.number:
+            raise JournalError(
+                "This is not the journal that this agent enrolled with: releases that "
+                "it has made are recorded there, and noise drawn again for their sums "
+                "would lay them open. Give it back, or begin another study."
+            )
+        if self.slot == _NO_SLOT:
+            self._put({"slot": np.array(slot)})
+
+    def receive(self, total: FloatArray, included: int) -> None:
+        """Take the sum of all agents' releases, ``included`` of our own among them."""
+        self.agent.receive(total)  # raises where it is no sum
+        self._put({"total": np.asarray(total), "included": np.array(included)})
+        self._believe()
+
+    def _believe(self) -> None:
+        """Give the agent the total, and what it may add to that by itself."""
+        if "total" in self._state:
+            self.agent.receive(self._state["total"])
+        if self.study.settings.local_data != "raw":
+            return
+        included = int(self._state.get("included", 0))
+        for trial in self._journal.trials():
+            if trial.state == "complete" and trial.iteration >= included:
+                self.agent.tell(trial.point, trial.value)
+
+    def release(self, k: int) -> FloatArray:
+        """Return this agent's release k: drawn and recorded, or the recorded one."""
+        privatiser = ContinualRelease(
+            self.study.settings.releases, self._entropy(), self._journal
+        )
+        running_sum = np.sum([self._window(j) for j in range(k)], axis=0)
+        released = privatiser.release(k, running_sum)
+        self._state = self._journal.load_state()
+        return released
+
+    def require_entropy(self) -> None:
+        """Raise ImportError unless there is what the noise is made with."""
+        self._entropy()
+
+    def _entropy(self) -> Entropy | None:
+        if self.study.settings.releases.noise_std == 0:
+            return None
+        seed = self.study.noise_seed
+        return OsEntropy() if seed is None else SeededEntropy(seed, self.slot)
+
+    def play(self, environment: BanditEnvironment, num_trials: int) -> None:
+        """Play in an environment until there are so many trials."""
+        for ticket, action in self.awaited.items():  # of a process that was ended
+            environment.contexts(ticket)
+            self.reward(ticket, environment.reward(action))
+        for t in range(self.num_trials, num_trials):
+            actions = environment.contexts(t)
+            index, ticket = self.choose(actions)
+            self.reward(ticket, environment.reward(actions[index]))
+
+    def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._journal.put(arrays)
+        self._state |= arrays
+
+
+class LinearBanditPolicy:
+    """Chooses actions at one site, and learns from their rewards.
+
+    Whatever Flower does, the site goes on: it opens the policy, chooses, and gives each
+    reward back when it is known. Every call is on disk when it returns. Any number of
+    processes may have the policy open: each holds the journal for the time of a call.
+
+    Parameters
+    ----------
+    path : Path
+        The journal; see `open`.
+    patience : float
+        Seconds, >= 0, to wait while another process has the journal.
+
+    Examples
+    --------
+    >>> policy = LinearBanditPolicy.open("/var/lib/fbo")  # doctest: +SKIP
+    >>> index, ticket = policy.choose(actions)  # doctest: +SKIP
+    >>> policy.reward(ticket, 0.7)  # doctest: +SKIP
+    """
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self._path = path
+        self._patience = patience
+
+    @classmethod
+    def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
+        """Open the policy of the study that this site is enrolled in.
+
+        Parameters
+        ----------
+        folder : str or Path
+            That of the site's ``linear_bandit_app``.
+        patience : float
+            Seconds, >= 0, to wait while another process has the journal.
+
+        Raises
+        ------
+        ValueError
+            If an argument is not allowed.
+        JournalError
+            If there is none: the server decides what all agents have in common, and
+            tells it as the site enrols, in the first round of `FedUCB`.
+        """
+        ok = is_number(patience) and patience >= 0
+        require(ok, "patience", patience, "a number of seconds >= 0")
+        path = Path(folder) / FILE_NAME
+        if not path.is_file():
+            raise JournalError(
+                f"There is no {path}: this site has not enrolled in a study of FedUCB "
+                "yet, which it does in the first round."
+            )
+        policy = cls(path, patience)
+        with policy._held():
+            return policy
+
+    def choose(self, actions: ArrayLike) -> tuple[int, int]:
+        """Choose the action with the largest upper confidence bound.
+
+        Parameters
+        ----------
+        actions : array of shape (K, d)
+            K >= 1 actions, each of norm at most L.
+
+        Returns
+        -------
+        index : int
+            The action, from 0 to K - 1.
+        ticket : int
+            For its reward.
+
+        Raises
+        ------
+        ValueError
+            If there are no actions, or one is longer.
+        JournalError
+            If the choice could not be recorded.
+        """
+        with self._held() as bandit:
+            return bandit.choose(actions)
+
+    def reward(self, ticket: int, value: float) -> None:
+        """Record what an action was rewarded with, however late.
+
+        It is in the releases from the next one on. An action whose reward never comes
+        is in none.
+
+        Parameters
+        ----------
+        ticket : int
+            Of `choose`.
+        value : float
+            In [-B, B].
+
+        Raises
+        ------
+        ValueError
+            If the ticket is unknown or was used, or the value is not within the bounds,
+            which the guarantee rests on; nothing is recorded then. Whoever would rather
+            clip does so before.
+        JournalError
+            If the reward could not be recorded.
+        """
+        with self._held() as bandit:
+            bandit.reward(ticket, value)
+
+    @property
+    def awaited(self) -> dict[int, FloatArray]:
+        """The actions whose rewards have not come, each of shape (d,), by ticket."""
+        with self._held() as bandit:
+            return bandit.awaited
+
+    @property
+    def num_trials(self) -> int:
+        """Actions chosen so far."""
+        with self._held() as bandit:
+            return bandit.num_trials
+
+    @contextmanager
+    def _held(self) -> Iterator[RecordedBandit]:
+        with open_patiently(None, self._path, self._patience) as journal:
+            yield RecordedBandit(journal)

@@ -1,0 +1,238 @@
+"""Flower clients of FedUCB: they synchronise the bandit of one site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from flwr_fbo._compat import NumPyClient
+from flwr_fbo._validation import require
+from flwr_fbo.agents.bandit_study import (
+    BanditInstruction,
+    BanditStudy,
+    is_bandit_instruction,
+)
+from flwr_fbo.agents.policy import (
+    FILE_NAME,
+    BanditEnvironment,
+    RecordedBandit,
+    bandit_identity,
+)
+from flwr_fbo.agents.study import Phase
+from flwr_fbo.clients.app import answerer
+from flwr_fbo.clients.session import Answer, client_folder, configured_slot
+from flwr_fbo.journal import Journal, JournalError, open_patiently
+
+_STATE = "flwr-fbo-bandit"
+# Seconds to wait while a policy has the journal: for the time of one of its calls.
+_PATIENCE = 30.0
+
+MakeEnvironment = Callable[[Context], BanditEnvironment]
+
+
+class LinearBanditSite:
+    """What a client brings to a study: a folder, or an environment.
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        Where the site's journal is, for `LinearBanditPolicy.open`. Unless given, what
+        ``fbo-folder`` of the node config, else of the run config, names.
+    make_environment : callable, optional
+        Takes the client's context, returns a `BanditEnvironment`, which is then played
+        as far as the server's schedule says. Without a folder the journal is in
+        ``context.state``, which lives as long as the run.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        make_environment: MakeEnvironment | None = None,
+    ) -> None:
+        ok = folder is None or isinstance(folder, str | Path)
+        ok = ok and (folder is None or Path(folder).is_absolute())
+        require(ok, "folder", folder, "an absolute path")
+        ok = make_environment is None or callable(make_environment)
+        require(ok, "make_environment", make_environment, "a function")
+        self._folder = None if folder is None else Path(folder)
+        self._make_environment = make_environment
+
+    def answer(
+        self,
+        context: Context,
+        arrays: Sequence[NDArray[Any]],
+        config: Mapping[str, Any],
+    ) -> Answer:
+        """Carry out one instruction.
+
+        Parameters
+        ----------
+        context : flwr.app.Context
+        arrays : sequence of ndarray
+            Empty, or the total of shape (d + 1, d + 1).
+        config : mapping
+            What `BanditInstruction.to_config` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the config or the arrays are not of `FedUCB`, or there is neither a
+            folder nor an environment.
+        ImportError
+            If real noise is wanted and OpenDP is missing; the message names the extra.
+        JournalError
+            If the journal cannot be used, or is not the one with this agent's releases.
+        """
+        instruction = BanditInstruction.from_config(config)
+        path = self._path(context)
+        if path is None and self._make_environment is None:
+            raise ValueError(
+                "This site has no folder for its policy: give linear_bandit_app one, "
+                "or its node config an fbo-folder."
+            )
+        new = instruction.phase is Phase.ENROL
+        with _held(context, instruction.study, path, new) as bandit:
+            if new:
+                bandit.require_entropy()
+                slot = configured_slot(context)
+                slot = bandit.slot if slot < 0 else slot
+                return Answer(metrics={"agent-id": slot, "journal": bandit.number})
+            return self._play(context, bandit, arrays, instruction)
+
+    def _play(
+        self,
+        context: Context,
+        bandit: RecordedBandit,
+        arrays: Sequence[NDArray[Any]],
+        instruction: BanditInstruction,
+    ) -> Answer:
+        bandit.join(instruction.slot, instruction.journal)
+        if len(arrays):
+            bandit.receive(arrays[0], instruction.included)
+        if self._make_environment is not None:
+            environment = self._make_environment(context)
+            bandit.play(environment, instruction.num_trials)
+        trigger, wanted = instruction.study.trigger, instruction.send_release
+        released = [bandit.release(instruction.included + 1)] if wanted else []
+        if trigger is None or wanted:
+            return Answer(released)
+        wants = bandit.agent.wants_synchronisation(trigger)
+        return Answer(metrics={"wants-synchronisation": int(wants)})
+
+    def _path(self, context: Context) -> Path | None:
+        folder = client_folder(context) if self._folder is None else self._folder
+        return None if folder is None else folder / FILE_NAME
+
+
+@contextmanager
+def _held(
+    context: Context, study: BanditStudy, path: Path | None, new: bool
+) -> Iterator[RecordedBandit]:
+    """Hold this client's bandit; begin a ``new`` one only where there is none."""
+    if path is None:
+        with _in_state(context, study, new) as bandit:
+            yield bandit
+        return
+    if not new and not path.is_file():
+        raise JournalError(f"{_LOST} {path}.")
+    with open_patiently(bandit_identity(study), path, _PATIENCE) as journal:
+        yield RecordedBandit(journal)
+
+
+_LOST = (
+    "This agent's journal is lost, and with it the noise of its releases, so it stops: "
+    "give it back, or begin another study. It was"
+)
+
+
+@contextmanager
+def _in_state(
+    context: Context, study: BanditStudy, new: bool
+) -> Iterator[RecordedBandit]:
+    records = context.state.config_records
+    known = records.get(_STATE)
+    mine = known is not None and known["study-id"] == study.study_id
+    content = known["journal"] if known is not None and mine else None
+    assert content is None or isinstance(content, bytes)
+    if content is None and not new:
+        raise JournalError(f"{_LOST} in context.state.")
+    with Journal(bandit_identity(study), content=content) as journal:
+        try:
+            yield RecordedBandit(journal)
+        finally:
+            # What was played and released is kept, whatever came after it.
+            records[_STATE] = ConfigRecord(
+                {"study-id": study.study_id, "journal": journal.to_bytes()}
+            )
+
+
+class LinearBanditClient(NumPyClient):
+    """A `NumPyClient` that synchronises the bandit of one site.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+    folder, make_environment : optional
+        See `LinearBanditSite`.
+
+    Examples
+    --------
+    >>> def client_fn(context):
+    ...     return LinearBanditClient(context, folder="/var/lib/fbo").to_client()
+    >>> app = ClientApp(client_fn=client_fn)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        folder: str | Path | None = None,
+        make_environment: MakeEnvironment | None = None,
+    ) -> None:
+        self._site = LinearBanditSite(folder, make_environment)
+        self._context = context
+
+    def fit(
+        self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
+    ) -> tuple[list[np.ndarray[Any, Any]], int, dict[str, Any]]:
+        """Carry out one instruction of `FedUCB`.
+
+        Returns
+        -------
+        tuple of list of ndarray, int and dict
+            The release of shape (d + 1, d + 1) if one is wanted; 1, whatever the number
+            of trials, which is nobody's business; what else the server asked for.
+        """
+        reply = self._site.answer(self._context, parameters, config)
+        return list(reply.arrays), 1, dict(reply.metrics)
+
+
+def linear_bandit_app(
+    *,
+    folder: str | Path | None = None,
+    make_environment: MakeEnvironment | None = None,
+) -> ClientApp:
+    """Return a `ClientApp` that synchronises the bandit of each site.
+
+    Parameters
+    ----------
+    folder, make_environment : optional
+        See `LinearBanditSite`.
+
+    Examples
+    --------
+    A site that plays whenever it has to, and opens `LinearBanditPolicy` to do so:
+
+    >>> app = linear_bandit_app(folder="/var/lib/fbo")  # doctest: +SKIP
+    """
+    app = ClientApp()
+    site = LinearBanditSite(folder, make_environment)
+    app.train()(answerer(site.answer, is_bandit_instruction))
+    return app

@@ -1,0 +1,169 @@
+"""The server of FedUCB (Dubey & Pentland, 2020): it adds up what agents release.
+
+Each agent's release is a private sum of all its trials so far, so the newest one takes
+the place of those before. An agent that stays away, or sends what is no such sum, is in
+the total with its last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo import __version__
+from flwr_fbo.agents.bandit_study import BanditStudy
+from flwr_fbo.journal import LedgerRow
+from flwr_fbo.privacy.accounting import PrivacySpent
+
+FloatArray = NDArray[np.float64]
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class LinearBanditServer:
+    """Sums the agents' last releases.
+
+    Parameters
+    ----------
+    study : BanditStudy
+
+    Attributes
+    ----------
+    iterations : collection of int
+        After which iterations agents are asked for a release.
+    ledger : list of LedgerRow
+        One a synchronisation: every agent's last release, shape (M, d + 1, d + 1), with
+        how many each has made; `vectors` follows from it.
+
+    Notes
+    -----
+    *Formal guarantees.* None of its own, and none needed: it sees nothing but what
+    agents have made private themselves (`ContinualRelease`), and adding that up is
+    post-processing. The confidence ellipsoid is sure with mixed releases too, as the
+    noise of each is bounded by that of the largest, if who answers does not depend on
+    the noise. A client that lies can send any sum that it likes, and so spoil the
+    estimates of all: nothing here keeps it from that.
+    """
+
+    def __init__(self, study: BanditStudy) -> None:
+        self.study = study
+        self.iterations: Collection[int] = ()
+        self.ledger: list[LedgerRow] = []
+
+    @property
+    def num_agents(self) -> int:
+        """M, the slots of the study."""
+        return self.study.settings.num_agents
+
+    @property
+    def vectors(self) -> FloatArray | None:
+        """The total of shape (d + 1, d + 1); None before the first synchronisation."""
+        return self.ledger[-1].vectors.sum(axis=0) if self.ledger else None
+
+    @property
+    def num_releases(self) -> list[int]:
+        """How many releases of each agent are here."""
+        if not self.ledger:
+            return [0] * self.num_agents
+        return list(self.ledger[-1].facts["num_releases"])
+
+    def wants_messages(self, iteration: int) -> bool:
+        """Return whether agents are asked for a release after ``iteration``."""
+        return iteration in self.iterations
+
+    def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
+        """Put the releases that have come in the place of those before.
+
+        Parameters
+        ----------
+        iteration : int
+        messages : mapping of int to ndarray of shape (d + 1, d + 1)
+            By slot: each the next release of its agent.
+        """
+        if not self.wants_messages(iteration):
+            return
+        size = self.study.settings.releases.dimension + 1
+        releases = np.zeros((self.num_agents, size, size))
+        if self.ledger:
+            releases[:] = self.ledger[-1].vectors
+        counts = self.num_releases
+        for slot, message in messages.items():
+            if _is_sum(message, size):
+                releases[slot] = message
+                counts[slot] += 1
+            else:
+                _log.warning("\t> agent %d: what it sent is no release", slot)
+        if counts != self.num_releases:
+            self.ledger.append(LedgerRow(iteration, self._facts(counts), releases))
+
+    def _facts(self, counts: list[int]) -> dict[str, Any]:
+        return {
+            "num_releases": counts,
+            "settings": asdict(self.study.settings),
+            "private": self.private,
+            "flwr_fbo": __version__,
+        }
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run received."""
+        self.ledger = list(ledger)
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents release is private at all."""
+        noisy = self.study.settings.releases.noise_std > 0
+        return noisy and self.study.noise_seed is None and self.study.trigger is None
+
+    @property
+    def privacy_spent(self) -> PrivacySpent:
+        """Epsilon at delta of all planned releases of an agent, in Flower's type.
+
+        It is spent with the first one. The relation is that of `ContinualRelease`: one
+        trial replaced by another. Infinite without noise, or with a trigger.
+        """
+        settings, made = self.study.settings.releases, max(self.num_releases)
+        if made == 0:
+            return PrivacySpent(0.0, settings.delta, 0, "none")
+        if settings.noise_std == 0 or self.study.trigger is not None:
+            return PrivacySpent(math.inf, settings.delta, made, "none")
+        return PrivacySpent(settings.epsilon, settings.delta, made, "gdp")
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        s, r = self.study.settings, self.study.settings.releases
+        lines = [
+            f"{s.num_agents} agents, dimension {r.dimension}, actions of norm up to "
+            f"{r.max_action_norm:g}, rewards in [{-r.max_reward:g}, {r.max_reward:g}]",
+            f"{r.num_releases} releases an agent, {r.mechanism} with {r.calibration} "
+            f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
+            "an agent",
+        ]
+        if r.noise_std == 0:
+            lines.append("NOT PRIVATE: epsilon is infinite, sums are sent as they are")
+        elif self.study.trigger is not None:
+            lines.append(
+                "NOT PRIVATE: agents synchronise when their raw data say so, and "
+                "everybody sees when (Zhou & Chowdhury, ICLR 2024)"
+            )
+        elif self.study.noise_seed is not None:
+            lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
+        if s.local_data == "raw":
+            lines.append(
+                "WARNING: local_data='raw' lets an agent act on its own raw trials: "
+                "the guarantee holds for one trial with all other trials fixed, not "
+                "for what it changes in later ones"
+            )
+        return lines
+
+
+def _is_sum(message: Any, size: int) -> bool:
+    """Return whether a message can be a release: symmetric, of finite numbers."""
+    ok = isinstance(message, np.ndarray) and message.shape == (size, size)
+    ok = ok and message.dtype == np.float64 and bool(np.isfinite(message).all())
+    return ok and np.array_equal(message, message.T)

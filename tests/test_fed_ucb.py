@@ -1,0 +1,529 @@
+"""FedUCB over Flower: the same actions as the simulator, and records that are kept."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from flwr_fbo import (
+    BanditResult,
+    ContinualSettings,
+    FedUCB,
+    InProcessGrid,
+    LinearBanditClient,
+    LinearBanditPolicy,
+    LinearUCBSettings,
+    linear_bandit_app,
+)
+from flwr_fbo.agents.linear_ucb import DeterminantTrigger
+from flwr_fbo.agents.policy import FILE_NAME, BanditEnvironment
+from flwr_fbo.clients.linear_bandit import _STATE
+from flwr_fbo.journal import Journal, JournalError, Trial
+from flwr_fbo.simulation.bandits import BanditSimulation
+from flwr_fbo.strategies.enrolment import TooFewAgents
+from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+
+TASK = LinearBanditTask(dimension=3, num_actions=6)
+M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
+RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
+SETTINGS = LinearUCBSettings(RELEASES, M)
+PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=1e3)
+NOT_PRIVATE = replace(RELEASES, epsilon=np.inf)
+CASES = {
+    "released": SETTINGS,
+    "raw": replace(SETTINGS, local_data="raw"),
+    "paper": replace(SETTINGS, releases=PUBLISHED, width="paper", local_data="raw"),
+    "non-private": replace(SETTINGS, releases=NOT_PRIVATE),
+    "non-private, raw": replace(SETTINGS, releases=NOT_PRIVATE, local_data="raw"),
+}
+
+
+def make_environment(context: Context) -> BanditEnvironment:
+    slot = int(context.node_config["partition-id"])
+    return LinearBanditEnvironment(TASK, SEED, slot)
+
+
+def numpy_app() -> ClientApp:
+    def client_fn(context: Context) -> Any:
+        client = LinearBanditClient(context, make_environment=make_environment)
+        return client.to_client()
+
+    return ClientApp(client_fn=client_fn)
+
+
+APP = linear_bandit_app(make_environment=make_environment)
+
+
+def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:
+    defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
+    if "interval" in options:
+        defaults = {}
+    return FedUCB(settings, **{"patience": 0.0, **defaults, **options})
+
+
+def trials_of(context: Context) -> list[Trial]:
+    content = context.state.config_records[_STATE]["journal"]
+    assert isinstance(content, bytes)
+    with Journal(None, content=content) as journal:
+        return journal.trials()
+
+
+def assert_as_simulated(
+    grid: InProcessGrid, strategy: FedUCB, simulation: BanditSimulation
+) -> None:
+    """Assert identical actions, and equal statistics."""
+    expected = simulation.run(SEED, NOISE_SEED)
+    for slot, context in enumerate(grid.contexts.values()):
+        bandit = LinearBanditEnvironment(TASK, SEED, slot)
+        trials = trials_of(context)
+        assert len(trials) == simulation.num_trials
+        for t, trial in enumerate(trials):
+            assert trial.state == "complete"
+            action = bandit.contexts(t)[expected.actions[t, slot]]
+            np.testing.assert_array_equal(trial.point, action)
+        played = [trial.point for trial in trials], [trial.value for trial in trials]
+        total = simulation.settings.releases.gram(*played)
+        np.testing.assert_allclose(
+            total, expected.running_sums[slot], rtol=0, atol=1e-9
+        )
+    assert strategy.server.vectors is not None
+    np.testing.assert_allclose(
+        strategy.server.vectors, expected.total, rtol=0, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plays_as_the_simulator_does(case: str) -> None:
+    strategy, grid = fed_ucb(CASES[case]), InProcessGrid(APP, M)
+    result = strategy.start(grid)
+    simulation = BanditSimulation(CASES[case], TASK, T, SCHEDULE)
+    assert_as_simulated(grid, strategy, simulation)
+    assert [r.results for r in result.rounds] == [M] * 4
+    assert strategy.server.num_releases == [3] * M
+
+
+def test_plays_as_the_simulator_does_with_a_trigger() -> None:
+    settings, trigger = CASES["raw"], DeterminantTrigger(60.0)
+    simulation = BanditSimulation(settings, TASK, T, trigger)
+    synchronised = simulation.run(SEED, NOISE_SEED).synchronised
+    assert 1 <= len(synchronised) <= 3
+    strategy = fed_ucb(settings, schedule=trigger, num_trials=None)
+    grid = InProcessGrid(APP, M)
+    result = strategy.start(grid, num_rounds=T + len(synchronised))
+    assert_as_simulated(grid, strategy, simulation)
+    assert result.privacy_spent is not None
+    assert result.privacy_spent.epsilon == np.inf
+
+
+@pytest.mark.parametrize(
+    ("app", "options"),
+    [
+        (numpy_app(), {}),
+        (numpy_app(), {"client_api": "numpy"}),
+        (APP, {"client_api": "message"}),
+    ],
+)
+def test_every_client_gives_the_same(app: ClientApp, options: dict[str, Any]) -> None:
+    strategy, grid = fed_ucb(**options), InProcessGrid(app, M, shuffle_seed=3)
+    strategy.start(grid)
+    simulation = BanditSimulation(SETTINGS, TASK, T, SCHEDULE)
+    assert_as_simulated(grid, strategy, simulation)
+
+
+def test_the_estimate_finds_theta() -> None:
+    settings = replace(SETTINGS, releases=NOT_PRIVATE)
+    strategy = fed_ucb(settings, schedule=[200, 400, 800], num_trials=None)
+    result = strategy.start(InProcessGrid(APP, M))
+    theta = LinearBanditEnvironment(TASK, SEED, 0)._bandits.theta
+    assert isinstance(result, BanditResult)
+    assert result.estimate is not None
+    assert np.linalg.norm(result.estimate - theta) < 0.2
+
+
+# Sites that play at their own pace.
+
+
+ACTIONS = np.eye(3)
+
+
+class Sites(InProcessGrid):
+    """Sites with a folder each; something is done before, or after, a round."""
+
+    def __init__(self, tmp_path: Path, before: dict[int, Any] | None = None) -> None:
+        self.folders = [tmp_path / f"site-{i}" for i in range(M)]
+        configs = [
+            {"agent-id": i, "fbo-folder": str(folder)}
+            for i, folder in enumerate(self.folders)
+        ]
+        super().__init__(linear_bandit_app(), M, node_configs=configs)
+        self.before = before or {}
+        self.after: dict[int, Any] = {}
+        self.silent: set[int] = set()
+        self.lost: set[int] = set()
+        self.replies: list[tuple[int, Message]] = []
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        asked = list(messages)
+        number = int(asked[0].metadata.group_id or 0) if asked else 0
+        if number:
+            self.before.get(number, lambda: None)()
+        heard = [m for m in asked if self._slot(m) not in self.silent]
+        replies = list(super().send_and_receive(heard, timeout=timeout))
+        self.replies += [(number, reply) for reply in replies]
+        lost = {m.metadata.message_id for m in heard if self._slot(m) in self.lost}
+        self.after.get(number, lambda: None)()
+        return [r for r in replies if r.metadata.reply_to_message_id not in lost]
+
+    def _slot(self, message: Message) -> int:
+        context = self.contexts[message.metadata.dst_node_id]
+        return int(context.node_config["agent-id"])
+
+    def policy(self, slot: int) -> LinearBanditPolicy:
+        return LinearBanditPolicy.open(self.folders[slot])
+
+    def errors(self, number: int) -> list[str]:
+        return [
+            reply.error.reason or ""
+            for n, reply in self.replies
+            if n == number and reply.has_error()
+        ]
+
+
+def site_strategy(tmp_path: Path, **options: Any) -> FedUCB:
+    settings = replace(SETTINGS, releases=NOT_PRIVATE)
+    folder = tmp_path / "server"
+    return fed_ucb(settings, interval=0.0, folder=folder, **options)
+
+
+def test_rewards_are_in_the_next_release_however_late(tmp_path: Path) -> None:
+    """Round 1 enrols, even rounds have a release, odd ones hand out the total."""
+    tickets: list[int] = []
+
+    def first() -> None:
+        for slot in range(M):
+            policy = sites.policy(slot)
+            index, ticket = policy.choose(ACTIONS)
+            policy.reward(ticket, 0.5 * (index == 0))
+        _, ticket = sites.policy(0).choose(ACTIONS)
+        tickets.append(ticket)
+
+    def late() -> None:
+        sites.policy(0).reward(tickets[0], 1.0)
+
+    sites = Sites(tmp_path, {2: first, 4: late})
+    strategy = site_strategy(tmp_path)
+    result = strategy.start(sites)
+    assert len(result.rounds) == 7
+    rewards = [row.vectors[:, 3, 3].tolist() for row in strategy.server.ledger]
+    assert rewards[0] == [0.25] * M  # y^2: all chose action 0 first, of equal ones
+    assert rewards[1] == [1.25] + [0.25] * (M - 1)
+    assert rewards[2] == rewards[1]
+    assert sites.policy(0).awaited == {}
+
+
+def test_a_site_acts_on_the_total(tmp_path: Path) -> None:
+    def others_learn() -> None:
+        for slot in range(1, M):
+            policy = sites.policy(slot)
+            for value in (0.0, 0.0, 1.0) * 30:
+                _, ticket = policy.choose(ACTIONS[[int(value) * 2]])
+                policy.reward(ticket, value)
+
+    sites = Sites(tmp_path, {2: others_learn})
+    site_strategy(tmp_path).start(sites, num_rounds=3)
+    index, _ = sites.policy(0).choose(ACTIONS[[0, 2]])
+    assert index == 1
+
+
+def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="has not enrolled"):
+        LinearBanditPolicy.open(tmp_path)
+    sites = Sites(tmp_path)
+    site_strategy(tmp_path).start(sites, num_rounds=3)
+    policy = sites.policy(1)
+    _, ticket = policy.choose(ACTIONS)
+    for value in (1.1, -2.0, np.nan, "much"):
+        with pytest.raises(ValueError, match=r"rewards\[0\]|value"):
+            policy.reward(ticket, value)  # type: ignore[arg-type]
+    for unknown in (ticket + 1, -1):
+        with pytest.raises(ValueError, match="ticket"):
+            policy.reward(unknown, 0.5)
+    for actions in (
+        2 * ACTIONS,
+        np.zeros((0, 3)),
+        np.zeros(3),
+        np.full((2, 3), np.nan),
+    ):
+        with pytest.raises(ValueError, match="actions"):
+            policy.choose(actions)
+    assert list(policy.awaited) == [ticket]
+    policy.reward(ticket, 1.0)
+    with pytest.raises(ValueError, match="not come yet"):
+        policy.reward(ticket, 1.0)
+    assert policy.num_trials == 1
+
+
+def test_a_site_that_was_away_is_in_the_total_with_its_last_release(
+    tmp_path: Path,
+) -> None:
+    def learn() -> None:
+        for slot in range(M):
+            policy = sites.policy(slot)
+            _, ticket = policy.choose(ACTIONS[:1])
+            policy.reward(ticket, 1.0)
+
+    def leave() -> None:
+        learn()
+        sites.silent = {2}
+
+    def come_back() -> None:
+        learn()
+        sites.silent = set()
+
+    sites = Sites(tmp_path, {2: learn, 4: leave, 6: come_back})
+    strategy = site_strategy(tmp_path)
+    strategy.start(sites)
+    rows = strategy.server.ledger
+    assert [row.vectors[:, 3, 3].tolist() for row in rows] == [
+        [1.0, 1.0, 1.0, 1.0],
+        [2.0, 2.0, 1.0, 2.0],
+        [3.0, 3.0, 3.0, 3.0],
+    ]
+    assert [row.facts["num_releases"] for row in rows] == [
+        [1, 1, 1, 1],
+        [2, 2, 1, 2],
+        [3, 3, 2, 3],
+    ]
+
+
+def test_a_reply_that_was_lost_is_given_again(tmp_path: Path) -> None:
+    """With the recorded release, whatever was rewarded since."""
+
+    def learn() -> None:
+        policy = sites.policy(1)
+        _, ticket = policy.choose(ACTIONS[:1])
+        policy.reward(ticket, 1.0)
+
+    def lose() -> None:
+        learn()
+        sites.lost = {1}
+
+    def find() -> None:
+        learn()
+        sites.lost = set()
+
+    sites = Sites(tmp_path, {2: lose, 3: find})
+    settings = replace(RELEASES, num_releases=3)
+    strategy = fed_ucb(replace(SETTINGS, releases=settings), interval=0.0, noise_seed=5)
+    strategy.start(sites)
+    first, second, third = (row.vectors[1] for row in strategy.server.ledger)
+    with Journal(None, sites.folders[1] / FILE_NAME) as journal:
+        made = [row.vectors for row in journal.ledger()]
+    assert not first.any()
+    assert np.array_equal(second, made[0])
+    assert np.array_equal(third, made[1])
+    assert len(made) == 2
+
+
+def lose_journal(sites: Sites) -> None:
+    (sites.folders[1] / FILE_NAME).unlink()
+
+
+def begin_anew(sites: Sites) -> None:
+    """Put an empty journal of the same study there."""
+    path = sites.folders[1] / FILE_NAME
+    with Journal(None, path) as journal:
+        identity = journal.identity
+    path.unlink()
+    Journal(identity, path).close()
+
+
+@pytest.mark.parametrize("harm", [lose_journal, begin_anew])
+@pytest.mark.parametrize("before", [2, 3, 4])
+def test_a_site_without_its_journal_stops(
+    tmp_path: Path, harm: Any, before: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before its first release too: the reply of one may have been lost."""
+    sites = Sites(tmp_path)
+    sites.before = {before: lambda: harm(sites)}
+    strategy = site_strategy(tmp_path)
+    strategy.start(sites)
+    [error] = sites.errors(before)
+    assert "journal" in error.splitlines()[-1]
+    assert "begin another study" in error.splitlines()[-1]
+    assert "agent 1:" in caplog.text
+    releases = 0 if before == 2 else 1
+    assert strategy.server.num_releases == [3, releases, 3, 3]
+
+
+def test_an_older_copy_of_the_journal_stops_the_site(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    path = sites.folders[1] / FILE_NAME
+    copies: list[bytes] = []
+    sites.before = {
+        2: lambda: copies.append(path.read_bytes()),
+        4: lambda: path.write_bytes(copies[0]),
+    }
+    strategy = site_strategy(tmp_path)
+    strategy.start(sites)
+    [error] = sites.errors(4)
+    assert "the record ends with release 0" in error
+    assert strategy.server.num_releases == [3, 1, 3, 3]
+
+
+def test_a_site_that_comes_back_without_its_journal_is_not_enrolled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under another node id, as after a restart of its SuperNode."""
+
+    def restart() -> None:
+        lose_journal(sites)
+        node = list(sites.contexts)[1]
+        context = sites.contexts.pop(node)
+        context.node_id = 5000
+        sites.contexts[5000] = context
+
+    sites = Sites(tmp_path)
+    sites.after = {3: restart}
+    strategy = site_strategy(tmp_path)
+    strategy.start(sites)
+    assert "agent-id=1 came without the journal that it had" in caplog.text
+    assert strategy.server.num_releases == [3, 1, 3, 3]
+
+
+def test_a_server_that_was_ended_goes_on(tmp_path: Path) -> None:
+    def learn() -> None:
+        for slot in range(M):
+            policy = sites.policy(slot)
+            _, ticket = policy.choose(ACTIONS[:1])
+            policy.reward(ticket, 1.0)
+
+    class EndedError(Exception):
+        pass
+
+    def end() -> None:
+        raise EndedError
+
+    sites = Sites(tmp_path, {2: learn, 5: end})
+    with pytest.raises(EndedError):
+        site_strategy(tmp_path).start(sites)
+    sites.before = {6: learn}
+    strategy = site_strategy(tmp_path)
+    result = strategy.start(sites)
+    assert [r.server_round for r in result.rounds] == list(range(1, 8))
+    squares = [row.vectors[:, 3, 3].sum() for row in strategy.server.ledger]
+    assert squares == [M, M, 2 * M]
+    again = site_strategy(tmp_path).start(sites)
+    np.testing.assert_array_equal(again.estimate, result.estimate)
+    other = replace(SETTINGS, releases=NOT_PRIVATE, alpha=0.5)
+    with pytest.raises(JournalError, match="alpha"):
+        fed_ucb(other, interval=0.0, folder=tmp_path / "server").start(sites)
+
+
+def test_synchronisations_wait_for_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.sleep", pauses.append)
+    settings = replace(SETTINGS, releases=NOT_PRIVATE)
+    fed_ucb(settings, interval=3600.0).start(Sites(tmp_path))
+    assert len(pauses) == 3  # one a release
+    assert all(3590 < pause <= 3600 for pause in pauses)
+
+
+def test_what_is_no_release_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lies = iter([np.eye(3), np.full((4, 4), np.nan), np.triu(np.ones((4, 4)))])
+    honest = Sites.send_and_receive
+
+    def lie(self: Any, messages: Any, *, timeout: Any = None) -> Any:
+        from flwr_fbo._compat import to_array_record
+
+        replies = honest(self, messages, timeout=timeout)
+        for reply in replies:
+            arrays = reply.content.array_records.get("arrays")
+            if arrays and reply.metadata.src_node_id == list(self.contexts)[2]:
+                reply.content["arrays"] = to_array_record([next(lies)])
+        return replies
+
+    monkeypatch.setattr(Sites, "send_and_receive", lie)
+    strategy = site_strategy(tmp_path)
+    strategy.start(Sites(tmp_path))
+    assert strategy.server.num_releases == [3, 3, 0, 3]
+    named = [r for r in caplog.messages if "agent 2" in r]
+    assert len(named) >= 3
+
+
+def test_what_a_strategy_refuses() -> None:
+    for options, field in [
+        ({"interval": 1.0, "schedule": [1]}, "interval"),
+        ({"interval": None, "schedule": None}, "interval"),
+        ({"interval": -1.0}, "interval"),
+        ({"interval": "daily"}, "interval"),
+        ({"interval": 1.0, "num_trials": 5}, "num_trials"),
+        ({"schedule": []}, "schedule"),
+        ({"schedule": [5, 5]}, "schedule"),
+        ({"schedule": [0, 5]}, "schedule"),
+        ({"schedule": [1, 2, 3, 4]}, "synchronisations"),
+        ({"num_trials": 44}, "num_trials"),
+        ({"schedule": DeterminantTrigger(1.0), "num_trials": None}, "local_data"),
+        ({"noise_seed": -1}, "noise_seed"),
+    ]:
+        with pytest.raises(ValueError, match=field):
+            fed_ucb(**options)
+    with pytest.raises(ValueError, match="settings"):
+        FedUCB({}, interval=1.0)  # type: ignore[arg-type]
+    grid = InProcessGrid(APP, M)
+    with pytest.raises(ValueError, match="num_rounds"):
+        fed_ucb().start(grid, num_rounds=3)
+    with pytest.raises(ValueError, match="num_rounds=9"):
+        fed_ucb(interval=0.0).start(grid, num_rounds=9)
+    trigger = fed_ucb(CASES["raw"], schedule=DeterminantTrigger(1.0), num_trials=None)
+    with pytest.raises(ValueError, match="num_rounds"):
+        trigger.start(grid)
+
+
+def test_what_a_client_refuses() -> None:
+    with pytest.raises(ValueError, match="folder"):
+        linear_bandit_app(folder="somewhere")
+    with pytest.raises(ValueError, match="make_environment"):
+        linear_bandit_app(make_environment=3)  # type: ignore[arg-type]
+    with pytest.raises(TooFewAgents, match="no folder for its policy"):
+        fed_ucb(interval=0.0).start(InProcessGrid(linear_bandit_app(), M))
+
+
+def test_what_is_not_private_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    said = {
+        "NOT PRIVATE: the noise is seeded": fed_ucb(),
+        "NOT PRIVATE: epsilon is infinite": fed_ucb(CASES["non-private"]),
+        "WARNING: local_data='raw'": fed_ucb(CASES["raw"], noise_seed=None),
+        "NOT PRIVATE: agents synchronise when": fed_ucb(
+            CASES["raw"], schedule=DeterminantTrigger(9.0), num_trials=None
+        ),
+    }
+    for text, strategy in said.items():
+        caplog.clear()
+        strategy.summary()
+        assert text in caplog.text
+        assert "WARNING" in {r.levelname for r in caplog.records if text in r.message}
+    assert not said["WARNING: local_data='raw'"].server.summary()[-1].startswith("NOT")
+    private = fed_ucb(noise_seed=None).server
+    assert private.private
+    assert not any(line.startswith("NOT PRIVATE") for line in private.summary())
+
+
+def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:
+    totals = []
+    for number in range(2):
+        strategy = fed_ucb(noise_seed=None, schedule=[5], num_trials=6)
+        strategy.start(InProcessGrid(APP, M))
+        assert strategy.privacy_spent.epsilon == 30.0
+        totals.append(strategy.server.vectors)
+        assert number == len(totals) - 1
+    assert all(not np.array_equal(a, b) for a, b in pairwise(totals))

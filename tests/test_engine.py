@@ -1,14 +1,22 @@
 """`flwr run` on Flower's simulation engine gives the in-process grid's histories."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Context, RecordDict, UserConfig
+from numpy.typing import NDArray
 
-from flwr_fbo import InProcessGrid
+from flwr_fbo import FedUCB, InProcessGrid
+from flwr_fbo.journal import Journal
+from flwr_fbo.simulation.bandits import BanditSimulation
+from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 from tests.engine import FlwrRun
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "digits"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLE = EXAMPLES / "digits"
+FloatArray = NDArray[np.float64]
 NUM_AGENTS, NUM_ROUNDS = 4, 6  # round 1 is the initial points: five queries an agent
 
 
@@ -56,3 +64,77 @@ def test_the_engine_gives_the_same_histories(
     printed = flwr_run(EXAMPLE, NUM_AGENTS, _run_config(folders[0]))
     assert "Privacy spent: epsilon" in printed, printed
     assert _trials(folders[0]) == _in_process(folders[1], monkeypatch)
+
+
+BANDITS = EXAMPLES / "linear-bandit"
+
+
+def _bandit_config(folder: Path) -> UserConfig:
+    return {
+        "num-agents": NUM_AGENTS,
+        "num-trials": 400,
+        "environment-seed": 3,
+        "experiment": True,
+        "server-folder": str(folder),
+    }
+
+
+def _releases(folder: Path) -> list[FloatArray]:
+    """Return every agent's release at each synchronisation."""
+    with Journal(None, folder / "server.sqlite") as journal:
+        return [row.vectors for row in journal.ledger()]
+
+
+def _bandits_in_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Play in the grid, and in the simulator; return the releases of both."""
+    monkeypatch.syspath_prepend(str(BANDITS))
+    from bandits import client_app, server_app
+
+    made: list[FedUCB] = []
+
+    class Noted(FedUCB):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    monkeypatch.setattr(server_app, "FedUCB", Noted)
+    config = _bandit_config(folder)
+    grid = InProcessGrid(client_app.app, NUM_AGENTS, run_config=config)
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config
+    )
+    server_app.app(grid, context)
+    [strategy] = made
+    times, settings = strategy._times, strategy.study.settings
+    task = LinearBanditTask(dimension=5, num_actions=25)
+    simulated = []
+    for k, time in enumerate(times, 1):
+        run = BanditSimulation(settings, task, time, times[:k]).run(3, 1)
+        simulated.append(run.total)
+    return _releases(folder), simulated
+
+
+def test_the_bandits_are_those_of_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal totals: of the same actions, as each leaves its product in the sum."""
+    releases, simulated = _bandits_in_process(tmp_path, monkeypatch)
+    assert len(releases) == len(simulated) == 8
+    for row, total in zip(releases, simulated, strict=True):
+        np.testing.assert_allclose(row.sum(axis=0), total, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_engine_gives_the_same_bandits(
+    tmp_path: Path, flwr_run: FlwrRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "engine", tmp_path / "in-process"]
+    printed = flwr_run(BANDITS, NUM_AGENTS, _bandit_config(folders[0]))
+    assert "NOT PRIVATE" in printed
+    in_process, _ = _bandits_in_process(folders[1], monkeypatch)
+    engine = _releases(folders[0])
+    assert len(engine) == len(in_process) == 8
+    for row, other in zip(engine, in_process, strict=True):
+        np.testing.assert_array_equal(row, other)

@@ -1,13 +1,13 @@
 """FedUCB over Flower: the same actions as the simulator, and records that are kept."""
 
+import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
 from flwr_fbo import (
@@ -20,13 +20,16 @@ from flwr_fbo import (
     LinearUCBSettings,
     linear_bandit_app,
 )
+from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger
 from flwr_fbo.agents.policy import FILE_NAME, BanditEnvironment
-from flwr_fbo.clients.linear_bandit import _STATE
+from flwr_fbo.agents.study import Phase
+from flwr_fbo.clients.linear_bandit import _STATE, LinearBanditSite
 from flwr_fbo.journal import Journal, JournalError, Trial
 from flwr_fbo.simulation.bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from tests.killing import killed_after
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
@@ -156,7 +159,7 @@ class Sites(InProcessGrid):
 
     def __init__(self, tmp_path: Path, before: dict[int, Any] | None = None) -> None:
         self.folders = [tmp_path / f"site-{i}" for i in range(M)]
-        configs = [
+        configs: list[UserConfig] = [
             {"agent-id": i, "fbo-folder": str(folder)}
             for i, folder in enumerate(self.folders)
         ]
@@ -230,7 +233,7 @@ def test_a_site_acts_on_the_total(tmp_path: Path) -> None:
     def others_learn() -> None:
         for slot in range(1, M):
             policy = sites.policy(slot)
-            for value in (0.0, 0.0, 1.0) * 30:
+            for value in (0.0, 0.0, 1.0) * 10:
                 _, ticket = policy.choose(ACTIONS[[int(value) * 2]])
                 policy.reward(ticket, value)
 
@@ -461,7 +464,7 @@ def test_what_is_no_release_is_named(
 
 
 def test_what_a_strategy_refuses() -> None:
-    for options, field in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"interval": 1.0, "schedule": [1]}, "interval"),
         ({"interval": None, "schedule": None}, "interval"),
         ({"interval": -1.0}, "interval"),
@@ -474,7 +477,8 @@ def test_what_a_strategy_refuses() -> None:
         ({"num_trials": 44}, "num_trials"),
         ({"schedule": DeterminantTrigger(1.0), "num_trials": None}, "local_data"),
         ({"noise_seed": -1}, "noise_seed"),
-    ]:
+    ]
+    for options, field in cases:
         with pytest.raises(ValueError, match=field):
             fed_ucb(**options)
     with pytest.raises(ValueError, match="settings"):
@@ -520,10 +524,64 @@ def test_what_is_not_private_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:
     totals = []
-    for number in range(2):
+    for _ in range(2):
         strategy = fed_ucb(noise_seed=None, schedule=[5], num_trials=6)
         strategy.start(InProcessGrid(APP, M))
         assert strategy.privacy_spent.epsilon == 30.0
+        assert strategy.server.vectors is not None
         totals.append(strategy.server.vectors)
-        assert number == len(totals) - 1
-    assert all(not np.array_equal(a, b) for a, b in pairwise(totals))
+    assert not np.array_equal(*totals)
+
+
+def _site(folder: Path, replies: Path) -> None:
+    """Play, five trials a release, and answer a server that asks from the start."""
+    site = LinearBanditSite(folder)
+    context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
+    study = BanditStudy(SETTINGS, noise_seed=NOISE_SEED, study_id="killed")
+    metrics = site.answer(context, [], study.enrolment()).metrics
+    policy = LinearBanditPolicy.open(folder)
+    for k in range(1, 4):
+        while policy.num_trials < 5 * k or policy.awaited:
+            for ticket in policy.awaited:
+                policy.reward(ticket, (ticket % 7) / 7)
+            if policy.num_trials < 5 * k:
+                policy.choose(np.roll(ACTIONS, policy.num_trials, axis=0))
+        asked = BanditInstruction(
+            Phase.ROUND, study, 0, int(metrics["journal"]), k - 1, send_release=True
+        )
+        [release] = site.answer(context, [], asked.to_config()).arrays
+        with (replies / f"{k}.jsonl").open("a") as file:
+            file.write(json.dumps(release.tolist()) + "\n")
+
+
+@pytest.mark.slow
+def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
+    """Whatever is killed, what it had recorded is neither lost nor done twice."""
+
+    def history(folder: Path) -> tuple[list[Any], list[Any]]:
+        with Journal(None, folder / FILE_NAME) as journal:
+            trials = [
+                (t.point.tolist(), t.value, t.iteration) for t in journal.trials()
+            ]
+            return trials, [row.vectors.tolist() for row in journal.ledger()]
+
+    rng, kills, runs = np.random.default_rng(0), 0, 0
+    expected = None
+    while kills < 100:
+        folder, replies = tmp_path / f"{runs}", tmp_path / f"replies-{runs}"
+        replies.mkdir()
+        while killed_after(
+            rng.uniform(0.02, 0.5) if runs else None, _site, folder, replies
+        ):
+            kills += 1
+        trials, releases = history(folder)
+        expected = expected or (trials, releases)
+        assert (trials, releases) == expected
+        assert len(trials) == 15
+        for k, release in enumerate(releases, 1):
+            said = (replies / f"{k}.jsonl").read_text().splitlines()
+            assert all(
+                json.loads(line) == release for line in said if line.endswith("]")
+            )
+        runs += 1
+    assert runs > 1

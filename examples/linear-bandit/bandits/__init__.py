@@ -1,0 +1,1 @@
+"""Play a linear bandit together, without showing anybody what was played."""

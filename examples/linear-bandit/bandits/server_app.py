@@ -1,0 +1,33 @@
+"""The server: what all sites have in common, and the privacy of each."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from flwr_fbo import ContinualSettings, FedUCB, LinearUCBSettings
+from flwr_fbo.simulation.bandits import geometric_schedule
+
+NUM_SYNCHRONISATIONS = 8
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one study."""
+    config = context.run_config
+    num_trials = int(config["num-trials"])
+    releases = ContinualSettings(
+        num_releases=NUM_SYNCHRONISATIONS, dimension=5, epsilon=8.0, delta=1e-3
+    )
+    strategy = FedUCB(
+        LinearUCBSettings(releases, num_agents=int(config["num-agents"])),
+        # Sites that play at their own pace have interval=... in place of these two.
+        schedule=geometric_schedule(
+            num_trials, NUM_SYNCHRONISATIONS, first=num_trials // 20
+        ),
+        num_trials=num_trials,
+        noise_seed=1 if config["experiment"] else None,
+        folder=str(config["server-folder"]) or None,
+    )
+    result = strategy.start(grid)
+    print(f"Estimate: {result.estimate}")

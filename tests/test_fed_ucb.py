@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
+from typer.testing import CliRunner
 
 from flwr_fbo import (
     BanditResult,
@@ -24,6 +26,7 @@ from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger
 from flwr_fbo.agents.policy import FILE_NAME, BanditEnvironment
 from flwr_fbo.agents.study import Phase
+from flwr_fbo.cli import app
 from flwr_fbo.clients.linear_bandit import _STATE, LinearBanditSite
 from flwr_fbo.journal import Journal, JournalError, Trial
 from flwr_fbo.simulation.bandits import BanditSimulation
@@ -428,6 +431,23 @@ def test_a_server_that_was_ended_goes_on(tmp_path: Path) -> None:
         fed_ucb(other, interval=0.0, folder=tmp_path / "server").start(sites)
 
 
+def test_the_ledger_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    fed_ucb(CASES["raw"], folder=folder).start(InProcessGrid(APP, M))
+    show = partial(CliRunner().invoke, app, catch_exceptions=False)
+    said = show(["ledger", "show", str(folder)]).output
+    assert "3 releases of each agent, for one trial of it: epsilon = 30.0000" in said
+    assert "NOT PRIVATE" in said  # the noise is seeded
+    printed = json.loads(show(["ledger", "show", str(folder), "--json"]).output)
+    assert [row["num_releases"] for row in printed["releases"]] == [
+        [k] * M for k in (1, 2, 3)
+    ]
+    assert printed["epsilon"] == 30.0
+    site_strategy(tmp_path / "open").start(Sites(tmp_path))
+    shown = show(["ledger", "show", str(tmp_path / "open" / "server"), "--json"])
+    assert json.loads(shown.output)["epsilon"] is None
+
+
 def test_synchronisations_wait_for_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,7 +550,7 @@ def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:
         assert strategy.privacy_spent.epsilon == 30.0
         assert strategy.server.vectors is not None
         totals.append(strategy.server.vectors)
-    assert not np.array_equal(*totals)
+    assert not np.array_equal(totals[0], totals[1])
 
 
 def _site(folder: Path, replies: Path) -> None:

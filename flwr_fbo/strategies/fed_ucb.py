@@ -22,6 +22,7 @@ from flwr_fbo.agents.study import Phase
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.servers.linear_bandit import LinearBanditServer
 from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.record import BANDIT_KIND
 from flwr_fbo.strategies.result import BanditResult
 
 _log = logging.getLogger("flwr.fbo")
@@ -244,7 +245,7 @@ class FedUCB(StudyStrategy[BanditResult]):
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {
             **super()._identity(num_rounds),
-            "kind": "bandit-server",
+            "kind": BANDIT_KIND,
             "interval": self._interval,
             "schedule": list(self._times),
             "num_trials": self._num_trials,

@@ -19,7 +19,7 @@ from flwr_fbo.journal import Journal, JournalError, LedgerRow, open_patiently
 from flwr_fbo.strategies.enrolment import AnyStudy
 from flwr_fbo.strategies.result import Round
 
-FILE_NAME, KIND = "server.sqlite", "server"
+FILE_NAME, KIND, BANDIT_KIND = "server.sqlite", "server", "bandit-server"
 _PROGRESS = "progress"
 
 

@@ -169,7 +169,7 @@ class LinearBanditEnvironment:
     def contexts(self, t: int) -> FloatArray:
         """Return the actions of trial t >= 0, shape (K, d)."""
         self._t = t
-        return self._bandits.contexts(t)[0]
+        return np.asarray(self._bandits.contexts(t)[0])
 
     def reward(self, x: FloatArray) -> float:
         """Return what action ``x`` of the last contexts gives, in [0, 1].

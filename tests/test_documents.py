@@ -36,6 +36,14 @@ def test_your_own_objective(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 2 + 5 + 1
 
 
+def test_linear_bandits(capsys: pytest.CaptureFixture[str]) -> None:
+    names = _run(ROOT / "docs" / "linear-bandits.md")
+    assert names["strategy"].server.private
+    said = capsys.readouterr().out
+    assert "epsilon=4.0" in said
+    assert "[2, 2, 2]\n[5, 5, 5]" in said
+
+
 def test_when_federation_helps() -> None:
     path = ROOT / "docs" / "when-federation-helps.md"
     crowds = _run(path)["crowds"]

@@ -248,7 +248,7 @@ def test_a_site_acts_on_the_total(tmp_path: Path) -> None:
 
 def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="has not enrolled"):
-        LinearBanditPolicy.open(tmp_path)
+        LinearBanditPolicy.open(tmp_path, patience=0)
     sites = Sites(tmp_path)
     site_strategy(tmp_path).start(sites, num_rounds=3)
     policy = sites.policy(1)

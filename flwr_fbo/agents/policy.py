@@ -13,6 +13,7 @@ message, only synchronises:
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ FloatArray = NDArray[np.float64]
 FILE_NAME = "linear-bandit.sqlite"
 _KIND = "linear-bandit"
 _NO_SLOT = -1
+_PAUSE = 0.1
 
 
 def bandit_identity(study: BanditStudy) -> dict[str, Any]:
@@ -197,6 +199,11 @@ class RecordedBandit:
         self._state |= arrays
 
 
+def _begun(path: Path) -> bool:
+    """Return whether a journal is there, and not just its file."""
+    return path.is_file() and path.stat().st_size > 0
+
+
 class LinearBanditPolicy:
     """Chooses actions at one site, and learns from their rewards.
 
@@ -231,7 +238,8 @@ class LinearBanditPolicy:
         folder : str or Path
             That of the site's ``linear_bandit_app``.
         patience : float
-            Seconds, >= 0, to wait while another process has the journal.
+            Seconds, >= 0, to wait for the journal: until the site has enrolled, and
+            later in each call, while another process has it.
 
         Raises
         ------
@@ -243,12 +251,14 @@ class LinearBanditPolicy:
         """
         ok = is_number(patience) and patience >= 0
         require(ok, "patience", patience, "a number of seconds >= 0")
-        path = Path(folder) / FILE_NAME
-        if not path.is_file():
-            raise JournalError(
-                f"There is no {path}: this site has not enrolled in a study of FedUCB "
-                "yet, which it does in the first round."
-            )
+        path, deadline = Path(folder) / FILE_NAME, time.monotonic() + patience
+        while not _begun(path):
+            if time.monotonic() >= deadline:
+                raise JournalError(
+                    f"There is no {path}: this site has not enrolled in a study of "
+                    "FedUCB yet, which it does in the first round."
+                )
+            time.sleep(_PAUSE)
         policy = cls(path, patience)
         with policy._held():
             return policy

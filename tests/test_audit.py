@@ -143,11 +143,11 @@ def test_the_bound_is_clopper_and_pearsons(hits: int, false_alarms: int) -> None
 
 
 def test_a_test_reads_as_it_counts() -> None:
-    draws = np.array([[-1.0, 5.0], [0.0, 6.0], [2.0, 7.0]])
     low = AuditTest("projection", -1, -0.5, guesses_present=False)
     assert str(low) == "absent if the projection is <= 0.500"
-    assert low.count(draws) == 2
-    assert AuditTest("distance", 1, 6.0, guesses_present=True).count(draws) == 2
+    assert low.count(np.array([-1.0, 0.0, 2.0])) == 2
+    high = AuditTest("distance", 1, 6.0, guesses_present=True)
+    assert high.count(np.array([5.0, 6.0, 7.0])) == 2
 
 
 def test_the_same_seed_finds_the_same() -> None:

@@ -1,5 +1,8 @@
 """How much a release gives away at least, measured on its own outputs.
 
+`audit` is of one release of vectors; `flwr_fbo.simulation.bandit_audit` is of a running
+bandit's matrices, with the same `bound_epsilon`.
+
 One agent, the *canary*, sends a message ten times as long as the clip allows, or no
 message; the others answer zeros. From many independent releases of either kind a test
 is made that guesses which it was, fixed on one half of the draws and counted on the
@@ -13,7 +16,7 @@ The mechanism runs as it is: clip, weights, divisor, mask, noise, empty samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -36,6 +39,8 @@ _RISK = 1e-3
 # The same while the test is chosen: with some 2,000 to choose from, a bound that is
 # wrong once in 1,000 would prefer rare events that were lucky.
 _CHOICE_RISK = 1e-6
+# Draws of either kind below which nothing can be shown.
+MIN_DRAWS = 1000
 _LOUDNESS = 10.0
 _CHUNK = 1000
 _STATISTICS = ("projection", "distance")
@@ -48,6 +53,13 @@ class Mechanism(Protocol):
         self, iteration: int, messages: Mapping[int, Any], num_features: int
     ) -> FloatArray:
         """Draw one release of shape (P, M)."""
+
+
+class ContinualMechanism(Protocol):
+    """What is audited: a `ContinualRelease`, or a faulty one (`privacy.faults`)."""
+
+    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
+        """Return release k of a running sum, both of shape (d + 1, d + 1)."""
 
 
 class StreamEntropy:
@@ -117,7 +129,7 @@ class AuditPlan:
         sampling = self.settings.sampling
         require(sampling == "poisson", "sampling", sampling, "'poisson'")
         check_delta(self.delta)
-        require_int("num_draws", self.num_draws, _CHUNK)
+        require_int("num_draws", self.num_draws, MIN_DRAWS)
         require_int("iteration", self.iteration, 0)
         require_int("num_features", self.num_features, 1)
         ok = self.absence in get_args(Absence)
@@ -130,10 +142,10 @@ class AuditTest:
 
     Attributes
     ----------
-    statistic : {"projection", "distance"}
-        Both in standard deviations of the noise that belongs there. Projection: on the
-        canary's direction, over the P vectors together. Distance: from the release
-        without canary and noise.
+    statistic : str
+        Of one release: ``"projection"`` or ``"distance"``, both in standard deviations
+        of the noise that belongs there. Projection: on the canary's direction, over the
+        P vectors together. Distance: from the release without canary and noise.
     sign : {1, -1}
     threshold : float
     guesses_present : bool
@@ -151,14 +163,34 @@ class AuditTest:
         limit = self.sign * self.threshold
         return f"{guess} if the {self.statistic} is {relation} {limit:.3f}"
 
-    def count(self, draws: FloatArray) -> int:
-        """Return how many of ``draws``, shape (K, 2), it says yes to."""
-        column = draws[:, _STATISTICS.index(self.statistic)]
-        return int(np.count_nonzero(self.sign * column >= self.threshold))
+    def count(self, values: FloatArray) -> int:
+        """Return how many values of its statistic, shape (K,), it says yes to."""
+        return int(np.count_nonzero(self.sign * values >= self.threshold))
 
 
 @dataclass(frozen=True)
-class AuditResult:
+class EpsilonBound:
+    """What the draws show.
+
+    Attributes
+    ----------
+    epsilon_lower : float
+        Epsilon is at least this, with 99.8 % confidence.
+    test : AuditTest
+    true_positives, false_positives : int
+        Of ``num_counted`` draws each.
+    num_counted : int
+    """
+
+    epsilon_lower: float
+    test: AuditTest
+    true_positives: int
+    false_positives: int
+    num_counted: int
+
+
+@dataclass(frozen=True)
+class AuditResult(EpsilonBound):
     """What an audit found.
 
     Attributes
@@ -168,22 +200,11 @@ class AuditResult:
         The slot of the agent that a release can give away most of.
     promised : PrivacySpent
         Epsilon of one release, by the accountant.
-    epsilon_lower : float
-        Epsilon is at least this, with 99.8 % confidence.
-    test : AuditTest
-    true_positives, false_positives : int
-        Of ``num_counted`` draws each.
-    num_counted : int
     """
 
     plan: AuditPlan
     canary: int
     promised: PrivacySpent
-    epsilon_lower: float
-    test: AuditTest
-    true_positives: int
-    false_positives: int
-    num_counted: int
 
     @property
     def violated(self) -> bool:
@@ -227,24 +248,38 @@ def audit(
         np.concatenate([*_draw(plan, mechanism, canary, messages, progress)])
         for messages in (canary.present, canary.absent)
     )
-    half = plan.num_draws // 2
-    test = _choose_test(present[:half], absent[:half], plan.delta)
-    yes = test.count(present[half:]), test.count(absent[half:])
-    hits, false_alarms = yes if test.guesses_present else yes[::-1]
-    counted = plan.num_draws - half
-    lower = _epsilon_lower(
-        np.array([hits]), np.array([false_alarms]), counted, plan.delta, _RISK
-    )
+    bound = bound_epsilon(present, absent, _STATISTICS, plan.delta)
     return AuditResult(
-        plan=plan,
-        canary=canary.slot,
-        promised=_promised(plan),
-        epsilon_lower=float(lower[0]),
-        test=test,
-        true_positives=hits,
-        false_positives=false_alarms,
-        num_counted=counted,
+        **vars(bound), plan=plan, canary=canary.slot, promised=_promised(plan)
     )
+
+
+def bound_epsilon(
+    present: FloatArray, absent: FloatArray, statistics: Sequence[str], delta: float
+) -> EpsilonBound:
+    """Bound epsilon from below by how well two kinds of draws can be told apart.
+
+    Parameters
+    ----------
+    present, absent : ndarray of shape (K, S)
+        S statistics of K independent draws of either kind. The first half fixes the
+        test, the other counts. A NaN answers no to every test, though it may give
+        everything away: put infinity in its place.
+    statistics : sequence of str
+        Their S names.
+    delta : float
+        Where epsilon is compared.
+    """
+    half = len(present) // 2
+    test = _choose_test(present[:half], absent[:half], statistics, delta)
+    column = statistics.index(test.statistic)
+    yes = test.count(present[half:, column]), test.count(absent[half:, column])
+    hits, false_alarms = yes if test.guesses_present else yes[::-1]
+    counted = len(present) - half
+    lower = _epsilon_lower(
+        np.array([hits]), np.array([false_alarms]), counted, delta, _RISK
+    )
+    return EpsilonBound(float(lower[0]), test, hits, false_alarms, counted)
 
 
 def _promised(plan: AuditPlan) -> PrivacySpent:
@@ -279,7 +314,6 @@ class _Canary:
         units = releases / self._std[:, None]
         projection = np.tensordot(units, self._template, axes=2)
         distance = np.sqrt(np.square(units).sum(axis=(1, 2)))
-        # A NaN would answer no to every test, and may give everything away.
         both = np.column_stack([projection, distance])
         return np.where(np.isnan(both), np.inf, both)
 
@@ -302,13 +336,15 @@ def _draw(
         progress(size)
 
 
-def _choose_test(present: FloatArray, absent: FloatArray, delta: float) -> AuditTest:
+def _choose_test(
+    present: FloatArray, absent: FloatArray, statistics: Sequence[str], delta: float
+) -> AuditTest:
     """Return the test that gives the largest, cautious bound on these draws."""
     best, chosen = -1.0, None
     num_draws = len(present)
     # Denser towards the rare events, where the ratio of the rates is largest.
     ranks = np.unique(np.geomspace(1, 2 * num_draws, 300).astype(int)) - 1
-    for column, statistic in enumerate(_STATISTICS):
+    for column, statistic in enumerate(statistics):
         for sign in (1, -1):
             one, other = (np.sort(sign * d[:, column]) for d in (present, absent))
             thresholds = np.sort(np.concatenate([one, other]))[::-1][ranks]

@@ -1,11 +1,12 @@
 """Releases with one mistake each, which an audit must catch.
 
 They are what implementations get wrong, planted around the real mechanism: in its
-settings, its entropy or its messages. Nothing but an audit uses them.
+settings, its entropy, its messages or its sums. Nothing but an audit uses them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.privacy.audit import Mechanism
+from flwr_fbo.privacy.audit import ContinualMechanism, Mechanism
+from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
@@ -68,20 +70,16 @@ class _CountedTwice:
         return self._correct.release(iteration, {**messages, **again}, num_features)
 
 
-class _FaultyEntropy:
-    """An entropy that knows how many agents were sampled, to misuse it."""
+class _WrappedEntropy:
+    """Another's mask; noise of its own making."""
 
     private = False
 
-    def __init__(self, settings: ReleaseSettings, entropy: Entropy) -> None:
-        self.settings = settings
-        self.inner = entropy
-        self.num_sampled = settings.num_agents
+    def __init__(self, inner: Entropy) -> None:
+        self.inner = inner
 
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
-        drawn = self.inner.mask(iteration, num_agents, q)
-        self.num_sampled = int(drawn.sum())
-        return drawn
+        return self.inner.mask(iteration, num_agents, q)
 
     def subset(
         self, iteration: int, num_agents: int, sample_size: int
@@ -92,6 +90,20 @@ class _FaultyEntropy:
         self, iteration: int, rows: FloatArray, std: FloatArray
     ) -> FloatArray:
         raise NotImplementedError
+
+
+class _FaultyEntropy(_WrappedEntropy):
+    """An entropy that knows how many agents were sampled, to misuse it."""
+
+    def __init__(self, settings: ReleaseSettings, entropy: Entropy) -> None:
+        super().__init__(entropy)
+        self.settings = settings
+        self.num_sampled = settings.num_agents
+
+    def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
+        drawn = super().mask(iteration, num_agents, q)
+        self.num_sampled = int(drawn.sum())
+        return drawn
 
 
 class _NoiseBySampled(_FaultyEntropy):
@@ -152,4 +164,86 @@ FAULTS: dict[str, Callable[[ReleaseSettings, Entropy], Mechanism]] = {
 Three show only where they matter: ``uniform-sensitivity`` with sub-regions in an early
 round, ``bare-empty-sample`` with few agents (best one), ``counted-twice`` with at least
 two agents a sub-region.
+"""
+
+
+class _LessNoise(_WrappedEntropy):
+    """A share of the noise."""
+
+    def __init__(self, inner: Entropy, share: float) -> None:
+        super().__init__(inner)
+        self._share = share
+
+    def add_noise(
+        self, iteration: int, rows: FloatArray, std: FloatArray
+    ) -> FloatArray:
+        return self.inner.add_noise(iteration, rows, std * self._share)
+
+
+def _with_noise(
+    share: Callable[[ContinualSettings], float],
+) -> Callable[[ContinualSettings, Entropy], ContinualMechanism]:
+    return lambda settings, entropy: ContinualRelease(
+        settings, _LessNoise(entropy, share(settings))
+    )
+
+
+class _NoComposition:
+    """Fresh noise for every sum, as much as one release would need by itself."""
+
+    def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
+        self._alone = replace(settings, num_releases=1)
+        self._entropy = entropy
+        self._released: dict[int, FloatArray] = {}
+
+    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
+        if k not in self._released:
+            alone = ContinualRelease(self._alone, self._entropy)
+            self._released[k] = alone.release(1, running_sum)
+        return self._released[k]
+
+
+class _DrawnAgain:
+    """No record: all noise up to a release is drawn afresh for every request."""
+
+    def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
+        self._settings, self._entropy = settings, entropy
+        self._sums: dict[int, FloatArray] = {}
+
+    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
+        self._sums[k] = running_sum
+        afresh = ContinualRelease(self._settings, self._entropy)
+        return [afresh.release(j, self._sums[j]) for j in range(1, k + 1)][-1]
+
+
+class _SynchronisedTwice:
+    """What was in the sum before is added to it, as in line 24 of FedUCB's listing."""
+
+    def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
+        self._correct = ContinualRelease(settings, entropy)
+        self._sums = {0: np.zeros((settings.dimension + 1,) * 2)}
+
+    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
+        self._sums[k] = running_sum
+        return self._correct.release(k, running_sum + self._sums[k - 1])
+
+
+CONTINUAL_FAULTS: dict[
+    str, Callable[[ContinualSettings, Entropy], ContinualMechanism]
+] = {
+    "half-noise": _with_noise(lambda _: 0.5),
+    "add-or-remove-one": _with_noise(lambda _: math.sqrt(0.5)),
+    "unit-columns": _with_noise(
+        lambda settings: 1 / settings.factorisation.sensitivity
+    ),
+    "no-composition": _NoComposition,
+    "drawn-again": _DrawnAgain,
+    "synchronised-twice": _SynchronisedTwice,
+}
+"""The same, of a `ContinualRelease`.
+
+``add-or-remove-one`` is for the sensitivity of a trial that is left out, L^2 + B^2: it
+lacks the sqrt(2) of one that is replaced. ``unit-columns`` takes the factorisation's
+sensitivity to be 1 and shows only with trees. All but ``half-noise`` and
+``add-or-remove-one`` need more than one release, or more than one request.
 """

@@ -1,0 +1,239 @@
+"""The audit of running bandits: the law of its test, no false alarm, every fault."""
+
+import math
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from flwr_fbo.agents.linear_ucb import LinearUCBAgent, LinearUCBSettings, LocalData
+from flwr_fbo.privacy.audit import StreamEntropy
+from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.factorisation import Mechanism
+from flwr_fbo.privacy.faults import CONTINUAL_FAULTS
+from flwr_fbo.privacy.gaussian import gaussian_delta
+from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.simulation import bandit_audit
+from flwr_fbo.simulation.bandit_audit import BanditAuditPlan, audit_bandit
+
+ARMS = ((1.0, 0.0), (0.0, 1.0))
+MECHANISMS = get_args(Mechanism)
+PAPER = {"mechanism": "tree", "calibration": "paper", "epsilon": 16.0}
+# Both arms always pay the same: only the flipped reward tells one from the other.
+RAW = {"local_data": "raw", "rewards": (1.0, 1.0), "window": 10}
+
+
+def plan(**changes: Any) -> BanditAuditPlan:
+    releases = {"num_releases": 2, "dimension": 2, "epsilon": 2.0, "delta": 0.1}
+    for field in ContinualSettings.__dataclass_fields__:
+        if field in changes:
+            releases[field] = changes.pop(field)
+    agent = {"local_data": "released", "num_agents": 1}
+    agent |= {field: changes.pop(field) for field in agent if field in changes}
+    settings = LinearUCBSettings(ContinualSettings(**releases), **agent)
+    default = {"actions": ARMS, "rewards": (1.0, -1.0), "num_draws": 1000}
+    return BanditAuditPlan(settings, **{**default, **changes})
+
+
+def _runs(audited: BanditAuditPlan, num_runs: int) -> Any:
+    """Return releases and sums of seeded runs, in the two worlds in turn."""
+    releases = audited.settings.releases
+    mechanisms = [
+        ContinualRelease(releases, SeededEntropy(5, run)) for run in range(num_runs)
+    ]
+    return bandit_audit._play(audited, mechanisms, np.arange(num_runs) % 2)
+
+
+# --- The running bandit
+
+
+@pytest.mark.parametrize("local_data", get_args(LocalData))
+def test_twins_are_agents(local_data: LocalData) -> None:
+    """Array by array what `LinearUCBAgent` does, in the world that is played."""
+    audited = plan(local_data=local_data, num_releases=3, window=4, position=2)
+    released, sums = _runs(audited, 20)
+    for run in range(20):
+        agent = LinearUCBAgent(audited.settings)
+        mechanism = ContinualRelease(audited.settings.releases, SeededEntropy(5, run))
+        for t in range(12):
+            arm = agent.choose(ARMS)
+            flipped = -1.0 if run % 2 else 1.0
+            agent.tell(ARMS[arm], flipped if t == 2 else audited.rewards[arm])
+            if t % 4 == 3:
+                total = mechanism.release(t // 4 + 1, agent.running_sum)
+                np.testing.assert_array_equal(released[run, t // 4], total)
+                own = sums[run, run % 2, t // 4]
+                np.testing.assert_array_equal(own, agent.running_sum)
+                agent.receive(total)
+
+
+def test_what_the_agent_does_follows_from_its_releases_alone() -> None:
+    """Both arms are played; never more than one trial tells the worlds apart."""
+    _, sums = _runs(plan(num_releases=3, window=2), 50)
+    of_first_arm = sums[:, 0, -1, 0, 0]
+    assert {2.0, 6.0} <= set(of_first_arm)
+    flipped = np.array([[0.0, 0.0, -2.0], [0.0, 0.0, 0.0], [-2.0, 0.0, 0.0]])
+    differences = sums[:, 1] - sums[:, 0]
+    np.testing.assert_array_equal(differences, np.broadcast_to(flipped, (50, 3, 3, 3)))
+
+
+def test_on_raw_trials_one_flipped_reward_changes_all_that_follow() -> None:
+    audited = plan(**{**PAPER, **RAW, "epsilon": 1.0, "window": 100})
+    _, sums = _runs(audited, 1)
+    first = sums[0, :, 0]
+    np.testing.assert_allclose(np.diag(first[0]), [100.0, 0.0, 100.0])
+    np.testing.assert_allclose(np.diag(first[1]), [1.0, 99.0, 100.0])
+    moved = np.linalg.norm(first[1] - first[0])
+    assert moved > 80 * audited.settings.releases.sensitivity
+
+
+# --- The test, and what it finds
+
+
+@pytest.mark.parametrize(
+    ("change", "share"),
+    [
+        ({"mechanism": "toeplitz"}, 1.0),
+        ({"mechanism": "toeplitz", "position": 3}, 1.0),
+        ({"mechanism": "tree"}, 1.0),
+        ({"mechanism": "tree", "position": 3}, math.sqrt(1 / 3)),  # one node of three
+        ({"mechanism": "tree-honaker", "position": 2}, 0.951),  # of the noisy tree
+        (PAPER, 1.0),
+        # 2 sqrt(2) L B of sqrt(2) (L^2 + B^2), and all of it.
+        ({"max_action_norm": 2.0, "actions": ((2.0, 0.0), (0.0, 2.0))}, 0.8),
+        ({"max_action_norm": 2.0, "change": "trial"}, 1.0),
+    ],
+)
+def test_the_likelihood_ratio_has_the_law_that_mu_promises(
+    change: dict[str, Any], share: float
+) -> None:
+    """N(-mu^2/2, mu^2) without the change, N(mu^2/2, mu^2) with it: tight."""
+    audited = plan(num_releases=4, **change)
+    releases, rng = audited.settings.releases, StreamEntropy(1)
+    drawn = bandit_audit._draw(
+        replace(audited, num_draws=1000), lambda: ContinualRelease(releases, rng)
+    )
+    mu = share * releases.mu
+    for world, sign in ((0, -1), (1, 1)):
+        ratios = drawn[world, :, 0]
+        # Five deviations of each.
+        assert ratios.mean() == pytest.approx(sign * mu**2 / 2, abs=5 * mu / 1000**0.5)
+        assert ratios.std() == pytest.approx(mu, rel=5 / 2000**0.5)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_exact_noise_keeps_its_promise(mechanism: Mechanism) -> None:
+    audited = plan(mechanism=mechanism, num_draws=2000)
+    result = audit_bandit(audited, StreamEntropy(1))
+    assert not result.violated
+    assert result.promised == pytest.approx(2.0, rel=1e-6)
+    assert 0.35 * result.promised < result.epsilon_lower < result.promised
+    assert result.num_counted == 1000
+
+
+def test_the_noise_of_the_paper_keeps_more_than_its_promise() -> None:
+    result = audit_bandit(plan(**PAPER, num_draws=2000), StreamEntropy(1))
+    releases = result.plan.settings.releases
+    assert gaussian_delta(result.promised, releases.mu) == pytest.approx(0.1)
+    assert 0.35 * result.promised < result.epsilon_lower < result.promised < 2.0
+
+
+def test_next_to_nothing_is_promised_as_nothing() -> None:
+    result = audit_bandit(plan(**{**PAPER, "epsilon": 1.0}), StreamEntropy(1))
+    assert result.promised == 0.0
+    assert result.epsilon_lower == 0.0
+    assert not result.violated
+
+
+def test_the_real_entropy_passes() -> None:
+    assert not audit_bandit(plan(num_releases=1), OsEntropy()).violated
+
+
+def test_the_promise_does_not_hold_for_agents_that_act_on_raw_trials() -> None:
+    result = audit_bandit(plan(**RAW), StreamEntropy(1))
+    assert result.violated
+    assert result.epsilon_lower > 2 * result.promised
+
+
+def test_with_raw_trials_not_even_the_noise_of_the_paper_is_enough() -> None:
+    """Though one trial needs next to none of it: here a hundred follow from one."""
+    audited = plan(**{**PAPER, **RAW, "epsilon": 1.0, "window": 100})
+    assert audit_bandit(audited, StreamEntropy(1)).epsilon_lower > 4.0
+
+
+def test_with_raw_trials_that_are_fixed_the_promise_holds() -> None:
+    """As in the paper's definition 1: with one arm there is nothing to decide."""
+    one_arm = {**RAW, "actions": ARMS[:1], "rewards": (1.0,)}
+    assert not audit_bandit(plan(**one_arm), StreamEntropy(1)).violated
+
+
+FAULTY: list[tuple[str, dict[str, Any]]] = [
+    ("half-noise", {}),
+    ("add-or-remove-one", {"num_draws": 5000}),
+    ("unit-columns", {"mechanism": "tree", "num_releases": 4, "num_draws": 2000}),
+    ("no-composition", {"num_releases": 4}),
+    ("drawn-again", {"mechanism": "tree"}),
+    ("synchronised-twice", {"num_releases": 3, "num_draws": 2000}),
+]
+
+
+@pytest.mark.parametrize(("fault", "change"), FAULTY)
+def test_faults_are_found(fault: str, change: dict[str, Any]) -> None:
+    result = audit_bandit(plan(**change), StreamEntropy(1), CONTINUAL_FAULTS[fault])
+    assert result.violated
+
+
+def test_every_fault_is_looked_for() -> None:
+    assert {fault for fault, _ in FAULTY} == set(CONTINUAL_FAULTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mechanism": "toeplitz"},
+        {"mechanism": "tree"},
+        {"mechanism": "tree-honaker", "position": 2},
+        PAPER,
+    ],
+)
+def test_the_bar(change: dict[str, Any]) -> None:
+    """Once; `benchmarks/bandit_audit.py` prints more of it."""
+    audited = plan(num_releases=4, num_draws=20_000, **change)
+    result = audit_bandit(audited, StreamEntropy(7))
+    assert 0.7 * result.promised < result.epsilon_lower < result.promised
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    one, other = (audit_bandit(plan(), StreamEntropy(9)) for _ in range(2))
+    assert one == other
+
+
+# --- Plans
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_agents": 2}, "num_agents=2"),
+        ({"epsilon": math.inf}, "epsilon=inf"),
+        ({"actions": (), "rewards": ()}, "actions=()"),
+        ({"actions": ((1.0, 1.0),), "rewards": (0.0,)}, "actions[0]=[1.0, 1.0]"),
+        ({"rewards": (0.0, 1.5)}, "rewards[1]=1.5"),
+        ({"window": 0}, "window=0"),
+        ({"position": -1}, "position=-1"),
+        ({"position": 4, "window": 2}, "position=4"),
+        ({"num_draws": 999}, "num_draws=999"),
+        ({"change": "action"}, "change='action'"),
+        ({"change": "trial", "max_reward": 1.5}, "max_reward=1.5"),
+        (
+            {"change": "trial", "dimension": 1, "actions": ((1.0,), (1.0,))},
+            "dimension=1",
+        ),
+    ],
+)
+def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        plan(**change)
+    assert words in str(error.value)

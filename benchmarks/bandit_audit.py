@@ -57,7 +57,8 @@ CASES: dict[str, dict[str, Any]] = {
     "raw": RAW,
     "raw, paper": {**RAW, **PAPER},
     "raw, paper, 100 trials": {**RAW, **PAPER, "epsilon": 1.0, "window": 100},
-    **{f"fault: {name}": {"fault": name} for name in CONTINUAL_FAULTS},
+    **{f"fault, {name}": {"fault": name} for name in CONTINUAL_FAULTS},
+    "fault, drawn-again": {"fault": "drawn-again", "num_requests": 4},
 }
 
 
@@ -91,7 +92,8 @@ def main() -> None:
     cases = options.cases or list(CASES)
     workers = Parallel(n_jobs=options.jobs)
     results = workers(delayed(one_audit)(c, options.draws, options.seed) for c in cases)
-    table = Table("case")
+    table = Table()
+    table.add_column("case", no_wrap=True)
     for heading in ("epsilon", "promised", "at least", "ratio", "exceeds", "seconds"):
         table.add_column(heading, justify="right")
     for case, (found, seconds) in zip(cases, results, strict=True):

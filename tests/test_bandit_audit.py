@@ -1,7 +1,6 @@
 """The audit of running bandits: the law of its test, no false alarm, every fault."""
 
 import math
-from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -25,13 +24,16 @@ RAW = {"local_data": "raw", "rewards": (1.0, 1.0), "window": 10}
 
 
 def plan(**changes: Any) -> BanditAuditPlan:
+    """Return the plan of 1000 runs with two releases; ``changes`` are of any part."""
+    releases: dict[str, Any]
     releases = {"num_releases": 2, "dimension": 2, "epsilon": 2.0, "delta": 0.1}
     for field in ContinualSettings.__dataclass_fields__:
         if field in changes:
             releases[field] = changes.pop(field)
-    agent = {"local_data": "released", "num_agents": 1}
+    agent: dict[str, Any] = {"local_data": "released", "num_agents": 1}
     agent |= {field: changes.pop(field) for field in agent if field in changes}
     settings = LinearUCBSettings(ContinualSettings(**releases), **agent)
+    default: dict[str, Any]
     default = {"actions": ARMS, "rewards": (1.0, -1.0), "num_draws": 1000}
     return BanditAuditPlan(settings, **{**default, **changes})
 
@@ -109,11 +111,9 @@ def test_the_likelihood_ratio_has_the_law_that_mu_promises(
     change: dict[str, Any], share: float
 ) -> None:
     """N(-mu^2/2, mu^2) without the change, N(mu^2/2, mu^2) with it: tight."""
-    audited = plan(num_releases=4, **change)
+    audited = plan(num_releases=4, num_requests=1, **change)
     releases, rng = audited.settings.releases, StreamEntropy(1)
-    drawn = bandit_audit._draw(
-        replace(audited, num_draws=1000), lambda: ContinualRelease(releases, rng)
-    )
+    drawn = bandit_audit._draw(audited, lambda: ContinualRelease(releases, rng))
     mu = share * releases.mu
     for world, sign in ((0, -1), (1, 1)):
         ratios = drawn[world, :, 0]
@@ -170,10 +170,10 @@ def test_with_raw_trials_that_are_fixed_the_promise_holds() -> None:
 
 FAULTY: list[tuple[str, dict[str, Any]]] = [
     ("half-noise", {}),
-    ("add-or-remove-one", {"num_draws": 5000}),
+    ("add-or-remove-one", {"num_releases": 1, "num_requests": 1, "num_draws": 5000}),
     ("unit-columns", {"mechanism": "tree", "num_releases": 4, "num_draws": 2000}),
     ("no-composition", {"num_releases": 4}),
-    ("drawn-again", {"mechanism": "tree"}),
+    ("drawn-again", {"num_requests": 4}),
     ("synchronised-twice", {"num_releases": 3, "num_draws": 2000}),
 ]
 
@@ -194,6 +194,7 @@ def test_every_fault_is_looked_for() -> None:
     [
         {"mechanism": "toeplitz"},
         {"mechanism": "tree"},
+        # Its releases are a function of the noisy tree that the promise is of.
         {"mechanism": "tree-honaker", "position": 2},
         PAPER,
     ],
@@ -224,6 +225,7 @@ def test_the_same_seed_finds_the_same() -> None:
         ({"window": 0}, "window=0"),
         ({"position": -1}, "position=-1"),
         ({"position": 4, "window": 2}, "position=4"),
+        ({"num_requests": 0}, "num_requests=0"),
         ({"num_draws": 999}, "num_draws=999"),
         ({"change": "action"}, "change='action'"),
         ({"change": "trial", "max_reward": 1.5}, "max_reward=1.5"),

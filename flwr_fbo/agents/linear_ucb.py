@@ -81,7 +81,12 @@ class LinearUCBSettings:
     adaptive, covers a trial's action and reward whatever the agent does next. With
     ``"raw"`` one changed reward also changes the agent's later actions, and by them its
     later trials: the guarantee holds only as in the paper's Definition 1, for streams
-    that differ in one trial while all others are as they were.
+    that differ in one trial while all others are as they were. In a running agent they
+    are not: where two arms both pay B, always, one flipped reward can send all that
+    follows before the next release to the other arm, and the sum moves by as many
+    trials. `flwr_fbo.simulation.bandit_audit` shows it: with ten trials a release, a
+    promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which
+    is larger, does not keep an epsilon of 1 either.
     """
 
     releases: ContinualSettings

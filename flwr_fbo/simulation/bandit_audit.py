@@ -44,8 +44,7 @@ FloatArray = NDArray[np.float64]
 Change = Literal["reward", "trial"]
 
 _STATISTICS = ("likelihood ratio", "projection")
-# As after lost replies: whoever asks again must not learn more.
-_REQUESTS = 4
+# Runs in lock step.
 _CHUNK = 1000
 
 
@@ -70,6 +69,9 @@ class BanditAuditPlan:
         `replace_one_sensitivity`, or what replaces them there, for B <= L and d >= 2.
     position : int
         The trial that is changed, from 0 to n window - 1.
+    num_requests : int
+        How often every release is asked for, as after lost replies, >= 1. The mean of
+        the answers is what agent and adversary get.
     num_draws : int
         Runs with the change, and as many without, >= 1000. Half of each fixes the test,
         the other half counts.
@@ -81,6 +83,7 @@ class BanditAuditPlan:
     window: int = 1
     change: Change = "reward"
     position: int = 0
+    num_requests: int = 2
     num_draws: int = 20_000
 
     def __post_init__(self) -> None:
@@ -94,6 +97,7 @@ class BanditAuditPlan:
         require_int("position", self.position, 0)
         last = releases.num_releases * self.window - 1
         require(self.position <= last, "position", self.position, f"at most {last}")
+        require_int("num_requests", self.num_requests, 1)
         require_int("num_draws", self.num_draws, MIN_DRAWS)
         self._check_change()
 
@@ -154,9 +158,6 @@ def audit_bandit(
     ),
 ) -> BanditAuditResult:
     """Bound epsilon of a running bandit's releases from below.
-
-    Every release is asked for more than once, and the mean of the replies is what the
-    agent and the adversary get.
 
     Parameters
     ----------
@@ -230,9 +231,11 @@ def _play(
             twins.play(t)
         sums.append(twins.running_sums.copy())
         own = twins.running_sums[np.arange(len(played)), played]
-        pairs = [*zip(mechanisms, own, strict=True)]
-        replies = [[m.release(k, s) for m, s in pairs] for _ in range(_REQUESTS)]
-        released.append(np.mean(replies, axis=0))
+        answers = [
+            [mechanism.release(k, total) for _ in range(plan.num_requests)]
+            for mechanism, total in zip(mechanisms, own, strict=True)
+        ]
+        released.append(np.mean(answers, axis=1))
         twins.receive(released[-1])
     return np.stack(released, axis=1), np.stack(sums, axis=2)
 

@@ -6,13 +6,13 @@ is present in one half of the runs and absent in the other, and all that follows
 follows as it would: what the agent does next depends on what was released, and what it
 then observes on what it does. Nothing is a fixed stream.
 
-The adversary sees all releases and knows all but whether the change is present and the
-noise. Either way the releases so far say what the agent did, so that two *twins* that
-receive the same releases, one with the change and one without, tell the sums of both
-worlds exactly: no trial but the one that was replaced is in doubt. With the sums S of a
-world, B^-1 (release - S) / sigma would be independent unit normals, and so the ratio of
-the two likelihoods is known, which is the best test there is. The rest is as in
-`flwr_fbo.privacy.audit`.
+The adversary sees all releases and knows all but the noise and whether the change is
+present. In either world the releases so far say what the agent did. So two *twins* that
+receive the same releases, one with the change and one without, tell the running sums of
+both worlds; where agents act on released sums only, the two differ by one trial. With
+the sums S of the world that is played, B^-1 (release - S) / sigma are independent unit
+normals. So the ratio of the two likelihoods is known, and no test is better than one of
+it (Neyman and Pearson). The rest is as in `flwr_fbo.privacy.audit`.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ FAULTY: list[tuple[str, dict[str, Any]]] = [
     ("add-or-remove-one", {"num_releases": 1, "num_requests": 1, "num_draws": 5000}),
     ("unit-columns", {"mechanism": "tree", "num_releases": 4, "num_draws": 2000}),
     ("no-composition", {"num_releases": 4}),
-    ("drawn-again", {"num_requests": 4}),
+    ("drawn-again", {"num_releases": 1, "num_requests": 4}),
     ("synchronised-twice", {"num_releases": 3, "num_draws": 2000}),
 ]
 
@@ -207,7 +207,8 @@ def test_the_bar(change: dict[str, Any]) -> None:
 
 
 def test_the_same_seed_finds_the_same() -> None:
-    one, other = (audit_bandit(plan(), StreamEntropy(9)) for _ in range(2))
+    audited = plan(num_releases=1)
+    one, other = (audit_bandit(audited, StreamEntropy(9)) for _ in range(2))
     assert one == other
 
 

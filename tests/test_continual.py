@@ -519,6 +519,13 @@ def test_a_release_that_is_not_planned_is_refused(k: Any, words: str) -> None:
     assert words in str(error.value)
 
 
+def test_the_papers_noise_is_refused_where_it_does_not_keep_its_promise() -> None:
+    kept = replace(SMALL, mechanism="tree", calibration="paper", epsilon=200.0)
+    assert gaussian_delta(200.0, kept.mu) <= SMALL.delta
+    with pytest.raises(ValueError, match=r"epsilon=400.0 .* paper's noise"):
+        replace(kept, epsilon=400.0)
+
+
 def test_the_record_of_other_settings_is_refused(tmp_path: Path) -> None:
     _ask(tmp_path, 1)
     with _open(tmp_path) as journal, pytest.raises(JournalError, match="other"):

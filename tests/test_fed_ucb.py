@@ -38,7 +38,7 @@ TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
 SETTINGS = LinearUCBSettings(RELEASES, M)
-PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=1e3)
+PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
 NOT_PRIVATE = replace(RELEASES, epsilon=np.inf)
 CASES = {
     "released": SETTINGS,

@@ -27,7 +27,7 @@ from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.journal import Journal, JournalError, LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
-from flwr_fbo.privacy.gaussian import gaussian_mu
+from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.noise import Entropy
 
 FloatArray = NDArray[np.float64]
@@ -91,7 +91,8 @@ class ContinualSettings:
     calibration : {"exact", "paper"}
         ``"exact"``: the least sigma that is (epsilon, delta)-DP. ``"paper"``: that of
         Dubey & Pentland (2020), for ``mechanism="tree"`` and B <= 1 only; ``mu`` says
-        what it spends, far less than allowed unless epsilon is in the hundreds.
+        what it spends, far less than allowed; but more than that from an epsilon of
+        about 260 on at delta = 0.1, where it is refused.
     """
 
     num_releases: int
@@ -122,6 +123,10 @@ class ContinualSettings:
             require(tree, "mechanism", self.mechanism, "'tree', with the paper's noise")
             ok = self.max_reward <= 1
             require(ok, "max_reward", self.max_reward, "<= 1, with the paper's noise")
+            if self.epsilon != math.inf:
+                kept = gaussian_delta(self.epsilon, self.mu) <= self.delta
+                allowed = "less, as the paper's noise does not keep what it promises"
+                require(kept, "epsilon", self.epsilon, allowed)
 
     @cached_property
     def factorisation(self) -> Factorisation:

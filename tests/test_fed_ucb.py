@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
+from flwr.serverapp.exception import AggregationError
 from typer.testing import CliRunner
 
 from flwr_fbo import (
@@ -29,6 +30,8 @@ from flwr_fbo.agents.study import Phase
 from flwr_fbo.cli import app
 from flwr_fbo.clients.linear_bandit import _STATE, LinearBanditSite
 from flwr_fbo.journal import Journal, JournalError, Trial
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.simulation.bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
@@ -160,13 +163,18 @@ ACTIONS = np.eye(3)
 class Sites(InProcessGrid):
     """Sites with a folder each; something is done before, or after, a round."""
 
-    def __init__(self, tmp_path: Path, before: dict[int, Any] | None = None) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        before: dict[int, Any] | None = None,
+        app: ClientApp | None = None,
+    ) -> None:
         self.folders = [tmp_path / f"site-{i}" for i in range(M)]
         configs: list[UserConfig] = [
             {"agent-id": i, "fbo-folder": str(folder)}
             for i, folder in enumerate(self.folders)
         ]
-        super().__init__(linear_bandit_app(), M, node_configs=configs)
+        super().__init__(app or linear_bandit_app(), M, node_configs=configs)
         self.before = before or {}
         self.after: dict[int, Any] = {}
         self.silent: set[int] = set()
@@ -520,6 +528,46 @@ def test_what_a_client_refuses() -> None:
         linear_bandit_app(make_environment=3)  # type: ignore[arg-type]
     with pytest.raises(TooFewAgents, match="no folder for its policy"):
         fed_ucb(interval=0.0).start(InProcessGrid(linear_bandit_app(), M))
+
+
+class Harmful:
+    """An environment with something in it that nobody else may see."""
+
+    def __init__(self, action: float, reward: float) -> None:
+        self._actions, self._reward = action * ACTIONS, reward
+
+    def contexts(self, t: int) -> Any:
+        return self._actions
+
+    def reward(self, x: Any) -> float:
+        if np.isnan(self._reward):
+            raise RuntimeError("glucose 17.25")
+        return self._reward
+
+
+@pytest.mark.parametrize("bandit", [(17.25, 0.5), (1.0, 17.25), (1.0, np.nan)])
+def test_an_error_quotes_no_trial(
+    tmp_path: Path, bandit: tuple[float, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower sends its whole text to the server."""
+    app = linear_bandit_app(make_environment=lambda context: Harmful(*bandit))
+    site = Sites(tmp_path, app=app)
+    with pytest.raises(AggregationError):
+        fed_ucb(noise_seed=None).start(site)
+    errors = site.errors(1)
+    assert len(errors) == M
+    assert all("17.25" not in error for error in errors)
+    assert all("EnvironmentFailed" in error for error in errors)
+    assert "17.25" in caplog.text  # at the client
+
+
+def test_an_error_quotes_no_sum() -> None:
+    privatiser = ContinualRelease(RELEASES, SeededEntropy(0))
+    size = RELEASES.dimension + 1
+    for entry in (2.0**25, 1.2345678e-13, np.inf):
+        with pytest.raises(ValueError, match="running_sum") as error:
+            privatiser.release(1, np.full((size, size), entry))
+        assert str(entry)[:6] not in str(error.value)
 
 
 def test_what_is_not_private_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,12 @@ _STATE = "flwr-fbo-bandit"
 _PATIENCE = 30.0
 
 MakeEnvironment = Callable[[Context], BanditEnvironment]
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class EnvironmentFailed(RuntimeError):  # noqa: N818  (named for what is wrong)
+    """An environment raised, or gave what is not allowed; the text quotes nothing."""
 
 
 class LinearBanditSite:
@@ -87,6 +94,8 @@ class LinearBanditSite:
             folder nor an environment.
         ImportError
             If real noise is wanted and OpenDP is missing; the message names the extra.
+        EnvironmentFailed
+            If the environment raised, or gave what is not allowed.
         JournalError
             If the journal cannot be used, or is not the one with this agent's releases.
         """
@@ -117,8 +126,9 @@ class LinearBanditSite:
         if len(arrays):
             bandit.receive(arrays[0], instruction.included)
         if self._make_environment is not None:
-            environment = self._make_environment(context)
-            bandit.play(environment, instruction.num_trials)
+            with _unquoted():
+                environment = self._make_environment(context)
+                bandit.play(environment, instruction.num_trials)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [bandit.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
@@ -129,6 +139,24 @@ class LinearBanditSite:
     def _path(self, context: Context) -> Path | None:
         folder = client_folder(context) if self._folder is None else self._folder
         return None if folder is None else folder / FILE_NAME
+
+
+@contextmanager
+def _unquoted() -> Iterator[None]:
+    """Say what goes wrong here, and do not send it.
+
+    Flower sends an exception's text to the server, and it may quote trials.
+    """
+    try:
+        yield
+    except JournalError:
+        raise
+    except Exception as error:
+        _log.exception("The environment failed")
+        raise EnvironmentFailed(
+            f"The environment failed: {type(error).__name__} (the client's log has the "
+            "details)."
+        ) from None
 
 
 @contextmanager

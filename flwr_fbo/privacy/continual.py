@@ -387,12 +387,13 @@ class ContinualRelease:
         ok = bool(np.all(np.isfinite(running_sum))) and np.array_equal(
             running_sum, running_sum.T
         )
-        require(ok, "running_sum", running_sum, "a symmetric matrix of finite numbers")
+        # The sum is not quoted: Flower sends an exception's text to the server.
+        require(ok, "running_sum", shape, "a symmetric matrix of finite numbers")
         if grid:
             steps = running_sum / grid
             ok = np.array_equal(steps, np.rint(steps)) and np.abs(steps).max() < 2**53
             allowed = "a sum of what gram returned, below 2**53 steps of the grid"
-            require(bool(ok), "running_sum", running_sum, allowed)
+            require(bool(ok), "running_sum", shape, allowed)
 
     def _draw(self, k: int) -> FloatArray:
         """Return the fresh noise of release k: unit normals, (d + 1)(d + 2)/2 of them.

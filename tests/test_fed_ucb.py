@@ -344,6 +344,16 @@ def test_a_reply_that_was_lost_is_given_again(tmp_path: Path) -> None:
     assert len(made) == 2
 
 
+def restart(sites: Sites, slot: int) -> None:
+    """Give a site another node id."""
+    [node] = [
+        node for node, c in sites.contexts.items() if c.node_config["agent-id"] == slot
+    ]
+    context = sites.contexts.pop(node)
+    context.node_id = 5000 + node
+    sites.contexts[context.node_id] = context
+
+
 def lose_journal(sites: Sites) -> None:
     (sites.folders[1] / FILE_NAME).unlink()
 
@@ -395,15 +405,12 @@ def test_a_site_that_comes_back_without_its_journal_is_not_enrolled(
 ) -> None:
     """Under another node id, as after a restart of its SuperNode."""
 
-    def restart() -> None:
+    def lose() -> None:
         lose_journal(sites)
-        node = list(sites.contexts)[1]
-        context = sites.contexts.pop(node)
-        context.node_id = 5000
-        sites.contexts[5000] = context
+        restart(sites, 1)
 
     sites = Sites(tmp_path)
-    sites.after = {3: restart}
+    sites.after = {3: lose}
     strategy = site_strategy(tmp_path)
     strategy.start(sites)
     assert "agent-id=1 came without the journal that it had" in caplog.text
@@ -465,6 +472,31 @@ def test_synchronisations_wait_for_the_clock(
     fed_ucb(settings, interval=3600.0).start(Sites(tmp_path))
     assert len(pauses) == 3  # one a release
     assert all(3590 < pause <= 3600 for pause in pauses)
+
+
+def test_who_is_asked_is_seen_after_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SuperNode that is restarted meanwhile has another node id."""
+    sites = Sites(tmp_path)
+    rename = partial(restart, sites, 0)
+    monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.sleep", lambda _: rename())
+    settings = replace(SETTINGS, releases=NOT_PRIVATE)
+    strategy = fed_ucb(settings, interval=3600.0)
+    strategy.start(sites)
+    assert strategy.server.num_releases == [3] * M
+
+
+def test_a_study_that_did_not_begin_begins_in_a_new_run(tmp_path: Path) -> None:
+    """Sites that have enrolled in it know no other one."""
+    sites = Sites(tmp_path)
+    sites.silent = {3}
+    with pytest.raises(TooFewAgents, match="3 enrolled"):
+        site_strategy(tmp_path).start(sites)
+    sites.silent = set()
+    strategy = site_strategy(tmp_path)
+    strategy.start(sites)
+    assert strategy.server.num_releases == [3] * M
 
 
 def test_what_is_no_release_is_named(

@@ -202,6 +202,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Go on with what the folder holds, if it holds anything."""
         progress = self._record.load(self.study)
         if progress is None:
+            # Before a client hears of the study: one that keeps its journal of it
+            # would refuse a new run that had begun another.
+            self._commit()
             return
         self.server.resume(progress.ledger)
         self.study = progress.study
@@ -268,7 +271,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         raise NotImplementedError
 
     def _before_round(self, server_round: int) -> None:
-        """Say, or refuse, what the server half has decided about a round."""
+        """Say, refuse or put off what the server half has decided about a round.
+
+        Before it is seen who is there, which may change while it waits.
+        """
 
     def _after_round(self, server_round: int) -> None:
         """Take note of a round, before it is committed."""
@@ -294,6 +300,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         ``arrays`` is what `aggregate_train` returned, which the server half holds too.
         It is sent to an agent until that has answered; then the agent keeps it.
         """
+        self._before_round(server_round + self._resumed_after)
         # Once the study has begun, who is absent counts as zero; after a restart the
         # nodes still need time to come back.
         wanted = self._min_agents if server_round == 1 else 1
@@ -302,7 +309,6 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         # Before the first broadcast, and whenever an agent was given a slot.
         self._commit()
         server_round += self._resumed_after
-        self._before_round(server_round)
         full, empty = _to_record(self.server.vectors) or ArrayRecord(), ArrayRecord()
         self._asked = []
         for node, slot in slots.items():

@@ -417,6 +417,41 @@ def test_a_site_that_comes_back_without_its_journal_is_not_enrolled(
     assert strategy.server.num_releases == [3, 1, 3, 3]
 
 
+def test_a_slot_that_was_issued_is_known_by_the_journal(tmp_path: Path) -> None:
+    """To the server: a site that is restarted at once has not heard of it."""
+
+    class Restarted(InProcessGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            if 1001 not in self.contexts:
+                return replies
+            self.contexts[5001] = self.contexts.pop(1001)
+            self.contexts[5001].node_id = 5001
+            return replies[:-1]  # one more is waited for
+
+    configs: list[UserConfig] = [
+        {"fbo-folder": str(tmp_path / f"site-{i}")} for i in range(M)
+    ]
+    grid = Restarted(linear_bandit_app(), M, node_configs=configs)
+    strategy = site_strategy(tmp_path, patience=5.0)
+    strategy.start(grid)
+    assert strategy.server.num_releases == [3] * M
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_two_agents_with_one_journal_are_not_enrolled(
+    tmp_path: Path, named: bool
+) -> None:
+    """Both would release the same trials, each with noise of its own."""
+    configs: list[UserConfig] = [{"agent-id": i} if named else {} for i in range(M)]
+    shared: UserConfig = {"fbo-folder": str(tmp_path / "site")}
+    grid = InProcessGrid(
+        linear_bandit_app(), M, node_configs=configs, run_config=shared
+    )
+    with pytest.raises(TooFewAgents, match="every agent needs a folder of its own"):
+        site_strategy(tmp_path).start(grid)
+
+
 def test_a_server_that_was_ended_goes_on(tmp_path: Path) -> None:
     def learn() -> None:
         for slot in range(M):

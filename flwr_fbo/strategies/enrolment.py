@@ -187,29 +187,53 @@ class Enrolment:
         trouble = []
         for node in sorted(claims, key=lambda n: (claims[n].slot < 0, n)):
             claim = claims[node]
+            wanted = self._wanted_slot(claim)
             holders = {slot: holder for holder, slot in self.slots.items()}
             free = sorted(set(range(self._num_agents)) - set(holders))
-            refusal = self._refusal(claim.slot, holders, free)
+            refusal = self._refusal(wanted, holders, free)
             if refusal:
                 self._refused[node] = refusal
                 trouble.append(refusal)
                 continue
-            slot = claim.slot if claim.slot >= 0 else free[0]
-            if self.journals.get(slot, claim.journal) != claim.journal:
-                trouble.append(
-                    f"agent-id={slot} came without the journal that it had, in which "
-                    "its releases are: give it back, or begin another study"
-                )
+            slot = wanted if wanted >= 0 else free[0]
+            holder = holders.get(slot)
+            reason = self._conflict(slot, claim.journal, holder in connected)
+            if reason:
+                trouble.append(reason)
                 continue
-            if slot in holders:
-                if holders[slot] in connected:
-                    trouble.append(f"agent-id={slot} is held by another node")
-                    continue
-                del self.slots[holders[slot]]  # came back under another node id
+            if holder is not None:
+                del self.slots[holder]  # came back under another node id
             self.slots[node] = slot
             if claim.journal is not None:
                 self.journals[slot] = claim.journal
         return trouble
+
+    def _owner(self, journal: int | None) -> int:
+        """Return the slot whose agent keeps a journal, or -1."""
+        owners = [slot for slot, name in self.journals.items() if name == journal]
+        return owners[0] if owners else -1
+
+    def _wanted_slot(self, claim: _Claim) -> int:
+        """Return the slot that a client names, else the one it was issued, else -1.
+
+        It may not have heard of that: a client is told with its first instruction.
+        """
+        return claim.slot if claim.slot >= 0 else self._owner(claim.journal)
+
+    def _conflict(self, slot: int, journal: int | None, is_held: bool) -> str:
+        """Return why a slot cannot be given now, or nothing."""
+        if self.journals.get(slot, journal) != journal:
+            return (
+                f"agent-id={slot} came without the journal that it had, in which "
+                "its releases are: give it back, or begin another study"
+            )
+        owner = self._owner(journal)
+        if owner not in (-1, slot) or (is_held and owner == slot):
+            return (
+                f"agent-id={slot} came with the journal of agent {owner}, which "
+                "another node has: every agent needs a folder of its own"
+            )
+        return f"agent-id={slot} is held by another node" if is_held else ""
 
     def _refusal(
         self, claim: int, holders: Mapping[int, int], free: Sequence[int]

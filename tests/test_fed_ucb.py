@@ -1,6 +1,7 @@
 """FedUCB over Flower: the same actions as the simulator, and records that are kept."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from flwr_fbo import (
     LinearUCBSettings,
     linear_bandit_app,
 )
+from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger
 from flwr_fbo.agents.policy import FILE_NAME, BanditEnvironment
@@ -534,28 +536,49 @@ def test_a_study_that_did_not_begin_begins_in_a_new_run(tmp_path: Path) -> None:
     assert strategy.server.num_releases == [3] * M
 
 
-def test_what_is_no_release_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lies = iter([np.eye(3), np.full((4, 4), np.nan), np.triu(np.ones((4, 4)))])
-    honest = Sites.send_and_receive
+class Liars(Sites):
+    """Sites of which one, slot 2, sends what it is told to."""
 
-    def lie(self: Any, messages: Any, *, timeout: Any = None) -> Any:
-        from flwr_fbo._compat import to_array_record
+    lies: Iterator[Any]
 
-        replies = honest(self, messages, timeout=timeout)
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        replies = super().send_and_receive(messages, timeout=timeout)
         for reply in replies:
             arrays = reply.content.array_records.get("arrays")
             if arrays and reply.metadata.src_node_id == list(self.contexts)[2]:
-                reply.content["arrays"] = to_array_record([next(lies)])
+                reply.content["arrays"] = to_array_record([next(self.lies)])
         return replies
 
-    monkeypatch.setattr(Sites, "send_and_receive", lie)
+
+def test_what_is_no_release_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sites = Liars(tmp_path)
+    sites.lies = iter([np.eye(3), np.full((4, 4), np.nan), np.triu(np.ones((4, 4)))])
     strategy = site_strategy(tmp_path)
-    strategy.start(Sites(tmp_path))
+    strategy.start(sites)
     assert strategy.server.num_releases == [3, 3, 0, 3]
     named = [r for r in caplog.messages if "agent 2" in r]
     assert len(named) >= 3
+
+
+@pytest.mark.parametrize("releases", [NOT_PRIVATE, RELEASES])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_one_that_lies_does_not_stop_the_others(
+    tmp_path: Path, releases: ContinualSettings, sign: float
+) -> None:
+    largest = releases.largest_entry
+    refused, allowed = np.full((2, 4, 4), 2 * largest), np.full((1, 4, 4), largest)
+    sites = Liars(tmp_path)
+    sites.lies = iter(sign * np.concatenate([refused, allowed]))
+    settings = replace(SETTINGS, releases=releases, local_data="raw")
+    strategy = fed_ucb(settings, interval=0.0, noise_seed=NOISE_SEED)
+    result = strategy.start(sites)
+    assert strategy.server.num_releases == [3, 3, 1, 3]
+    assert [r.results for r in result.rounds] == [M] * 7
+    _, ticket = sites.policy(0).choose(ACTIONS)
+    sites.policy(0).reward(ticket, 1.0)
+    assert sites.policy(0).choose(ACTIONS)[1] == ticket + 1
 
 
 def test_what_a_strategy_refuses() -> None:

@@ -182,6 +182,12 @@ class ContinualSettings:
         return np.asarray(self.noise_std * np.sqrt(self.factorisation.variances()))
 
     @property
+    def largest_entry(self) -> float:
+        """What no entry of an honest release exceeds: 2^33 trials, 100 deviations."""
+        longest = self.max_action_norm**2 + self.max_reward**2
+        return 2.0**33 * longest + 100 * float(self.release_std().max())
+
+    @property
     def grid(self) -> float:
         """What entries of a private sum are multiples of; 0, none, without noise."""
         if self.noise_std == 0:

@@ -48,7 +48,8 @@ class LinearBanditServer:
     post-processing. The confidence ellipsoid is sure with mixed releases too, as the
     noise of each is bounded by that of the largest, if who answers does not depend on
     the noise. A client that lies can send any sum that it likes, and so spoil the
-    estimates of all: nothing here keeps it from that.
+    estimates of all: nothing here keeps it from that. It cannot stop them: what is
+    longer than any honest sum is refused.
     """
 
     def __init__(self, study: BanditStudy) -> None:
@@ -88,13 +89,14 @@ class LinearBanditServer:
         """
         if not self.wants_messages(iteration):
             return
-        size = self.study.settings.releases.dimension + 1
+        settings = self.study.settings.releases
+        size = settings.dimension + 1
         releases = np.zeros((self.num_agents, size, size))
         if self.ledger:
             releases[:] = self.ledger[-1].vectors
         counts = self.num_releases
         for slot, message in messages.items():
-            if _is_sum(message, size):
+            if _is_release(message, size, settings.largest_entry):
                 releases[slot] = message
                 counts[slot] += 1
             else:
@@ -162,8 +164,8 @@ class LinearBanditServer:
         return lines
 
 
-def _is_sum(message: Any, size: int) -> bool:
-    """Return whether a message can be a release: symmetric, of finite numbers."""
+def _is_release(message: Any, size: int, largest: float) -> bool:
+    """Return whether a message can be a release: symmetric, of no too large numbers."""
     ok = isinstance(message, np.ndarray) and message.shape == (size, size)
-    ok = ok and message.dtype == np.float64 and bool(np.isfinite(message).all())
+    ok = ok and message.dtype == np.float64 and bool((np.abs(message) <= largest).all())
     return ok and np.array_equal(message, message.T)

@@ -1,5 +1,6 @@
 """FedUCB over Flower: the same actions as the simulator, and records that are kept."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -266,9 +267,9 @@ def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
     for value in (1.1, -2.0, np.nan, "much"):
         with pytest.raises(ValueError, match=r"rewards\[0\]|value"):
             policy.reward(ticket, value)  # type: ignore[arg-type]
-    for unknown in (ticket + 1, -1):
+    for unknown in (ticket + 1, -1, 2**70, str(ticket), np.int64(ticket)):
         with pytest.raises(ValueError, match="ticket"):
-            policy.reward(unknown, 0.5)
+            policy.reward(unknown, 0.5)  # type: ignore[arg-type]
     for actions in (
         2 * ACTIONS,
         np.zeros((0, 3)),
@@ -385,6 +386,22 @@ def test_a_site_without_its_journal_stops(
     assert "agent 1:" in caplog.text
     releases = 0 if before == 2 else 1
     assert strategy.server.num_releases == [3, releases, 3, 3]
+
+
+def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
+    """Whatever the server says: it is neither made nor prepared for."""
+    site = LinearBanditSite(tmp_path)
+    context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
+    study = BanditStudy(SETTINGS, noise_seed=NOISE_SEED)
+    journal = int(site.answer(context, [], study.enrolment()).metrics["journal"])
+    for included in (-(2**62), -1, 1, 2, 3, 2**62):
+        asked = BanditInstruction(
+            Phase.ROUND, study, 0, journal, included, send_release=True
+        )
+        with pytest.raises((ValueError, JournalError), match=r"k=|Release"):
+            site.answer(context, [], asked.to_config())
+    with Journal(None, tmp_path / FILE_NAME) as record:
+        assert record.ledger() == []
 
 
 def test_an_older_copy_of_the_journal_stops_the_site(tmp_path: Path) -> None:
@@ -511,6 +528,42 @@ def test_synchronisations_wait_for_the_clock(
     assert all(3590 < pause <= 3600 for pause in pauses)
 
 
+def test_a_wait_that_was_cut_off_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first release, which would else hold next to nothing."""
+
+    class EndedError(Exception):
+        pass
+
+    def end(pause: float) -> None:
+        raise EndedError
+
+    settings, sites = replace(SETTINGS, releases=NOT_PRIVATE), Sites(tmp_path)
+    pauses: list[float] = []
+    for sleep in (end, pauses.append):
+        monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.sleep", sleep)
+        strategy = fed_ucb(settings, interval=60.0, folder=tmp_path / "server")
+        try:
+            strategy.start(sites)
+        except EndedError:
+            continue
+    assert len(pauses) == 3
+
+
+def test_no_wait_is_longer_than_the_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the clock is set back."""
+    times = itertools.count(2e9, -1e5)
+    pauses: list[float] = []
+    monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.time", lambda: next(times))
+    monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.sleep", pauses.append)
+    settings = replace(SETTINGS, releases=NOT_PRIVATE)
+    fed_ucb(settings, interval=60.0).start(InProcessGrid(APP, M))
+    assert pauses == [60.0] * 3
+
+
 def test_who_is_asked_is_seen_after_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -587,10 +640,12 @@ def test_what_a_strategy_refuses() -> None:
         ({"interval": None, "schedule": None}, "interval"),
         ({"interval": -1.0}, "interval"),
         ({"interval": "daily"}, "interval"),
+        ({"interval": np.inf}, "interval"),
         ({"interval": 1.0, "num_trials": 5}, "num_trials"),
         ({"schedule": []}, "schedule"),
         ({"schedule": [5, 5]}, "schedule"),
         ({"schedule": [0, 5]}, "schedule"),
+        ({"schedule": np.array([5, 10]), "num_trials": None}, "a list of"),
         ({"schedule": [1, 2, 3, 4]}, "synchronisations"),
         ({"num_trials": 44}, "num_trials"),
         ({"schedule": DeterminantTrigger(1.0), "num_trials": None}, "local_data"),

@@ -111,6 +111,8 @@ class RecordedBandit:
     def reward(self, ticket: int, value: float) -> None:
         """Record what the action of a ticket was rewarded with."""
         require(is_number(value), "value", value, "a number")
+        ok = type(ticket) is int and 0 <= ticket < 2**63
+        require(ok, "ticket", ticket, "an int, as `choose` gave it")
         action, release = self._journal.awaited_point(ticket), self.num_releases
         allowed = "a ticket of `choose` whose reward has not come yet"
         require(action is not None, "ticket", ticket, allowed)
@@ -169,7 +171,9 @@ class RecordedBandit:
         privatiser = ContinualRelease(
             self.study.settings.releases, self._entropy(), self._journal
         )
-        running_sum = np.sum([self._window(j) for j in range(k)], axis=0)
+        # Of later releases there is nothing here, whatever the server asks for.
+        windows = range(min(k, self.num_releases + 1))
+        running_sum = np.sum([self._window(j) for j in windows], axis=0)
         released = privatiser.release(k, running_sum)
         self._state = self._journal.load_state()
         return released

@@ -27,6 +27,8 @@ from flwr_fbo.strategies.result import BanditResult
 
 _log = logging.getLogger("flwr.fbo")
 
+_LONGEST_INTERVAL = 10 * 365 * 86400.0
+
 
 class FedUCB(StudyStrategy[BanditResult]):
     """Federated linear bandits whose agents pool private sums.
@@ -41,9 +43,9 @@ class FedUCB(StudyStrategy[BanditResult]):
         What all agents have in common; ``settings.releases`` has epsilon, delta and
         the number of synchronisations.
     interval : float, optional
-        Seconds, >= 0, before each synchronisation. The first round only enrols the
-        sites; then a round with a release and one that hands out the total alternate,
-        so that ``2 n + 1`` rounds have n synchronisations.
+        Seconds, 0 to ten years, before each synchronisation. The first round only
+        enrols the sites; then a round with a release and one that hands out the total
+        alternate, so that ``2 n + 1`` rounds have n synchronisations.
     schedule : sequence of int, or DeterminantTrigger, optional
         After how many trials there is a synchronisation, increasing: ``n + 1`` rounds
         for n of them, the last of which plays on up to ``num_trials``. Or the paper's
@@ -102,8 +104,8 @@ class FedUCB(StudyStrategy[BanditResult]):
         require(one, "interval", interval, f"given or not, with schedule={schedule!r}")
         trigger = schedule if isinstance(schedule, DeterminantTrigger) else None
         if interval is not None:
-            ok = is_number(interval) and interval >= 0
-            require(ok, "interval", interval, "a number of seconds >= 0")
+            ok = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
+            require(ok, "interval", interval, "a number of seconds, 0 to ten years")
         if trigger is not None:
             local = settings.local_data
             require(local == "raw", "local_data", local, "'raw', with a trigger")
@@ -120,7 +122,7 @@ class FedUCB(StudyStrategy[BanditResult]):
         )
         self._interval = interval
         self._times: tuple[int, ...] = ()
-        if isinstance(schedule, Sequence):
+        if schedule is not None and trigger is None:
             self._times = _check_times(schedule, settings.releases.num_releases)
         self._num_trials = self._check_trials(num_trials)
         self._last_round = 0.0  # Unix time
@@ -201,8 +203,8 @@ class FedUCB(StudyStrategy[BanditResult]):
     def _resume(self, num_rounds: int) -> None:
         super()._resume(num_rounds)
         ledger = self.server.ledger
-        if ledger:
-            self._last_round = ledger[-1].committed
+        if self._rounds:  # else none is waited for
+            self._last_round = ledger[-1].committed if ledger else time.time()
         if self.study.trigger is not None:
             self.server.iterations = [row.iteration for row in ledger]
 
@@ -210,7 +212,8 @@ class FedUCB(StudyStrategy[BanditResult]):
         """Wait until it is time, where sites synchronise by the clock."""
         if self._interval is None or not self.server.wants_messages(server_round - 1):
             return
-        pause = self._last_round + self._interval - time.time()
+        # No longer than the interval, wherever the clock was set to.
+        pause = min(self._last_round + self._interval - time.time(), self._interval)
         if pause > 0:
             _log.info("The next synchronisation is in %.0f s.", pause)
             time.sleep(pause)
@@ -273,12 +276,12 @@ class FedUCB(StudyStrategy[BanditResult]):
         return self.server.privacy_spent
 
 
-def _check_times(schedule: Sequence[int], planned: int) -> tuple[int, ...]:
+def _check_times(schedule: Any, planned: int) -> tuple[int, ...]:
     """Return the schedule, if it increases and there are releases for it."""
-    times = tuple(schedule)
+    times = tuple(schedule) if isinstance(schedule, Sequence) else ()
     ok = len(times) > 0 and all(isinstance(t, int) for t in times)
     ok = ok and all(a < b for a, b in pairwise((0, *times)))
-    require(ok, "schedule", schedule, "increasing integers >= 1, at least one")
+    require(ok, "schedule", schedule, "a list of increasing integers >= 1")
     allowed = f"at most {planned} synchronisations, the releases planned"
     require(len(times) <= planned, "len(schedule)", len(times), allowed)
     return times

@@ -209,8 +209,8 @@ class Journal:
         }
         if different:
             raise JournalError(
-                f"The journal {self.path} belongs to another study (stored, now): "
-                f"{different}. Give this one a folder of its own."
+                f"The journal {self.path} belongs to another study: give this one a "
+                f"folder of its own. What differs (stored, now): {different}."
             )
         return stored
 
@@ -355,12 +355,13 @@ class Journal:
                 "DELETE FROM trial WHERE number = ? AND state = 'running'", (number,)
             )
 
-    def trials(self) -> list[Trial]:
-        """Return all trials, in the order of evaluation."""
+    def trials(self, since: int = 0) -> list[Trial]:
+        """Return the trials of iterations from ``since`` on, in order of evaluation."""
         with self._explained():
             rows = self._connection.execute(
                 "SELECT number, iteration, params, point, state, value, interruptions,"
-                " started, finished FROM trial ORDER BY number"
+                " started, finished FROM trial WHERE iteration >= ? ORDER BY number",
+                (since,),
             ).fetchall()
             return [
                 Trial(

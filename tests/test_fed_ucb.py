@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -69,6 +70,8 @@ def numpy_app() -> ClientApp:
 
 
 APP = linear_bandit_app(make_environment=make_environment)
+# Sites whose studies need not be private.
+OPEN = linear_bandit_app(max_epsilon=math.inf)
 
 
 def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:
@@ -177,7 +180,7 @@ class Sites(InProcessGrid):
             {"agent-id": i, "fbo-folder": str(folder)}
             for i, folder in enumerate(self.folders)
         ]
-        super().__init__(app or linear_bandit_app(), M, node_configs=configs)
+        super().__init__(app or OPEN, M, node_configs=configs)
         self.before = before or {}
         self.after: dict[int, Any] = {}
         self.silent: set[int] = set()
@@ -258,7 +261,7 @@ def test_a_site_acts_on_the_total(tmp_path: Path) -> None:
 
 
 def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="has not enrolled"):
+    with pytest.raises(JournalError, match="has no place in a study"):
         LinearBanditPolicy.open(tmp_path, patience=0)
     sites = Sites(tmp_path)
     site_strategy(tmp_path).start(sites, num_rounds=3)
@@ -390,7 +393,7 @@ def test_a_site_without_its_journal_stops(
 
 def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
     """Whatever the server says: it is neither made nor prepared for."""
-    site = LinearBanditSite(tmp_path)
+    site = LinearBanditSite(tmp_path, max_epsilon=math.inf)
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
     study = BanditStudy(SETTINGS, noise_seed=NOISE_SEED)
     journal = int(site.answer(context, [], study.enrolment()).metrics["journal"])
@@ -408,10 +411,13 @@ def test_an_older_copy_of_the_journal_stops_the_site(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     path = sites.folders[1] / FILE_NAME
     copies: list[bytes] = []
-    sites.before = {
-        2: lambda: copies.append(path.read_bytes()),
-        4: lambda: path.write_bytes(copies[0]),
-    }
+
+    def restore() -> None:
+        path.write_bytes(copies[0])
+        for context in sites.contexts.values():  # as in another run
+            context.state.config_records.clear()
+
+    sites.before = {2: lambda: copies.append(path.read_bytes()), 4: restore}
     strategy = site_strategy(tmp_path)
     strategy.start(sites)
     [error] = sites.errors(4)
@@ -451,7 +457,7 @@ def test_a_slot_that_was_issued_is_known_by_the_journal(tmp_path: Path) -> None:
     configs: list[UserConfig] = [
         {"fbo-folder": str(tmp_path / f"site-{i}")} for i in range(M)
     ]
-    grid = Restarted(linear_bandit_app(), M, node_configs=configs)
+    grid = Restarted(OPEN, M, node_configs=configs)
     strategy = site_strategy(tmp_path, patience=5.0)
     strategy.start(grid)
     assert strategy.server.num_releases == [3] * M
@@ -464,9 +470,7 @@ def test_two_agents_with_one_journal_are_not_enrolled(
     """Both would release the same trials, each with noise of its own."""
     configs: list[UserConfig] = [{"agent-id": i} if named else {} for i in range(M)]
     shared: UserConfig = {"fbo-folder": str(tmp_path / "site")}
-    grid = InProcessGrid(
-        linear_bandit_app(), M, node_configs=configs, run_config=shared
-    )
+    grid = InProcessGrid(OPEN, M, node_configs=configs, run_config=shared)
     with pytest.raises(TooFewAgents, match="every agent needs a folder of its own"):
         site_strategy(tmp_path).start(grid)
 
@@ -659,6 +663,8 @@ def test_what_a_strategy_refuses() -> None:
     grid = InProcessGrid(APP, M)
     with pytest.raises(ValueError, match="num_rounds"):
         fed_ucb().start(grid, num_rounds=3)
+    with pytest.raises(ValueError, match=r"num_rounds=4 .* odd"):
+        fed_ucb(interval=0.0).start(grid, num_rounds=4)
     with pytest.raises(ValueError, match="num_rounds=9"):
         fed_ucb(interval=0.0).start(grid, num_rounds=9)
     trigger = fed_ucb(CASES["raw"], schedule=DeterminantTrigger(1.0), num_trials=None)
@@ -666,13 +672,78 @@ def test_what_a_strategy_refuses() -> None:
         trigger.start(grid)
 
 
+LIMITS: list[tuple[dict[str, Any], LinearUCBSettings, int | None, str]] = [
+    ({}, replace(SETTINGS, releases=NOT_PRIVATE), None, "not private"),
+    ({}, SETTINGS, NOISE_SEED, "not private"),
+    ({}, SETTINGS, None, ""),
+    ({}, CASES["raw"], None, ""),
+    ({"max_epsilon": 29.0}, SETTINGS, None, "has epsilon=30, and max_epsilon=29"),
+    ({"max_epsilon": 30.0}, SETTINGS, None, ""),
+    ({"max_epsilon": 30.0}, CASES["raw"], None, "promises less"),
+    ({"max_delta": 0.01}, SETTINGS, None, "has delta=0.1, and max_delta=0.01"),
+    ({"max_delta": 0.1}, SETTINGS, NOISE_SEED, "not private"),
+    ({"max_epsilon": math.inf}, replace(SETTINGS, releases=NOT_PRIVATE), None, ""),
+]
+
+
+@pytest.mark.parametrize(("limits", "settings", "noise_seed", "refusal"), LIMITS)
+def test_a_site_takes_part_in_what_it_wants(
+    tmp_path: Path,
+    limits: dict[str, Any],
+    settings: LinearUCBSettings,
+    noise_seed: int | None,
+    refusal: str,
+) -> None:
+    """Whatever the server says."""
+    sites = Sites(tmp_path, app=linear_bandit_app(**limits))
+    strategy = fed_ucb(settings, interval=0.0, noise_seed=noise_seed)
+    if not refusal:
+        strategy.start(sites)
+        return
+    with pytest.raises(TooFewAgents, match=refusal):
+        strategy.start(sites)
+    assert not any(folder.exists() for folder in sites.folders)
+
+
+def test_an_older_copy_is_noticed_by_the_site_too(tmp_path: Path) -> None:
+    """Where the server has not got the release that is missing in it."""
+    sites = Sites(tmp_path)
+    path = sites.folders[1] / FILE_NAME
+    copies: list[bytes] = []
+
+    def lose() -> None:
+        copies.append(path.read_bytes())
+        sites.lost = {1}
+
+    def restore() -> None:
+        path.write_bytes(copies[0])
+        sites.lost = set()
+
+    sites.before = {2: lose, 3: restore}
+    site_strategy(tmp_path).start(sites)
+    [error] = sites.errors(4)
+    assert "has 0 releases and had 1: it is an older copy" in error
+
+
+def test_a_site_that_was_not_taken_has_no_policy(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    sites.before = {3: lambda: begin_anew(sites)}
+    site_strategy(tmp_path).start(sites)
+    with pytest.raises(JournalError, match="no place in a study"):
+        LinearBanditPolicy.open(sites.folders[1], patience=0.0)
+
+
 def test_what_a_client_refuses() -> None:
+    for field in ("max_epsilon", "max_delta"):
+        for value in (0.0, -1.0, math.nan, "1"):
+            with pytest.raises(ValueError, match=field):
+                linear_bandit_app(**{field: value})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="folder"):
         linear_bandit_app(folder="somewhere")
     with pytest.raises(ValueError, match="make_environment"):
         linear_bandit_app(make_environment=3)  # type: ignore[arg-type]
     with pytest.raises(TooFewAgents, match="no folder for its policy"):
-        fed_ucb(interval=0.0).start(InProcessGrid(linear_bandit_app(), M))
+        fed_ucb(interval=0.0).start(InProcessGrid(OPEN, M))
 
 
 class Harmful:
@@ -720,6 +791,7 @@ def test_what_is_not_private_is_said(caplog: pytest.LogCaptureFixture) -> None:
         "NOT PRIVATE: the noise is seeded": fed_ucb(),
         "NOT PRIVATE: epsilon is infinite": fed_ucb(CASES["non-private"]),
         "WARNING: local_data='raw'": fed_ucb(CASES["raw"], noise_seed=None),
+        "WARNING: no folder": fed_ucb(interval=1.0),
         "NOT PRIVATE: agents synchronise when": fed_ucb(
             CASES["raw"], schedule=DeterminantTrigger(9.0), num_trials=None
         ),
@@ -748,7 +820,7 @@ def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:
 
 def _site(folder: Path, replies: Path) -> None:
     """Play, five trials a release, and answer a server that asks from the start."""
-    site = LinearBanditSite(folder)
+    site = LinearBanditSite(folder, max_epsilon=math.inf)
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
     study = BanditStudy(SETTINGS, noise_seed=NOISE_SEED, study_id="killed")
     metrics = site.answer(context, [], study.enrolment()).metrics

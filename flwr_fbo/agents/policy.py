@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -110,7 +111,9 @@ class RecordedBandit:
 
     def reward(self, ticket: int, value: float) -> None:
         """Record what the action of a ticket was rewarded with."""
-        require(is_number(value), "value", value, "a number")
+        ok = isinstance(value, Real) and not isinstance(value, bool)
+        require(ok, "value", value, "a number")
+        value = float(value)
         ok = type(ticket) is int and 0 <= ticket < 2**63
         require(ok, "ticket", ticket, "an int, as `choose` gave it")
         action, release = self._journal.awaited_point(ticket), self.num_releases
@@ -162,8 +165,8 @@ class RecordedBandit:
         if self.study.settings.local_data != "raw":
             return
         included = int(self._state.get("included", 0))
-        for trial in self._journal.trials():
-            if trial.state == "complete" and trial.iteration >= included:
+        for trial in self._journal.trials(since=included):
+            if trial.state == "complete":
                 self.agent.tell(trial.point, trial.value)
 
     def release(self, k: int) -> FloatArray:
@@ -203,9 +206,8 @@ class RecordedBandit:
         self._state |= arrays
 
 
-def _begun(path: Path) -> bool:
-    """Return whether a journal is there, and not just its file."""
-    return path.is_file() and path.stat().st_size > 0
+class NotEnrolled(JournalError):  # noqa: N818  (named for what is wrong)
+    """A site has no place in a study."""
 
 
 class LinearBanditPolicy:
@@ -250,22 +252,21 @@ class LinearBanditPolicy:
         ValueError
             If an argument is not allowed.
         JournalError
-            If there is none: the server decides what all agents have in common, and
-            tells it as the site enrols, in the first round of `FedUCB`.
+            If there is none, or the server did not take the site: it decides what all
+            agents have in common, and tells it in the first round of `FedUCB`.
         """
         ok = is_number(patience) and patience >= 0
         require(ok, "patience", patience, "a number of seconds >= 0")
-        path, deadline = Path(folder) / FILE_NAME, time.monotonic() + patience
-        while not _begun(path):
-            if time.monotonic() >= deadline:
-                raise JournalError(
-                    f"There is no {path}: this site has not enrolled in a study of "
-                    "FedUCB yet, which it does in the first round."
-                )
-            time.sleep(_PAUSE)
-        policy = cls(path, patience)
-        with policy._held():
-            return policy
+        deadline = time.monotonic() + patience
+        policy = cls(Path(folder) / FILE_NAME, patience)
+        while True:
+            try:
+                with policy._held():
+                    return policy
+            except NotEnrolled:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE)
 
     def choose(self, actions: ArrayLike) -> tuple[int, int]:
         """Choose the action with the largest upper confidence bound.
@@ -331,5 +332,15 @@ class LinearBanditPolicy:
 
     @contextmanager
     def _held(self) -> Iterator[RecordedBandit]:
+        reason = (
+            f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
+            "the first round; a journal that was lost must be given back."
+        )
+        # An empty one is being written by the client.
+        if not self._path.is_file() or self._path.stat().st_size == 0:
+            raise NotEnrolled(reason)
         with open_patiently(None, self._path, self._patience) as journal:
-            yield RecordedBandit(journal)
+            bandit = RecordedBandit(journal)
+            if bandit.slot == _NO_SLOT:
+                raise NotEnrolled(reason)
+            yield bandit

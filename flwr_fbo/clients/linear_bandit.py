@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._compat import NumPyClient
-from flwr_fbo._validation import require
+from flwr_fbo._validation import is_number, require
 from flwr_fbo.agents.bandit_study import (
     BanditInstruction,
     BanditStudy,
@@ -44,8 +45,16 @@ class EnvironmentFailed(RuntimeError):  # noqa: N818  (named for what is wrong)
     """An environment raised, or gave what is not allowed; the text quotes nothing."""
 
 
+class StudyRefused(RuntimeError):  # noqa: N818  (named for what is wrong)
+    """A study promises less than a site wants."""
+
+
 class LinearBanditSite:
-    """What a client brings to a study: a folder, or an environment.
+    """What a client brings to a study: a folder, or an environment, and its limits.
+
+    The server writes the settings of a study, epsilon and all, and a site does its own
+    noise by them. What it does not take part in, whatever the server says, is decided
+    here.
 
     Parameters
     ----------
@@ -55,13 +64,26 @@ class LinearBanditSite:
     make_environment : callable, optional
         Takes the client's context, returns a `BanditEnvironment`, which is then played
         as far as the server's schedule says. Without a folder the journal is in
-        ``context.state``, which lives as long as the run.
+        ``context.state``, which lives as long as the run; there a server that lies can
+        have trials played again, in another study.
+    max_epsilon, max_delta : float, optional
+        What a study may spend at most. With either, what it promises must hold as it
+        is: ``local_data="released"``. Without them a site that has no environment takes
+        part in any *private* study: with noise, not seeded, and without a trigger.
+        ``max_epsilon=math.inf`` takes part in any at all.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
     """
 
     def __init__(
         self,
         folder: str | Path | None = None,
         make_environment: MakeEnvironment | None = None,
+        max_epsilon: float | None = None,
+        max_delta: float | None = None,
     ) -> None:
         ok = folder is None or isinstance(folder, str | Path)
         ok = ok and (folder is None or Path(folder).is_absolute())
@@ -70,6 +92,30 @@ class LinearBanditSite:
         require(ok, "make_environment", make_environment, "a function")
         self._folder = None if folder is None else Path(folder)
         self._make_environment = make_environment
+        for field, value in (("max_epsilon", max_epsilon), ("max_delta", max_delta)):
+            ok = value is None or (is_number(value) and value > 0)
+            require(ok, field, value, "a number > 0")
+        if max_epsilon is None and max_delta is None and make_environment is not None:
+            max_epsilon = math.inf
+        self._limits = max_epsilon, max_delta
+
+    def _check(self, study: BanditStudy) -> None:
+        """Raise unless the study promises what this site wants."""
+        max_epsilon, max_delta = self._limits
+        settings, releases = study.settings, study.settings.releases
+        wrong = ""
+        if max_epsilon == math.inf:
+            return
+        if releases.noise_std == 0 or study.noise_seed is not None or study.trigger:
+            wrong = "is not private: no noise, seeded noise, or a trigger"
+        elif (max_epsilon or max_delta) and settings.local_data == "raw":
+            wrong = "has local_data='raw', which promises less than it says"
+        elif max_epsilon is not None and releases.epsilon > max_epsilon:
+            wrong = f"has epsilon={releases.epsilon:g}, and {max_epsilon=:g}"
+        elif max_delta is not None and releases.delta > max_delta:
+            wrong = f"has delta={releases.delta:g}, and {max_delta=:g}"
+        if wrong:
+            raise StudyRefused(f"This site takes no part: the study {wrong}.")
 
     def answer(
         self,
@@ -94,12 +140,15 @@ class LinearBanditSite:
             folder nor an environment.
         ImportError
             If real noise is wanted and OpenDP is missing; the message names the extra.
+        StudyRefused
+            If the study promises less than this site wants.
         EnvironmentFailed
             If the environment raised, or gave what is not allowed.
         JournalError
             If the journal cannot be used, or is not the one with this agent's releases.
         """
         instruction = BanditInstruction.from_config(config)
+        self._check(instruction.study)
         path = self._path(context)
         if path is None and self._make_environment is None:
             raise ValueError(
@@ -171,7 +220,31 @@ def _held(
     if not new and not path.is_file():
         raise JournalError(f"{_LOST} {path}.")
     with open_patiently(bandit_identity(study), path, _PATIENCE) as journal:
-        yield RecordedBandit(journal)
+        bandit = RecordedBandit(journal)
+        _refuse_older_copy(context, bandit)
+        try:
+            yield bandit
+        finally:
+            context.state.config_records[_STATE] = ConfigRecord(
+                {"journal": bandit.number, "num-releases": bandit.num_releases}
+            )
+
+
+def _refuse_older_copy(context: Context, bandit: RecordedBandit) -> None:
+    """Raise if this journal had more releases in it earlier in this run.
+
+    A server that has the later ones notices too; it may have lost them.
+    """
+    known = context.state.config_records.get(_STATE)
+    if known is None or known.get("journal") != bandit.number:
+        return
+    made = known["num-releases"]
+    assert isinstance(made, int)
+    if bandit.num_releases < made:
+        raise JournalError(
+            f"This agent's journal has {bandit.num_releases} releases and had {made}: "
+            "it is an older copy. Give the newer one back, or begin another study."
+        )
 
 
 _LOST = (
@@ -207,7 +280,7 @@ class LinearBanditClient(NumPyClient):
     Parameters
     ----------
     context : flwr.app.Context
-    folder, make_environment : optional
+    folder, make_environment, max_epsilon, max_delta : optional
         See `LinearBanditSite`.
 
     Examples
@@ -223,8 +296,10 @@ class LinearBanditClient(NumPyClient):
         *,
         folder: str | Path | None = None,
         make_environment: MakeEnvironment | None = None,
+        max_epsilon: float | None = None,
+        max_delta: float | None = None,
     ) -> None:
-        self._site = LinearBanditSite(folder, make_environment)
+        self._site = LinearBanditSite(folder, make_environment, max_epsilon, max_delta)
         self._context = context
 
     def fit(
@@ -246,21 +321,25 @@ def linear_bandit_app(
     *,
     folder: str | Path | None = None,
     make_environment: MakeEnvironment | None = None,
+    max_epsilon: float | None = None,
+    max_delta: float | None = None,
 ) -> ClientApp:
     """Return a `ClientApp` that synchronises the bandit of each site.
 
     Parameters
     ----------
-    folder, make_environment : optional
+    folder, make_environment, max_epsilon, max_delta : optional
         See `LinearBanditSite`.
 
     Examples
     --------
     A site that plays whenever it has to, and opens `LinearBanditPolicy` to do so:
 
-    >>> app = linear_bandit_app(folder="/var/lib/fbo")  # doctest: +SKIP
+    >>> app = linear_bandit_app(
+    ...     folder="/var/lib/fbo", max_epsilon=1.0, max_delta=1e-5
+    ... )  # doctest: +SKIP
     """
     app = ClientApp()
-    site = LinearBanditSite(folder, make_environment)
+    site = LinearBanditSite(folder, make_environment, max_epsilon, max_delta)
     app.train()(answerer(site.answer, is_bandit_instruction))
     return app

@@ -66,9 +66,12 @@ class FedUCB(StudyStrategy[BanditResult]):
     -----
     *Formal guarantees*: those of `ContinualRelease`, at each agent: (epsilon,
     delta)-DP for one trial replaced by another, against all that ever leaves the site,
-    the server and the other sites included. With ``local_data="raw"`` only for a
-    change of one trial that leaves all others as they were; with a trigger none. An
-    agent whose journal is lost is refused: it could draw its noise again.
+    the server and the other sites included; against a server that would lie about
+    epsilon, too, where the site says what it takes part in (`LinearBanditSite`). With
+    ``local_data="raw"`` only for a change of one trial that leaves all others as they
+    were; with a trigger none. An agent whose journal is lost is refused: it could draw
+    its noise again. So it could if an older copy of its journal were put back and the
+    last release, which had been made, had not come here: never put a backup back.
 
     Examples
     --------
@@ -179,7 +182,19 @@ class FedUCB(StudyStrategy[BanditResult]):
             most = 2 * planned + 1
             allowed = f"at most {most}, for {planned} releases"
             require(horizon < most, "num_rounds", horizon + 1, allowed)
+            odd = horizon % 2 == 0
+            allowed = "odd, or the last release would be of use to nobody"
+            require(odd, "num_rounds", horizon + 1, allowed)
             self.server.iterations = range(1, horizon + 1, 2)
+
+    def _lines(self) -> list[str]:
+        lines = super()._lines()
+        if self._interval is not None and self._folder is None:
+            lines.append(
+                "WARNING: no folder: if this run ends early, nobody can go on with its "
+                "study, and the sites have spent their epsilon"
+            )
+        return lines
 
     def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""

@@ -5,7 +5,8 @@
 M = 100 agents, each with K = 100 new actions of d = 10 in every trial; 16
 synchronisations, or none, or one a trial. CPU time of whole runs with one BLAS thread:
 drawing actions, choosing, rewards, sums, synchronisations and the noise of releases.
-The first row is what drawing the actions alone takes.
+The first row is what drawing the actions alone takes; in the last one five methods play
+the same trials, which are drawn once.
 """
 
 import argparse
@@ -19,7 +20,11 @@ from rich.table import Table
 from flwr_fbo.agents.linear_ucb import LinearUCBSettings, LocalData
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualSettings
-from flwr_fbo.simulation.bandits import BanditSimulation, geometric_schedule
+from flwr_fbo.simulation.bandits import (
+    BanditSimulation,
+    geometric_schedule,
+    play_together,
+)
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 M, BAR = 100, 300
@@ -59,7 +64,7 @@ def main() -> None:
     def draw() -> None:
         bandits = LinearBandits(TASK, 0, range(M))
         for t in range(trials):
-            bandits.contexts(t)
+            bandits.peek(t, 1)
 
     table = Table(
         f"{M} agents, {trials} trials",
@@ -69,6 +74,7 @@ def main() -> None:
     work: dict[str, Callable[[], object]] = {"the actions alone": draw}
     for name, run in runs.items():
         work[name] = partial(run.run, 0, 1)
+    work["all five together"] = partial(play_together, list(runs.values()), 0, 1)
     for name, play in work.items():
         speed = trials_per_second(play, trials)
         table.add_row(name, f"{speed:.0f}", f"{M * speed:,.0f}")

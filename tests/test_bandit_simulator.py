@@ -19,6 +19,7 @@ from flwr_fbo.simulation.bandits import (
     BanditSimulation,
     Baseline,
     geometric_schedule,
+    play_together,
 )
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
@@ -107,6 +108,29 @@ def test_runs_repeat_and_depend_on_both_seeds() -> None:
     assert np.array_equal(run.actions[:10], other_noise.actions[:10])
     assert not np.array_equal(run.actions, other_noise.actions)
     assert not np.array_equal(run.actions, SIMULATION.run(2, 2).actions)
+
+
+def test_methods_that_play_together_play_as_if_alone() -> None:
+    simulations = [CASES[name] for name in ("released", "raw", "full", "determinant")]
+    runs = play_together(simulations, 1, 2)
+    for run, simulation in zip(runs, simulations, strict=True):
+        alone = simulation.run(1, 2)
+        for name in ("actions", "regret", "running_sums", "total"):
+            assert np.array_equal(getattr(run, name), getattr(alone, name))
+        assert run.synchronised == alone.synchronised
+    assert not np.array_equal(runs[0].actions, runs[1].actions)
+
+
+def test_only_methods_with_the_same_trials_play_together() -> None:
+    with pytest.raises(ValueError, match=r"simulations=\[\] .* at least one"):
+        play_together([], 1, 2)
+    for other in (
+        replace(SIMULATION, num_trials=T + 1),
+        replace(SIMULATION, task=replace(TASK, num_actions=5)),
+        simulation(num_agents=M + 1),
+    ):
+        with pytest.raises(ValueError, match="of one task, number of trials and"):
+            play_together([SIMULATION, other], 1, 2)
 
 
 def test_sums_are_exact_without_noise() -> None:
@@ -232,6 +256,26 @@ def test_actions_handed_out_are_the_callers() -> None:
     assert np.array_equal(actions, before)
     actions[:] = 0
     assert np.array_equal(bandits.contexts(0), before)
+
+
+def test_trials_may_be_asked_for_together() -> None:
+    bandits, alone = (LinearBandits(TASK, 12, range(M)) for _ in range(2))
+    n = bandits.num_left(35)
+    chosen = np.arange(n * M).reshape(n, M) % TASK.num_actions
+    rewards, regrets = bandits.rewards(35, chosen), bandits.regrets(35, chosen)
+    others = bandits.rewards(35, (chosen + 1) % TASK.num_actions)
+    assert np.array_equal(bandits.rewards(35, chosen), rewards)
+    actions = bandits.peek(35, n)
+    for i in range(n):
+        assert np.array_equal(actions[i], alone.contexts(35 + i))
+        assert np.array_equal(rewards[i], alone.rewards(35 + i, chosen[i]))
+        assert np.array_equal(regrets[i], alone.regrets(35 + i, chosen[i]))
+        other = alone.rewards(35 + i, (chosen[i] + 1) % TASK.num_actions)
+        assert np.array_equal(others[i], other)
+    with pytest.raises(ValueError, match="read-only"):
+        actions[0] = 0
+    with pytest.raises(ValueError, match=f"num_trials={n + 1} .* at most {n} from 35"):
+        bandits.peek(35, n + 1)
 
 
 def test_geometric_schedule() -> None:

@@ -16,7 +16,7 @@ from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg.blas import dtrsm
 
 FloatArray = NDArray[np.float64]
 
@@ -46,6 +46,7 @@ class Ellipsoid:
     def __init__(self, matrix: FloatArray, target: FloatArray) -> None:
         self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
         self.target: FloatArray = np.array(target)
+        self._scratch = np.empty(0)
 
     def repeated(self, num_models: int) -> Ellipsoid:
         """Return a batch of copies: V of shape (M, d, d), u of shape (M, d)."""
@@ -63,7 +64,7 @@ class Ellipsoid:
     @property
     def estimate(self) -> FloatArray:
         """Theta, shape (..., d)."""
-        half = _solve_lower(self.factor, self.target[..., None])
+        half = _solve_lower(self.factor, self.target[..., None].copy())
         return _solve_upper(self.factor, half)[..., 0]
 
     def observe(self, x: FloatArray, y: FloatArray | float) -> None:
@@ -85,6 +86,7 @@ class Ellipsoid:
         Parameters
         ----------
         actions : ndarray of shape (..., K, d)
+            Fastest where memory holds an action's coordinates K apart.
         width : ndarray of shape (...)
             w >= 0.
 
@@ -92,11 +94,20 @@ class Ellipsoid:
         -------
         ndarray of shape (..., K)
         """
-        z = _solve_lower(self.factor, np.swapaxes(actions, -1, -2))
-        z_u = _solve_lower(self.factor, self.target[..., None])
-        mean = (np.swapaxes(z_u, -1, -2) @ z)[..., 0, :]
-        norm = np.sqrt(np.einsum("...ik,...ik->...k", z, z))
+        *batch, k, d = actions.shape
+        z = self._scratch_of((*batch, d, k + 1))
+        z[..., :-1], z[..., -1] = np.swapaxes(actions, -1, -2), self.target
+        z = _solve_lower(self.factor, z)
+        z_x, z_u = z[..., :-1], z[..., -1]
+        mean = (z_u[..., None, :] @ z_x)[..., 0, :]
+        norm = np.sqrt(np.einsum("...ik,...ik->...k", z_x, z_x))
         return np.asarray(mean + np.asarray(width)[..., None] * norm)
+
+    def _scratch_of(self, shape: tuple[int, ...]) -> FloatArray:
+        """Return memory that was used before: new pages would cost a third more."""
+        if self._scratch.shape != shape:
+            self._scratch = np.empty(shape)
+        return self._scratch
 
 
 def _update(factor: FloatArray, x: FloatArray) -> None:
@@ -118,19 +129,25 @@ def _update(factor: FloatArray, x: FloatArray) -> None:
 
 
 def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
-    """Return L^-1 R for R of shape (..., d, k): LAPACK's, or rows of all at once."""
-    if factor.ndim == 2:
-        solved = solve_triangular(factor, right, lower=True, check_finite=False)
-        return np.asarray(solved)
-    solved = np.array(right)
-    for i in range(factor.shape[-1]):
-        known = factor[..., i : i + 1, :i] @ solved[..., :i, :]
-        solved[..., i, :] -= known[..., 0, :]
-        solved[..., i, :] /= factor[..., i, i, None]
-    return solved
+    """Return L^-1 R, in the place of R, by one call of BLAS a matrix.
+
+    Parameters
+    ----------
+    factor : ndarray of shape (..., d, d), or (d, d)
+        One L for each R, or for all.
+    right : ndarray of shape (..., d, k)
+        In C's order.
+    """
+    d, k = right.shape[-2:]
+    factors = np.broadcast_to(factor, (*right.shape[:-2], d, d)).reshape(-1, d, d)
+    for L, R in zip(factors, right.reshape(-1, d, k), strict=True):
+        # R' L'^-1, as BLAS has columns where we have rows.
+        dtrsm(1.0, L.T, R.T, side=1, overwrite_b=1)
+    return right
 
 
 def _solve_upper(factor: FloatArray, right: FloatArray) -> FloatArray:
     """Return L'^-1 R: with rows and columns turned round, L' is lower triangular."""
     reversed_factor = np.swapaxes(factor, -1, -2)[..., ::-1, ::-1]
-    return _solve_lower(reversed_factor, right[..., ::-1, :])[..., ::-1, :]
+    solved = _solve_lower(reversed_factor, right[..., ::-1, :].copy())
+    return solved[..., ::-1, :]

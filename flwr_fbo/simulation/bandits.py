@@ -4,6 +4,7 @@ The same algorithm as a loop over `LinearUCBAgent` objects, on the same draws: a
 agents play trial 0, then trial 1, and after some trials, fixed in advance, their
 releases are added and the sum is given to all. Between two synchronisations agents that
 act on released data only believe the same: one matrix is factorised for all of them.
+Several methods can play the same trials, which are then drawn once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,8 @@ class BanditRun:
     Attributes
     ----------
     actions : ndarray of int, shape (T, M)
-        The index of the action that each agent played in each trial.
+        The index of the action that each agent played in each trial, in as few bytes
+        as K needs.
     regret : ndarray of shape (T,)
         Of each trial, added over the agents: how much lower the mean rewards of what
         they played are than the best.
@@ -74,7 +76,7 @@ class BanditRun:
         What the last synchronisation gave back; zero without one.
     """
 
-    actions: NDArray[np.int32]
+    actions: NDArray[np.integer[Any]]
     regret: FloatArray
     synchronised: list[int]
     running_sums: FloatArray
@@ -162,91 +164,156 @@ class BanditSimulation:
         )
         return replace(self, settings=settings, schedule=schedules[name])
 
-    @one_blas_thread
     def run(self, seed: int, noise_seed: int) -> BanditRun:
-        """Play all trials.
+        """Play all trials: `play_together` of one simulation."""
+        return play_together([self], seed, noise_seed)[0]
 
-        Parameters
-        ----------
-        seed : int
-            Of the bandits.
-        noise_seed : int
-            Of the releases: agent i's are those of a `ContinualRelease` with
-            ``SeededEntropy(noise_seed, i)``.
 
-        Returns
-        -------
-        BanditRun
-        """
-        agents = _Agents(self.settings, noise_seed)
-        bandits = LinearBandits(self.task, seed, range(self.settings.num_agents))
-        actions = np.empty((self.num_trials, len(bandits.agents)), dtype=np.int32)
-        regret = np.empty(self.num_trials)
-        for t in range(self.num_trials):
-            contexts = bandits.contexts(t)
-            chosen = agents.choose(contexts)
-            played = contexts[np.arange(len(chosen)), chosen]
-            agents.tell(played, bandits.rewards(t, chosen))
-            if agents.due(t + 1, self.schedule):
-                agents.synchronise(t + 1)
-            actions[t], regret[t] = chosen, bandits.regrets(t, chosen).sum()
-        return BanditRun(
-            actions, regret, agents.synchronised, agents.running_sums, agents.total
-        )
+@one_blas_thread
+def play_together(
+    simulations: Sequence[BanditSimulation], seed: int, noise_seed: int
+) -> list[BanditRun]:
+    """Play the same trials with several methods, each as if it were alone.
+
+    To draw the actions takes longer than to choose one of them.
+
+    Parameters
+    ----------
+    simulations : sequence of BanditSimulation
+        Of one task, number of trials and number of agents.
+    seed : int
+        Of the bandits.
+    noise_seed : int
+        Of the releases: agent i's are those of a `ContinualRelease` with
+        ``SeededEntropy(noise_seed, i)``.
+
+    Returns
+    -------
+    list of BanditRun
+        One a simulation.
+
+    Raises
+    ------
+    ValueError
+        If they are not of one task, number of trials and number of agents.
+    """
+    require(len(simulations) > 0, "simulations", simulations, "at least one")
+    first, *others = [
+        (s.task, s.num_trials, s.settings.num_agents) for s in simulations
+    ]
+    for other in others:
+        allowed = f"of one task, number of trials and number of agents: {first}"
+        require(other == first, "simulations", other, allowed)
+    task, num_trials, num_agents = first
+    bandits = LinearBandits(task, seed, range(num_agents))
+    everybody = [_Agents(simulation, noise_seed) for simulation in simulations]
+    t = 0
+    while t < num_trials:
+        n = min(bandits.num_left(t), num_trials - t)
+        for agents in everybody:
+            agents.play(bandits, t, n)
+        t += n
+    return [agents.run for agents in everybody]
 
 
 class _Agents:
-    """All agents, and the sum of what they release."""
+    """All agents of one simulation, and what they have done so far."""
 
-    def __init__(self, settings: LinearUCBSettings, noise_seed: int) -> None:
+    def __init__(self, simulation: BanditSimulation, noise_seed: int) -> None:
+        self._settings = settings = simulation.settings
+        self._schedule = simulation.schedule
         m, size = settings.num_agents, settings.releases.dimension + 1
-        self._settings = settings
-        self.synchronised: list[int] = []
         self._releases = [
             ContinualRelease(settings.releases, SeededEntropy(noise_seed, agent))
             for agent in range(m)
         ]
-        self.running_sums = np.zeros((m, size, size))
+        index = np.min_scalar_type(simulation.task.num_actions - 1)
+        self._actions = np.empty((simulation.num_trials, m), dtype=index)
+        self._regret = np.empty(simulation.num_trials)
+        self._synchronised: list[int] = []
+        self._running_sums = np.zeros((m, size, size))
         self._believe(np.zeros((size, size)))
 
-    def choose(self, contexts: FloatArray) -> IntArray:
-        """Return the index that each agent plays, shape (M,), of (M, K, d) actions."""
-        actions = contexts
-        if self._ellipsoid.target.ndim == 1:  # one for all agents
-            actions = contexts.reshape(-1, contexts.shape[-1])
-        bounds = self._settings.upper_bounds(self._ellipsoid, actions)
-        return np.asarray(bounds.reshape(contexts.shape[:2]).argmax(axis=1))
+    @property
+    def run(self) -> BanditRun:
+        """What happened."""
+        return BanditRun(
+            self._actions,
+            self._regret,
+            self._synchronised,
+            self._running_sums,
+            self._total,
+        )
 
-    def tell(self, actions: FloatArray, rewards: FloatArray) -> None:
-        """Record one trial of each agent: shapes (M, d) and (M,)."""
-        products = self._settings.releases.outer_products(actions, rewards)
-        self.running_sums += products
-        if self._settings.local_data == "raw":
-            self._ellipsoid.observe(actions, rewards)
+    def play(self, bandits: LinearBandits, t: int, num_trials: int) -> None:
+        """Play n trials from t on, all of one block."""
+        end = t + num_trials
+        while t < end:
+            n = min(self._next_look(t), end) - t
+            chosen = self._choose(bandits, t, n)
+            self._tell(bandits, t, chosen)
+            self._actions[t : t + n] = chosen
+            self._regret[t : t + n] = bandits.regrets(t, chosen).sum(axis=1)
+            t += n
+            if self._due(t):
+                self._synchronise(t)
 
-    def due(self, t: int, schedule: Sequence[int] | DeterminantTrigger) -> bool:
+    def _choose(self, bandits: LinearBandits, t: int, num_trials: int) -> IntArray:
+        """Return what the agents play in n trials without synchronisation, (n, M)."""
+        contexts = bandits.peek(t, num_trials)
+        everyone = np.arange(self._settings.num_agents)
+        chosen = np.empty((num_trials, len(everyone)), dtype=np.intp)
+        for i, actions in enumerate(contexts):
+            bounds = self._settings.upper_bounds(self._ellipsoid, actions)
+            chosen[i] = bounds.argmax(axis=1)
+            if self._settings.local_data == "raw":
+                rewards = bandits.rewards(t + i, chosen[i])
+                self._ellipsoid.observe(actions[everyone, chosen[i]], rewards)
+        return chosen
+
+    def _tell(self, bandits: LinearBandits, t: int, chosen: IntArray) -> None:
+        """Add trials from t on to the running sums."""
+        contexts = bandits.peek(t, len(chosen))
+        played = np.take_along_axis(contexts, chosen[..., None, None], axis=2)
+        rewards = bandits.rewards(t, chosen)
+        products = self._settings.releases.outer_products(
+            played.reshape(rewards.size, -1), rewards.ravel()
+        )
+        shape = (*chosen.shape, *products.shape[1:])
+        self._running_sums += products.reshape(shape).sum(axis=0)
+
+    def _next_look(self, t: int) -> int:
+        """Return after how many trials to ask again whether to synchronise."""
+        if isinstance(self._schedule, DeterminantTrigger):
+            return t + 1
+        k = len(self._synchronised)
+        return self._schedule[k] if k < len(self._schedule) else len(self._regret)
+
+    def _due(self, t: int) -> bool:
         """Return whether to synchronise after t trials."""
-        if isinstance(schedule, DeterminantTrigger):
+        if isinstance(self._schedule, DeterminantTrigger):
             growth = self._ellipsoid.log_det - self._synchronised_log_det
-            return schedule.fires(growth, t - max(self.synchronised, default=0))
-        return t in schedule
+            last = max(self._synchronised, default=0)
+            return self._schedule.fires(growth, t - last)
+        return t in self._schedule[len(self._synchronised) :][:1]
 
-    def synchronise(self, t: int) -> None:
+    def _synchronise(self, t: int) -> None:
         """Add up the releases after t trials, and let all agents believe the sum."""
-        k, planned = len(self.synchronised) + 1, self._settings.releases.num_releases
+        k = len(self._synchronised) + 1
+        planned = self._settings.releases.num_releases
         allowed = f"at most {planned} synchronisations, the releases planned"
         require(k <= planned, "k", k, allowed)
         self._believe(np.sum(self._released(k), axis=0))
-        self.synchronised.append(t)
+        self._synchronised.append(t)
 
     def _released(self, k: int) -> FloatArray | list[FloatArray]:
         if self._settings.releases.noise_std == 0:
-            return self.running_sums  # as released without noise, and not kept
-        pairs = zip(self._releases, self.running_sums, strict=True)
+            return self._running_sums  # as released without noise, and not kept
+        pairs = zip(self._releases, self._running_sums, strict=True)
         return [release.release(k, running_sum) for release, running_sum in pairs]
 
     def _believe(self, total: FloatArray) -> None:
-        self.total = total
+        self._total = total
         self._ellipsoid = self._settings.ellipsoid(total)
         if self._settings.local_data == "raw":
             self._ellipsoid = self._ellipsoid.repeated(self._settings.num_agents)

@@ -91,61 +91,96 @@ class LinearBandits:
         self.theta: FloatArray = self._basis[0]
         m, k, d = len(self.agents), task.num_actions, task.dimension
         self._block = -1
-        self._actions = np.empty((_BLOCK_LENGTH, m, k, d))
+        # Coordinates apart: what solves with them need not transpose.
+        self._columns = np.empty((_BLOCK_LENGTH, m, d, k))
         self._means = np.empty((_BLOCK_LENGTH, m, k))
         self._luck = np.empty((_BLOCK_LENGTH, m))
+        # For draws: fresh memory for each would take as long as they do.
+        self._scratch = np.empty((_BLOCK_LENGTH, k, d - 1))
+        # What somebody has asked for; NaN elsewhere.
+        self._rewards = np.empty((_BLOCK_LENGTH, m, k))
 
     def contexts(self, t: int) -> FloatArray:
         """Return the actions of trial t >= 0, shape (M, K, d)."""
-        return np.array(self._actions[self._row(t)])
+        return np.array(self.peek(t, 1)[0])
+
+    def peek(self, t: int, num_trials: int) -> FloatArray:
+        """Return the actions of n trials from t on, shape (n, M, K, d): not a copy.
+
+        Read-only, and only until trials of another block are asked for. The n trials
+        are of one block: at most `num_left` (t).
+        """
+        columns = self._columns[self._rows(t, num_trials)]
+        columns.flags.writeable = False
+        return np.swapaxes(columns, -1, -2)
+
+    @staticmethod
+    def num_left(t: int) -> int:
+        """Return how many trials, from t on, are drawn together."""
+        return _BLOCK_LENGTH - t % _BLOCK_LENGTH
 
     def rewards(self, t: int, chosen: IntArray) -> FloatArray:
-        """Return what the chosen actions' rewards are in trial t, in [0, 1].
+        """Return what the chosen actions' rewards are, in [0, 1].
 
         Parameters
         ----------
         t : int
-        chosen : ndarray of int, shape (M,)
-            Indices of actions.
+        chosen : ndarray of int, shape (M,) or (n, M)
+            Indices of actions in trial t; or in n trials from t on, of one block.
 
         Returns
         -------
-        ndarray of shape (M,)
+        ndarray of the shape of ``chosen``
         """
-        row = self._row(t)
-        mean = self._means[row, np.arange(len(self.agents)), chosen]
-        a = self.task.concentration * mean
-        b = self.task.concentration * (1 - mean)
-        return np.asarray(betaincinv(a, b, self._luck[row]))
+        at = self._entries(t, chosen)
+        rewards = self._rewards[at]
+        missing = np.isnan(rewards)
+        if missing.any():  # else another method was here before
+            mean = self._means[at][missing]
+            a = self.task.concentration * mean
+            b = self.task.concentration * (1 - mean)
+            luck = np.broadcast_to(self._luck[at[0], at[1]], missing.shape)
+            rewards[missing] = betaincinv(a, b, luck[missing])
+            self._rewards[at] = rewards
+        return np.asarray(rewards.reshape(np.shape(chosen)))
 
     def regrets(self, t: int, chosen: IntArray) -> FloatArray:
-        """Return how much lower the chosen actions' means are than the best ones'."""
-        means = self._means[self._row(t)]
-        regret = means.max(axis=1) - means[np.arange(len(self.agents)), chosen]
-        return np.asarray(regret)
+        """Return how much lower their means are than the best; arguments as above."""
+        at = self._entries(t, chosen)
+        regrets = self._means[at[0]].max(axis=-1).reshape(-1, len(self.agents))
+        regrets = regrets - self._means[at]
+        return np.asarray(regrets.reshape(np.shape(chosen)))
 
-    def _row(self, t: int) -> int:
-        """Return where trial t is in the block, once that is drawn."""
+    def _entries(self, t: int, chosen: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Return where the chosen actions of trials are: row, agent, action."""
+        actions = np.atleast_2d(chosen)
+        rows = np.arange(_BLOCK_LENGTH)[self._rows(t, len(actions)), None]
+        return rows, np.arange(len(self.agents)), actions
+
+    def _rows(self, t: int, num_trials: int) -> slice:
+        """Return where n trials from t on are in the block, once that is drawn."""
         require_int("t", t, 0)
+        ok = num_trials <= self.num_left(t)
+        require(ok, "num_trials", num_trials, f"at most {self.num_left(t)} from {t} on")
         block, row = divmod(t, _BLOCK_LENGTH)
         if block != self._block:
+            self._rewards.fill(np.nan)
             for i, agent in enumerate(self.agents):
                 self._draw(i, generator(self._seed, agent, block, Purpose.CONTEXTS))
             self._block = block
-        return row
+        return slice(row, row + num_trials)
 
     def _draw(self, i: int, rng: np.random.Generator) -> None:
         """Draw the block of agent i."""
-        k, d = self.task.num_actions, self.task.dimension
+        k = self.task.num_actions
         means = rng.uniform(*_COMMON, (_BLOCK_LENGTH, k))
         best = rng.integers(k, size=_BLOCK_LENGTH)
         means[np.arange(_BLOCK_LENGTH), best] = rng.uniform(*_BEST, _BLOCK_LENGTH)
-        # In coordinates in which theta is the first unit vector.
-        actions = np.empty((_BLOCK_LENGTH, k, d))
-        actions[..., 0] = means
-        actions[..., 1:] = _uniform_in_ball(rng, (_BLOCK_LENGTH, k), d - 1)
-        actions[..., 1:] *= np.sqrt(1 - means**2)[..., None]
-        self._actions[:, i] = actions @ self._basis
+        across = _uniform_in_ball(rng, self._scratch)
+        columns = self._columns[:, i]
+        np.matmul(self._basis[1:].T, np.swapaxes(across, 1, 2), out=columns)
+        columns *= np.sqrt(1 - means**2)[:, None, :]
+        columns += self.theta[:, None] * means[:, None, :]
         self._means[:, i] = means
         self._luck[:, i] = rng.random(_BLOCK_LENGTH)
 
@@ -191,14 +226,13 @@ def _orthogonal(rng: np.random.Generator, task: LinearBanditTask) -> FloatArray:
     return np.asarray((basis * np.sign(np.diagonal(triangle))).T)
 
 
-def _uniform_in_ball(
-    rng: np.random.Generator, shape: tuple[int, ...], dimension: int
-) -> FloatArray:
-    """Return uniform points of the unit ball, shape (*shape, dimension).
+def _uniform_in_ball(rng: np.random.Generator, out: FloatArray) -> FloatArray:
+    """Return ``out``, filled with uniform points of the unit ball, shape (..., d).
 
     g / sqrt(||g||^2 + 2 E) with g normal and E exponential (Barthe, Guedon, Mendelson &
     Naor, 2005): the first coordinates of a point on the sphere of two dimensions more.
     """
-    g = rng.standard_normal((*shape, dimension))
-    squared = np.einsum("...i,...i->...", g, g) + 2 * rng.standard_exponential(shape)
-    return np.asarray(g / np.sqrt(squared)[..., None])
+    g = rng.standard_normal(out=out)
+    exponential = rng.standard_exponential(out.shape[:-1])
+    g /= np.sqrt(np.einsum("...i,...i->...", g, g) + 2 * exponential)[..., None]
+    return g

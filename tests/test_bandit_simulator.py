@@ -76,6 +76,8 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
 CASES = {
     "released": simulation(),
     "raw": simulation(local_data="raw"),
+    "observed width": simulation(width="observed"),
+    "observed width, raw": simulation(width="observed", local_data="raw"),
     "paper width": simulation(width="paper"),
     "paper calibration": simulation(releases=PUBLISHED, width="paper"),
     "paper calibration, raw": simulation(releases=PUBLISHED, local_data="raw"),
@@ -84,6 +86,7 @@ CASES = {
     "determinant": replace(
         simulation(local_data="raw"), schedule=DeterminantTrigger(60.0)
     ),
+    "independent, observed width": simulation(width="observed").baseline("independent"),
     "one agent": simulation(num_agents=1, local_data="raw"),
 }
 
@@ -95,7 +98,7 @@ def test_simulator_plays_as_agents_do(case: str, seed: int) -> None:
     expected = play_objects(CASES[case], seed, 100 + seed)
     assert np.array_equal(run.actions, expected.actions)
     assert run.synchronised == expected.synchronised
-    assert bool(run.synchronised) == (case != "independent")
+    assert bool(run.synchronised) == ("independent" not in case)
     for name in ("regret", "running_sums", "total"):
         ours, theirs = getattr(run, name), getattr(expected, name)
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
@@ -165,6 +168,9 @@ def test_independent_agents_pay_for_nobody_else() -> None:
     alone = SIMULATION.baseline("independent")
     assert not alone.run(5, 0).total.any()
     assert simulation(width="paper").baseline("independent") == alone
+    observed = simulation(width="observed").baseline("independent")
+    assert observed.settings.width == "observed"
+    assert observed.run(5, 0).regret.sum() < alone.run(5, 0).regret.sum()
 
 
 @pytest.mark.parametrize("d", [2, 10])

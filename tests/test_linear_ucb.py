@@ -26,6 +26,11 @@ PLAIN = replace(PRIVATE, epsilon=math.inf)
 PUBLISHED = replace(PRIVATE, mechanism="tree", calibration="paper")
 
 
+def width_of(s: LinearUCBSettings, V: FloatArray) -> float:
+    log_det = np.linalg.slogdet(V)[1]
+    return float(s.width_at(log_det, np.linalg.eigvalsh(V)[0]))
+
+
 def settings(
     releases: ContinualSettings = PLAIN, num_agents: int = 3, **more: Any
 ) -> LinearUCBSettings:
@@ -103,7 +108,132 @@ def test_exact_width() -> None:
     log_ratio = math.log(np.linalg.det(V)) - 4 * math.log(bounds.rho_min)
     expected = 0.3 * math.sqrt(2 * math.log(2 * 7 / 0.1) + log_ratio)
     expected += 2.0 * math.sqrt(bounds.rho_max) + bounds.kappa
-    assert s.width_at(np.linalg.slogdet(V)[1]) == pytest.approx(expected)
+    assert width_of(s, V) == pytest.approx(expected)
+
+
+def test_observed_width() -> None:
+    values: dict[str, Any] = {"parameter_norm": 2.0, "alpha": 0.1}
+    exact = settings(PRIVATE, num_agents=7, **values)
+    observed = replace(exact, width="observed")
+    bounds = observed.bounds
+    assert bounds == exact.bounds == sum_bounds(PRIVATE, 0.05, 7)
+    assert bounds.kappa == pytest.approx(bounds.cross_norm / math.sqrt(bounds.rho_min))
+    most = 2.0 * bounds.rho_max + bounds.cross_norm
+    prior = 2.0 * math.sqrt(bounds.rho_max) + bounds.kappa
+    for least in (1.0, 0.99 * (most / prior) ** 2):  # nothing is gained yet
+        V = np.diag([least, 1e9, 1e9, 1e9])
+        assert width_of(observed, V) == width_of(exact, V)
+    V = np.diag([1e6, 1e9, 1e9, 1e9])
+    expected = width_of(exact, V) - prior + most / 1e3
+    assert width_of(observed, V) == pytest.approx(expected)
+
+
+def test_observed_width_without_noise() -> None:
+    exact = settings(ridge=0.25, parameter_norm=3.0)
+    V = np.diag([4.0, 9.0, 9.0, 9.0])
+    gain = width_of(exact, V) - width_of(replace(exact, width="observed"), V)
+    assert gain == pytest.approx(3.0 * math.sqrt(0.25) - 3.0 * 0.25 / math.sqrt(4.0))
+
+
+@pytest.mark.parametrize("releases", [PRIVATE, PLAIN], ids=["private", "plain"])
+def test_observed_width_is_never_above_the_exact_one(
+    releases: ContinualSettings,
+) -> None:
+    rng = np.random.default_rng(12)
+    exact = settings(releases)
+    observed = replace(exact, width="observed")
+    for scale in np.geomspace(1e-3, 1e6, 50):
+        x = scale * rng.standard_normal((6, D))
+        model = exact.ellipsoid(total_of(x, rng.uniform(-1, 1, 6)))
+        widths = [
+            float(s.width_at(model.log_det, model.least_eigenvalue))
+            for s in (observed, exact)
+        ]
+        assert widths[0] <= widths[1]
+    assert widths[0] < 0.9 * widths[1]
+
+
+def test_noise_and_shift_do_to_theta_what_the_observed_width_allows() -> None:
+    """Where it is nearly an equality: least data in the direction of theta."""
+    releases = replace(PRIVATE, dimension=2)
+    s = settings(releases, num_agents=3, alpha=0.2, width="observed")
+    bounds, theta = s.bounds, np.array([1.0, 0.0])
+    allowed = bounds.rho_max + bounds.cross_norm
+    shares = []
+    for seed in range(300):
+        mechanisms = [
+            ContinualRelease(releases, SeededEntropy(seed, i)) for i in range(3)
+        ]
+        for k in range(1, 6):
+            noise = np.sum([m.release(k, np.zeros((3, 3))) for m in mechanisms], axis=0)
+            R, h = noise[:2, :2] + bounds.shift * np.eye(2), noise[:2, 2]
+            V = np.diag([40.0, 1e6]) * bounds.rho_max + R
+            error = h - R @ theta
+            length = math.sqrt(error @ np.linalg.inv(V) @ error)
+            shares.append(length * math.sqrt(np.linalg.eigvalsh(V)[0]) / allowed)
+    runs = np.array(shares).reshape(300, 5).max(axis=1)
+    assert np.mean(runs > 1) <= 0.1  # half of alpha
+    assert runs.max() > 0.75
+
+
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
+@pytest.mark.parametrize("local_data", ["released", "raw"])
+def test_theta_is_in_the_ellipsoid_of_the_observed_width(
+    epsilon: float, local_data: Any
+) -> None:
+    alpha, num_runs, missed = 0.2, 60, 0
+    releases = replace(PRIVATE, dimension=2, epsilon=epsilon, num_releases=4)
+    s = settings(releases, num_agents=2, alpha=alpha, width="observed")
+    s = replace(s, local_data=local_data, noise_scale=1.0)
+    gained = False
+    for seed in range(num_runs):
+        rng = np.random.default_rng(seed)
+        theta = rng.standard_normal(2)
+        theta /= np.linalg.norm(theta)
+        agents = [LinearUCBAgent(s) for _ in range(2)]
+        mechanisms = [
+            ContinualRelease(releases, SeededEntropy(seed, i)) for i in range(2)
+        ]
+        inside = True
+        for t in range(1, 101):
+            for agent in agents:
+                model = agent._ellipsoid
+                width = s.width_at(model.log_det, model.least_eigenvalue)
+                error = model.factor.T @ (model.estimate - theta)
+                inside &= float(np.linalg.norm(error)) <= float(width)
+                exact = replace(s, width="exact")
+                least = model.least_eigenvalue
+                gained |= bool(width < exact.width_at(model.log_det, least))
+                actions = rng.standard_normal((4, 2))
+                actions /= np.linalg.norm(actions, axis=1, keepdims=True)
+                x = actions[agent.choose(actions)]
+                agent.tell(x, 1.0 if rng.random() < (1 + x @ theta) / 2 else -1.0)
+            if t % 25 == 0:
+                total = np.sum(
+                    [
+                        m.release(t // 25, a.running_sum)
+                        for m, a in zip(mechanisms, agents, strict=True)
+                    ],
+                    axis=0,
+                )
+                for agent in agents:
+                    agent.receive(total)
+        missed += not inside
+    assert missed / num_runs <= alpha
+    assert gained
+
+
+def test_the_least_eigenvalue_is_that_after_a_power_of_two_of_observations() -> None:
+    rng = np.random.default_rng(13)
+    model = Ellipsoid(0.5 * np.eye(D), np.zeros(D)).repeated(3)
+    V = np.repeat(0.5 * np.eye(D)[None], 3, axis=0)
+    for t in range(1, 70):
+        x = rng.standard_normal((3, D))
+        V += x[:, :, None] * x[:, None, :]
+        model.observe(x, np.zeros(3))
+        if t in (1, 2, 4, 8, 16, 32, 64):
+            expected = np.linalg.eigvalsh(V)[:, 0]
+        np.testing.assert_allclose(model.least_eigenvalue, expected)
 
 
 @pytest.mark.parametrize("releases", [PRIVATE, PUBLISHED], ids=["exact", "paper"])
@@ -116,7 +246,7 @@ def test_paper_width(releases: ContinualSettings) -> None:
     log_ratio = math.log(np.linalg.det(V)) - 4 * math.log(7 * bounds.rho_min)
     expected = 0.5 * math.sqrt(2 * math.log(2 / 0.1) + log_ratio)
     expected += 7 * math.sqrt(bounds.rho_max) + 7 * bounds.kappa
-    assert s.width_at(np.linalg.slogdet(V)[1]) == pytest.approx(expected)
+    assert width_of(s, V) == pytest.approx(expected)
     empty = s.ellipsoid(np.zeros((D + 1, D + 1)))
     np.testing.assert_allclose(
         empty.factor @ empty.factor.T, 7 * bounds.shift * np.eye(D)
@@ -128,7 +258,7 @@ def test_without_noise_the_ridge_takes_its_place() -> None:
     V = np.diag([1.0, 2.0, 3.0, 4.0])
     volume = math.log(np.linalg.det(V) / 0.25**D)
     expected = 0.5 * math.sqrt(2 * math.log(2 * 3 / 0.01) + volume) + math.sqrt(0.25)
-    assert s.width_at(np.linalg.slogdet(V)[1]) == pytest.approx(expected)
+    assert width_of(s, V) == pytest.approx(expected)
 
 
 def test_one_agent_without_noise_is_ridge_linear_ucb() -> None:
@@ -189,7 +319,7 @@ def test_private_statistics_and_choice() -> None:
         axis=0,
     )
     V, u = total[:D, :D] + s.bounds.shift * np.eye(D), total[:D, D]
-    width = float(s.width_at(np.linalg.slogdet(V)[1]))
+    width = width_of(s, V)
     for agent in agents:
         agent.receive(total)
         np.testing.assert_allclose(agent.estimate, np.linalg.inv(V) @ u)
@@ -230,7 +360,7 @@ def test_within_its_bounds_nothing_is_shifted_further() -> None:
 @pytest.mark.parametrize("local_data", ["released", "raw"])
 def test_an_agent_goes_on_from_its_state(local_data: Any) -> None:
     rng = np.random.default_rng(8)
-    s = settings(local_data=local_data)
+    s = settings(local_data=local_data, width="observed")
     agent = LinearUCBAgent(s)
     sets, rewards = action_sets(rng, 60), rng.uniform(-1, 1, 60)
 

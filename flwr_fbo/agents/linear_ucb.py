@@ -8,8 +8,9 @@ action with the largest upper confidence bound. Where this module differs:
 - After a synchronisation U is zero. The listing sets it to the new sum (line 24), which
   would count everything twice; equation 2 is right.
 - The width is that of the *proof* of Proposition 2: the statement has d log det V for
-  log det V. With ``width="exact"`` it is that of the noise's sum; see
-  `LinearUCBSettings`.
+  log det V. With ``width="exact"`` it is that of the noise's sum, and with
+  ``"observed"`` what noise and shift can do to theta is bounded by the V that was
+  released, too; see `LinearUCBSettings.width_at`.
 - With ``local_data="released"`` U stays zero: an agent acts on what was released only.
 - Noise can leave S + shift I with eigenvalues below rho_min, if its bounds fail. The
   paper leaves open what happens then; here S is shifted further, up to rho_min. That is
@@ -44,7 +45,7 @@ from flwr_fbo.privacy.spectrum import (
 )
 
 FloatArray = NDArray[np.float64]
-Width = Literal["exact", "paper"]
+Width = Literal["exact", "observed", "paper"]
 LocalData = Literal["released", "raw"]
 
 
@@ -68,7 +69,7 @@ class LinearUCBSettings:
         In (0, 1): how likely any agent's ellipsoid may ever miss theta.
     ridge : float
         lambda > 0, in place of noise and shift where there is no noise.
-    width : {"exact", "paper"}
+    width : {"exact", "observed", "paper"}
         See `width_at`.
     local_data : {"released", "raw"}
         What an agent acts on between synchronisations: what was released only, or its
@@ -112,11 +113,11 @@ class LinearUCBSettings:
         """rho_min, rho_max, kappa and the shift: of the agents' summed noise.
 
         With ``width="paper"`` of each agent's. Without noise the ridge takes the place
-        of all, and kappa is 0. The exact width spends half of alpha here.
+        of all, and kappa is 0. But for the paper's width half of alpha is spent here.
         """
         if self.releases.noise_std == 0:
-            return SpectralBounds(self.ridge, self.ridge, self.ridge, 0.0)
-        if self.width == "exact":
+            return SpectralBounds(self.ridge, self.ridge, self.ridge, 0.0, 0.0)
+        if self.width != "paper":
             return sum_bounds(self.releases, self.alpha / 2, self.num_agents)
         published = self.releases.calibration == "paper"
         of_agent = paper_bounds if published else agent_bounds
@@ -127,8 +128,8 @@ class LinearUCBSettings:
         """How often the bounds count: the paper adds up what it shifts and bounds."""
         return self.num_agents if self.width == "paper" else 1
 
-    def width_at(self, log_det: FloatArray) -> FloatArray:
-        """Return the ellipsoid's width, shape (...), for log det V, shape (...).
+    def width_at(self, log_det: FloatArray, least_eigenvalue: FloatArray) -> FloatArray:
+        """Return the ellipsoid's width, shape (...).
 
         ``"exact"``, with the bounds of the summed noise, and a union over M agents:
 
@@ -142,16 +143,40 @@ class LinearUCBSettings:
         all trials at once with probability 1 - p, as V >= G + rho_min I
         (Abbasi-Yadkori et al., 2011, theorem 1), with p = alpha / (2 M) an agent.
 
+        ``"observed"``: the same, where the last two terms may also be, if that is less,
+
+            (S rho_max + H) / sqrt(lambda),
+
+        with lambda a lower bound on the eigenvalues of V, and H the bound on ||h||.
+        *Proof.* ||h - R theta||_{V^-1} <= ||h - R theta|| / sqrt(lambda), and the norm
+        of R theta is at most rho_max S, on the same event: no more of alpha. lambda
+        may be what the data show, as the event is about the noise of all releases, and
+        has V in it nowhere. To look at V costs no privacy: it is made of what was
+        released and, with ``local_data="raw"``, of what the agent acts on anyway. So
+        noise and shift cost the less, the more there are data in every direction, where
+        the exact width pays for them for ever.
+
         ``"paper"``, with the bounds of an agent's noise (proof of Proposition 2):
 
             sigma sqrt(2 log(2 / alpha) + log det V - d log(M rho_min))
             + M S sqrt(rho_max) + M kappa
+
+        Parameters
+        ----------
+        log_det : ndarray of shape (...)
+            log det V.
+        least_eigenvalue : ndarray of shape (...)
+            A lower bound on the eigenvalues of V; of effect with ``"observed"`` only.
         """
         copies, bounds = self._copies, self.bounds
-        union = self.num_agents if self.width == "exact" else 1
+        union = 1 if self.width == "paper" else self.num_agents
         volume = log_det - self.releases.dimension * math.log(copies * bounds.rho_min)
         radius = np.sqrt(2 * math.log(2 * union / self.alpha) + np.maximum(volume, 0))
-        prior = self.parameter_norm * math.sqrt(bounds.rho_max) + bounds.kappa
+        norm = self.parameter_norm
+        prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa
+        if self.width == "observed":
+            longest = norm * bounds.rho_max + bounds.cross_norm
+            prior = np.minimum(prior, longest / np.sqrt(least_eigenvalue))
         return np.asarray(self.noise_scale * radius + copies * prior)
 
     def ellipsoid(self, total: FloatArray) -> Ellipsoid:
@@ -167,7 +192,8 @@ class LinearUCBSettings:
 
     def upper_bounds(self, ellipsoid: Ellipsoid, actions: FloatArray) -> FloatArray:
         """Return the upper confidence bound of each action's mean reward."""
-        return ellipsoid.upper_bounds(actions, self.width_at(ellipsoid.log_det))
+        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
+        return ellipsoid.upper_bounds(actions, width)
 
 
 @dataclass(frozen=True)
@@ -253,7 +279,6 @@ class LinearUCBAgent:
         """
         x = np.asarray(action, dtype=float)
         self.running_sum += self.settings.releases.outer_products([x], [reward])[0]
-        self._num_since += 1
         if self.settings.local_data == "raw":
             self._ellipsoid.observe(x, reward)
 
@@ -275,7 +300,6 @@ class LinearUCBAgent:
     def _believe(self, total: FloatArray) -> None:
         self._ellipsoid = self.settings.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
-        self._num_since = 0
 
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
         """Return whether the agent has seen enough since the last synchronisation.
@@ -283,7 +307,7 @@ class LinearUCBAgent:
         It never has with ``local_data="released"``.
         """
         growth = self._ellipsoid.log_det - self._synchronised_log_det
-        return trigger.fires(growth, self._num_since)
+        return trigger.fires(growth, self._ellipsoid.num_observed)
 
     @property
     def estimate(self) -> FloatArray:
@@ -297,7 +321,8 @@ class LinearUCBAgent:
             "factor": self._ellipsoid.factor.copy(),
             "target": self._ellipsoid.target.copy(),
             "synchronised_log_det": self._synchronised_log_det.copy(),
-            "num_since": np.array(self._num_since),
+            "num_observed": np.array(self._ellipsoid.num_observed),
+            "least_eigenvalue": self._ellipsoid.least_eigenvalue.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -307,4 +332,5 @@ class LinearUCBAgent:
         self._ellipsoid.factor = np.array(state["factor"])
         self._ellipsoid.target = np.array(state["target"])
         self._synchronised_log_det = np.array(state["synchronised_log_det"])
-        self._num_since = int(state["num_since"])
+        self._ellipsoid.num_observed = int(state["num_observed"])
+        self._ellipsoid.least_eigenvalue = np.array(state["least_eigenvalue"])

@@ -36,6 +36,11 @@ class Ellipsoid:
     factor : ndarray of shape (..., d, d)
         L, lower triangular.
     target : ndarray of shape (..., d)
+    num_observed : int
+        Observations so far.
+    least_eigenvalue : ndarray of shape (...)
+        Of V as it was when the number of observations was last a power of two, or when
+        there was none: so a lower bound, as V only grows, of which half is not lost.
 
     Raises
     ------
@@ -46,6 +51,8 @@ class Ellipsoid:
     def __init__(self, matrix: FloatArray, target: FloatArray) -> None:
         self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
         self.target: FloatArray = np.array(target)
+        self.num_observed = 0
+        self.least_eigenvalue = _least_eigenvalue(self.factor)
         self._scratch = np.empty(0)
 
     def repeated(self, num_models: int) -> Ellipsoid:
@@ -53,6 +60,7 @@ class Ellipsoid:
         copies = copy(self)
         copies.factor = np.repeat(self.factor[None], num_models, axis=0)
         copies.target = np.repeat(self.target[None], num_models, axis=0)
+        copies.least_eigenvalue = np.repeat(self.least_eigenvalue, num_models)
         return copies
 
     @property
@@ -77,6 +85,9 @@ class Ellipsoid:
         """
         _update(self.factor, x)
         self.target += x * np.asarray(y)[..., None]
+        self.num_observed += 1
+        if self.num_observed.bit_count() == 1:
+            self.least_eigenvalue = _least_eigenvalue(self.factor)
 
     def upper_bounds(
         self, actions: FloatArray, width: FloatArray | float
@@ -108,6 +119,12 @@ class Ellipsoid:
         if self._scratch.shape != shape:
             self._scratch = np.empty(shape)
         return self._scratch
+
+
+def _least_eigenvalue(factor: FloatArray) -> FloatArray:
+    """Return that of LL', from the singular values of L."""
+    singular_values = np.linalg.svd(factor, compute_uv=False)
+    return np.asarray(singular_values[..., -1] ** 2)
 
 
 def _update(factor: FloatArray, x: FloatArray) -> None:

@@ -6,6 +6,8 @@ for all releases at once with probability 1 - alpha (Shariff & Sheffet, 2018,
 definition 3; Dubey & Pentland, 2020, definition 2):
 
     rho_min I <= N + shift I <= rho_max I,    ||h||_{(N + shift I)^-1} <= kappa.
+
+The last follows from a bound on ||h||, which is of use by itself where V is observed.
 """
 
 from __future__ import annotations
@@ -31,18 +33,22 @@ class SpectralBounds:
         On the eigenvalues of noise and shift together.
     kappa : float
         On the norm of the cross block's noise, in the inverse of these.
+    cross_norm : float
+        On the Euclidean norm of the cross block's noise.
     """
 
     shift: float
     rho_min: float
     rho_max: float
     kappa: float
+    cross_norm: float
 
     @classmethod
     def of(cls, operator_norm: float, cross_norm: float) -> SpectralBounds:
         """Return the bounds that follow with a shift of twice the operator norm."""
         kappa = cross_norm / math.sqrt(operator_norm)
-        return cls(2 * operator_norm, operator_norm, 3 * operator_norm, kappa)
+        rho_min, rho_max = operator_norm, 3 * operator_norm
+        return cls(2 * operator_norm, rho_min, rho_max, kappa, cross_norm)
 
 
 def agent_bounds(

@@ -132,9 +132,9 @@ class BanditSimulation:
         ``"non-private"``: the same schedule, acting on the same local data.
         ``"dislinucb"``: synchronised by determinants, with the threshold
         T log(M T) / (d M) of its analysis (Wang et al., ICLR 2020).
-        ``"independent"``: linear UCB without communication; of the exact width, as
-        the paper's counts the ridges of all agents. ``"full"``: one linear UCB that
-        all agents share, synchronised after every trial.
+        ``"independent"``: linear UCB without communication; of the exact width in
+        place of the paper's, which counts the ridges of all agents. ``"full"``: one
+        linear UCB that all agents share, synchronised after every trial.
         """
         allowed = f"one of {get_args(Baseline)}"
         require(name in get_args(Baseline), "name", name, allowed)
@@ -158,7 +158,8 @@ class BanditSimulation:
             "full": "released",  # all that there is, then
         }
         local = local_data.get(name, "raw")
-        width: Width = "exact" if name == "independent" else self.settings.width
+        alone = name == "independent" and self.settings.width == "paper"
+        width: Width = "exact" if alone else self.settings.width
         settings = replace(
             self.settings, releases=releases, local_data=local, width=width
         )
@@ -293,8 +294,7 @@ class _Agents:
         """Return whether to synchronise after t trials."""
         if isinstance(self._schedule, DeterminantTrigger):
             growth = self._ellipsoid.log_det - self._synchronised_log_det
-            last = max(self._synchronised, default=0)
-            return self._schedule.fires(growth, t - last)
+            return self._schedule.fires(growth, self._ellipsoid.num_observed)
         return t in self._schedule[len(self._synchronised) :][:1]
 
     def _synchronise(self, t: int) -> None:

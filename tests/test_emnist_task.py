@@ -15,8 +15,12 @@ from typer.testing import CliRunner
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.cli import app
 from flwr_fbo.datasets.base import DataError, Split, data_folder
-from flwr_fbo.study.experiment import builtin_experiments, load_experiment
-from flwr_fbo.study.runner import run_one
+from flwr_fbo.study.experiment import (
+    TuningExperiment,
+    builtin_experiments,
+    load_experiment,
+)
+from flwr_fbo.study.tuning import run_one
 from flwr_fbo.tasks import emnist
 from flwr_fbo.tasks.emnist import EmnistTask
 
@@ -203,6 +207,7 @@ def test_good_settings_read_the_digits() -> None:
 @needs_digits
 def test_the_experiment_runs() -> None:
     emnist_experiment = load_experiment(builtin_experiments()["emnist"])
+    assert isinstance(emnist_experiment, TuningExperiment)
     assert emnist_experiment.task == EmnistTask()
     assert (emnist_experiment.num_agents, emnist_experiment.num_iterations) == (50, 60)
     plan = replace(emnist_experiment, num_agents=1, num_iterations=2)

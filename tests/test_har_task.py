@@ -11,8 +11,12 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.datasets.base import DataError, Split, data_folder
 from flwr_fbo.space import SearchSpace
-from flwr_fbo.study.experiment import builtin_experiments, load_experiment
-from flwr_fbo.study.runner import run_one
+from flwr_fbo.study.experiment import (
+    TuningExperiment,
+    builtin_experiments,
+    load_experiment,
+)
+from flwr_fbo.study.tuning import run_one
 from flwr_fbo.tasks import har
 from flwr_fbo.tasks.har import HarTask
 
@@ -152,6 +156,7 @@ def test_good_settings_tell_the_activities_apart() -> None:
 @pytest.mark.parametrize("log", [True, False])
 def test_the_experiment_runs_on_either_scale(log: bool) -> None:
     har_experiment = load_experiment(builtin_experiments()["har"])
+    assert isinstance(har_experiment, TuningExperiment)
     assert har_experiment.task == HarTask()
     assert (har_experiment.num_agents, har_experiment.num_iterations) == (30, 60)
     plan = replace(

@@ -14,17 +14,20 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 
 from flwr_fbo.datasets.digits import partition
 from flwr_fbo.privacy.release import Release
+from flwr_fbo.study.bandits import BanditExperiment
+from flwr_fbo.study.base import Estimate
 from flwr_fbo.study.experiment import (
-    Experiment,
+    TuningExperiment,
     builtin_experiments,
     experiment_of,
     load_experiment,
 )
 from flwr_fbo.study.figure import draw, draw_tradeoff
 from flwr_fbo.study.methods import METHODS, USUAL_METHODS, Privacy, Seeds
-from flwr_fbo.study.results import ResultsFile, Run, read_results
-from flwr_fbo.study.runner import run_all, run_one
-from flwr_fbo.study.summary import Estimate, summarize, verdict
+from flwr_fbo.study.results import ResultsFile, read_results
+from flwr_fbo.study.runner import run_all
+from flwr_fbo.study.summary import summarize, verdict
+from flwr_fbo.study.tuning import TuningRun, run_one
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
@@ -60,7 +63,7 @@ class Minimized(Quadratic):
     direction: ClassVar[Literal["maximize", "minimize"]] = "minimize"
 
 
-SMALL = Experiment(
+SMALL = TuningExperiment(
     name="small",
     task=Quadratic(),
     num_agents=4,
@@ -128,8 +131,8 @@ def test_all_methods_share_their_initial_points() -> None:
 def test_runs_repeat_whatever_the_number_of_workers() -> None:
     todo = [("ts", seed) for seed in range(3)]
     one, two = list(run_all(SMALL, todo, 1)), list(run_all(SMALL, todo, 2))
-    curves = {run.seed: run.best_so_far for run in one}
-    assert curves == {run.seed: run.best_so_far for run in two}
+    curves = {run.seed: run.curve.tolist() for run in one}
+    assert curves == {run.seed: run.curve.tolist() for run in two}
 
 
 def test_curves_of_noisy_functions_are_without_noise() -> None:
@@ -165,6 +168,7 @@ delta = 1e-3
 
 def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
     experiment = load_experiment(_written(tmp_path / "mine.toml", TOML))
+    assert isinstance(experiment, TuningExperiment)
     assert experiment.task == SyntheticTask(alpha=0.5)
     assert experiment.privacy == Privacy(
         1e-3, noise_multiplier=1.0, sampling_probability=0.35
@@ -218,11 +222,26 @@ def test_built_in_experiments_are_complete() -> None:
         experiment = load_experiment(path)
         assert experiment.name == name
         assert 0 < len(experiment.description) < 80
-        assert set(experiment.methods) >= {"ts", "random", "dp-fts-de", "noise-only"}
+        bandits = isinstance(experiment, BanditExperiment)
+        controls = {"independent", "fed-ucb"} if bandits else {"ts", "dp-fts-de"}
+        assert set(experiment.methods) >= {"random", "noise-only", *controls}
 
 
-def _run(method: str = "ts", seed: int = 0) -> Run:
-    return Run(method, seed, [[math.nan, 0.5, 0.5]] * 4, math.inf, False, 1, 1.5)
+def _run(method: str = "ts", seed: int = 0) -> TuningRun:
+    best_so_far = [[math.nan, 0.5, 0.5]] * 4
+    return replace(_made(method, seed, best_so_far), epsilon=math.inf)
+
+
+def _made(method: str, seed: int, best_so_far: list[list[float]]) -> TuningRun:
+    return TuningRun(
+        method=method,
+        seed=seed,
+        best_so_far=best_so_far,
+        epsilon=1.0,
+        private=False,
+        failed_trials=1,
+        seconds=1.5,
+    )
 
 
 def test_results_come_back(tmp_path: Path) -> None:
@@ -315,10 +334,10 @@ def test_seeds_of_a_run_are_three_and_its_own() -> None:
     assert len(set(seeds)) == 150
 
 
-def _runs(levels: dict[str, list[float]]) -> list[Run]:
+def _runs(levels: dict[str, list[float]]) -> list[TuningRun]:
     """Return runs of two agents; method m on seed s is at levels[m][s] throughout."""
     return [
-        Run(name, seed, [[0.0, v, v], [0.0, v, v]], 1.0, False, 0, 1.0)
+        _made(name, seed, [[0.0, v, v], [0.0, v, v]])
         for name, values in levels.items()
         for seed, v in enumerate(values)
     ]
@@ -364,7 +383,7 @@ def test_what_is_lost_in_the_end_is_bounded() -> None:
 
 def test_means_may_end_before_the_last_iteration() -> None:
     runs = [
-        Run(name, seed, [[0.0, 0.5 + (name == "fts-de"), 0.7]], 1.0, False, 0, 1.0)
+        _made(name, seed, [[0.0, 0.5 + (name == "fts-de"), 0.7]])
         for name in NAMES
         for seed in range(3)
     ]

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.study.experiment import Experiment
-from flwr_fbo.study.results import Run
-from flwr_fbo.study.summary import Estimate, Row, common_seeds, summarize, verdict
+from flwr_fbo.study.base import (
+    Column,
+    Estimate,
+    Experiment,
+    Row,
+    Run,
+    common_seeds,
+)
 
 
 def print_report(
@@ -23,23 +29,16 @@ def print_report(
     until: int | None = None,
 ) -> None:
     """Print the table, how to read it, and what it shows."""
-    rows = summarize(experiment, runs, until)
+    rows = experiment.summarize(runs, until)
     num_seeds = len(common_seeds(experiment, runs))
     seeds = "seed" if num_seeds == 1 else "seeds"
-    console.print(_table(experiment, rows))
-    console.print(
-        f"± one standard error over {num_seeds} {seeds}. * paired by seed, mean over "
-        f"iterations 1 to {until or experiment.num_iterations}; positive is better."
-    )
-    console.print(
-        f"epsilon: spent at delta = {experiment.privacy.delta:g} (PLD accountant), "
-        "had the noise been real. The noise of an experiment is seeded: NOT PRIVATE."
-    )
-    failed = sum(run.failed_trials for run in runs)
-    if failed:
-        console.print(f"{failed} trials failed.")
+    title, (first, *notes) = experiment.notes(runs, until)
+    console.print(_table(title, experiment.columns(until), rows))
+    console.print(f"± one standard error over {num_seeds} {seeds}. {first}")
+    for note in notes:
+        console.print(note)
     console.print()
-    for line in verdict(rows):
+    for line in experiment.verdict(rows):
         console.print(line)
 
 
@@ -47,66 +46,58 @@ def report_json(
     experiment: Experiment, runs: Sequence[Run], until: int | None = None
 ) -> str:
     """Return the same for machines; what JSON lacks, NaN and infinity, is null."""
-    rows = summarize(experiment, runs, until)
+    rows = experiment.summarize(runs, until)
     return json.dumps(
         {
             "experiment": experiment.to_dict(),
             "seeds": common_seeds(experiment, runs),
             "private": all(run.private for run in runs),
             "until": until or experiment.num_iterations,
-            "failed_trials": sum(run.failed_trials for run in runs),
-            "methods": {
-                name: {
-                    "final": _values(row.final),
-                    "final_over_ts": _values(row.final_over_ts),
-                    "over_ts": _values(row.over_ts),
-                    "over_noise_only": _values(row.over_noise_only),
-                    "epsilon": _finite(row.epsilon),
-                }
-                for name, row in rows.items()
-            },
-            "verdict": verdict(rows),
+            **experiment.counts(runs),
+            "methods": {name: _values_of(row) for name, row in rows.items()},
+            "verdict": experiment.verdict(rows),
         },
         indent=2,
         allow_nan=False,
     )
 
 
-def _values(estimate: Estimate | None) -> dict[str, Any] | None:
-    if estimate is None:
-        return None
-    return {
-        "mean": _finite(estimate.mean),
-        "standard_error": _finite(estimate.standard_error),
-    }
+def _values_of(row: Row) -> dict[str, Any]:
+    """Return the row's estimates, and epsilon."""
+    values: dict[str, Any] = {"epsilon": _finite(row.epsilon)}
+    for field in fields(row):
+        value = getattr(row, field.name)
+        if isinstance(value, Estimate):
+            mean, error = _finite(value.mean), _finite(value.standard_error)
+            values[field.name] = {"mean": mean, "standard_error": error}
+        elif value is None:
+            values[field.name] = None
+    return values
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _table(experiment: Experiment, rows: dict[str, Row]) -> Table:
-    last = experiment.num_iterations
-    title = f"Best {experiment.task.unit} so far, mean over agents"
+def _table(title: str, columns: Mapping[str, Column], rows: Mapping[str, Row]) -> Table:
     # Narrow enough for 80 columns.
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
-    for heading in (f"iteration {last}", "over TS*", "over noise-only*", "epsilon"):
+    for heading in (*(column.heading for column in columns.values()), "epsilon"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows.values():
         table.add_row(
             row.label,
-            _number(row.final, ""),
-            _number(row.over_ts, "+"),
-            _number(row.over_noise_only, "+"),
+            *(_number(getattr(row, name), column) for name, column in columns.items()),
             "infinite" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}",
         )
     return table
 
 
-def _number(estimate: Estimate | None, sign: str) -> str:
+def _number(estimate: Estimate | None, column: Column) -> str:
     if estimate is None:
         return "-"
+    mean = f"{estimate.mean:{column.sign}.{column.digits}f}"
     if estimate.num_runs < 2:
-        return f"{estimate.mean:{sign}.4f}"
-    return f"{estimate.mean:{sign}.4f} ± {estimate.standard_error:.4f}"
+        return mean
+    return f"{mean} ± {estimate.standard_error:.{column.digits}f}"

@@ -21,8 +21,8 @@ from rich.progress import (
 
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
 from flwr_fbo.cli.report import print_report, report_json
-from flwr_fbo.study.experiment import Experiment, find_experiment
-from flwr_fbo.study.methods import label_of
+from flwr_fbo.study.base import Experiment
+from flwr_fbo.study.experiment import find_experiment
 from flwr_fbo.study.results import FILE_NAME, ResultsFile
 from flwr_fbo.study.runner import run_all
 
@@ -33,7 +33,8 @@ def run(
         int | None, typer.Option(min=1, help="Runs of each method, if not as in it.")
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=1, help="Queries an agent, if not as in it.")
+        int | None,
+        typer.Option(min=1, help="Queries or trials an agent, if not as in it."),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -61,7 +62,7 @@ def run(
         original = output / plan.name / FILE_NAME
         if epsilon is not None:
             plan = plan.with_epsilon(epsilon)
-        plan.task.check(plan.num_agents)
+        plan.check()
         folder = output / plan.name
         results = ResultsFile(folder / FILE_NAME, plan)
         if epsilon is not None:
@@ -94,7 +95,7 @@ def _run(
     there = {(run.method, run.seed) for run in results.runs}
     every = [(method, seed) for seed in seeds for method in plan.methods]
     todo = [one for one in every if one not in there]
-    labels = [label_of(name, plan.preset) for name in plan.methods]
+    labels = [plan.label_of(name) for name in plan.methods]
     console.print(
         f"{plan.name}: {plan.num_agents} agents, {plan.num_iterations} iterations, "
         f"{len(seeds)} seeds, methods {', '.join(labels)}"
@@ -114,5 +115,5 @@ def _run(
         bar = progress.add_task("starting workers", total=len(todo))
         for run in run_all(plan, todo, jobs):
             results.append(run)
-            text = f"{label_of(run.method, plan.preset)}, seed {run.seed}"
+            text = f"{plan.label_of(run.method)}, seed {run.seed}"
             progress.update(bar, advance=1, description=text)

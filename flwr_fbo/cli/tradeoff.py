@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.study.base import Run
+from flwr_fbo.study.experiment import TuningExperiment
 from flwr_fbo.study.results import read_results
 
 
@@ -26,8 +28,15 @@ def tradeoff(
     of the published preset may be among them.
     """
     with plain_errors(ValueError):
-        read = [read_results(path) for path in results]
+        read = [_of_tuning(path) for path in results]
         from flwr_fbo.study.figure import draw_tradeoff
 
         draw_tradeoff(read, until, figure)
     typer.echo(f"Figure: {figure}")
+
+
+def _of_tuning(path: Path) -> tuple[TuningExperiment, list[Run]]:
+    experiment, runs = read_results(path)
+    if not isinstance(experiment, TuningExperiment):
+        raise ValueError(f"results={str(path)!r} is not allowed: results of tuning.")
+    return experiment, runs

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.linear_ucb import (
     DeterminantTrigger,
@@ -33,6 +34,7 @@ from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTa
 
 FloatArray = NDArray[np.float64]
 Baseline = Literal["non-private", "dislinucb", "independent", "full"]
+Control = Literal["noise-only", "random"]
 
 
 def geometric_schedule(num_trials: int, num_releases: int, first: int) -> list[int]:
@@ -99,17 +101,24 @@ class BanditSimulation:
         After how many trials there is a synchronisation: increasing, from 1 to T, no
         more than ``settings.releases`` has planned. With none, agents never learn of
         each other. Or what decides that: not private.
+    control : {"noise-only", "random"}, optional
+        What shows whether a method is better for what its agents learned.
+        ``"noise-only"``: every running sum is zero where it is released, under the same
+        noise. ``"random"``: actions are uniform, and nobody synchronises.
     """
 
     settings: LinearUCBSettings
     task: LinearBanditTask
     num_trials: int
     schedule: Sequence[int] | DeterminantTrigger
+    control: Control | None = None
 
     def __post_init__(self) -> None:
         require_int("num_trials", self.num_trials, 1)
         d, own = self.settings.releases.dimension, self.task.dimension
         require(own == d, "task.dimension", own, f"{d}, as in the settings")
+        ok = self.control in (None, *get_args(Control))
+        require(ok, "control", self.control, f"one of {get_args(Control)}, or None")
         if isinstance(self.schedule, DeterminantTrigger):
             local = self.settings.local_data
             require(local == "raw", "local_data", local, "'raw', with a trigger")
@@ -222,7 +231,9 @@ class _Agents:
 
     def __init__(self, simulation: BanditSimulation, noise_seed: int) -> None:
         self._settings = settings = simulation.settings
-        self._schedule = simulation.schedule
+        self._control = simulation.control
+        self._schedule = () if self._control == "random" else simulation.schedule
+        self._rng = generator(noise_seed, Purpose.SEARCH)
         m, size = settings.num_agents, settings.releases.dimension + 1
         self._releases = [
             ContinualRelease(settings.releases, SeededEntropy(noise_seed, agent))
@@ -264,6 +275,8 @@ class _Agents:
         contexts = bandits.peek(t, num_trials)
         everyone = np.arange(self._settings.num_agents)
         chosen = np.empty((num_trials, len(everyone)), dtype=np.intp)
+        if self._control == "random":
+            return self._rng.integers(contexts.shape[2], size=chosen.shape)
         for i, actions in enumerate(contexts):
             bounds = self._settings.upper_bounds(self._ellipsoid, actions)
             chosen[i] = bounds.argmax(axis=1)
@@ -307,9 +320,12 @@ class _Agents:
         self._synchronised.append(t)
 
     def _released(self, k: int) -> FloatArray | list[FloatArray]:
+        sums = self._running_sums
+        if self._control == "noise-only":
+            sums = np.zeros_like(sums)
         if self._settings.releases.noise_std == 0:
-            return self._running_sums  # as released without noise, and not kept
-        pairs = zip(self._releases, self._running_sums, strict=True)
+            return sums  # as released without noise, and not kept
+        pairs = zip(self._releases, sums, strict=True)
         return [release.release(k, running_sum) for release, running_sum in pairs]
 
     def _believe(self, total: FloatArray) -> None:

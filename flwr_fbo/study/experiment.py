@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
-from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo._validation import nearest, require
 from flwr_fbo.strategies.dp_fts_de import PRESETS
-from flwr_fbo.study.methods import METHODS, USUAL_METHODS, Privacy
-from flwr_fbo.tasks.base import STRICT, Task
+from flwr_fbo.study.bandits import BanditExperiment, BanditPrivacy
+from flwr_fbo.study.base import Column, Experiment, Method, Run
+from flwr_fbo.study.methods import METHODS, USUAL_METHODS, Privacy, label_of
+from flwr_fbo.study.summary import TuningRow, summarize, verdict
+from flwr_fbo.study.tuning import TuningRun, run_one
+from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.emnist import EmnistTask
 from flwr_fbo.tasks.har import HarTask
 from flwr_fbo.tasks.landmine import LandmineTask
+from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
 
 _TASKS = (DigitsTask, EmnistTask, HarTask, LandmineTask, SyntheticTask)
@@ -39,94 +46,128 @@ def _to_task(values: Any) -> Task:
     return _ANY_TASK.validate_json(json.dumps(values, default=str))
 
 
-@dataclass(frozen=True)
-class Experiment:
+@dataclass(frozen=True, kw_only=True)
+class TuningExperiment(Experiment):
     """Methods on a task, over paired seeds.
 
     Attributes
     ----------
-    name : str
-        For folders and commands.
-    description : str
-        One line.
     task : Task
-    num_agents : int
-        N >= 1.
-    num_iterations : int
-        T >= 1, queries of an agent after its initial points.
-    num_seeds : int
-        Runs of each method, >= 1, unless the command says otherwise.
+    privacy : Privacy
     preset : str
         Of `DPFTSDE`; the controls share its agent.
-    privacy : Privacy
     methods : tuple of str
-        Names out of `METHODS`; those without liars unless given. A federated method
-        needs its controls beside it.
+        Those without liars unless given.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    known_methods: ClassVar[Mapping[str, Method]] = METHODS
+    plays_together: ClassVar[bool] = False
 
-    name: str
     task: Annotated[Task, PlainValidator(_to_task)]
-    num_agents: int
-    num_iterations: int
     privacy: Privacy
-    description: str = ""
-    num_seeds: int = 5
     preset: str = "paper"
     methods: tuple[str, ...] = USUAL_METHODS
 
     def __post_init__(self) -> None:
-        ok = self.name.replace("-", "").replace("_", "").isalnum()
-        require(ok, "name", self.name, "letters, digits, '-' and '_'")
-        for field in ("num_agents", "num_iterations", "num_seeds"):
-            require_int(field, getattr(self, field), 1)
         known = self.preset in PRESETS
         require(known, "preset", self.preset, nearest(self.preset, PRESETS))
-        for name in self.methods:
-            require(name in METHODS, "methods", name, nearest(name, METHODS))
-        twice = len(set(self.methods)) < len(self.methods)
-        ok = len(self.methods) > 0 and not twice
-        require(ok, "methods", self.methods, "at least one, none twice")
-        for name in self.methods:
-            missing = set(METHODS[name].controls) - set(self.methods)
-            allowed = f"{name} beside its controls: {sorted(missing)} missing"
-            require(not missing, "methods", self.methods, allowed)
+        super().__post_init__()
 
-    def with_epsilon(self, epsilon: float) -> Experiment:
-        """Return the same experiment at another epsilon, under a name of its own.
+    def label_of(self, method: str) -> str:
+        """Return what tables and figures call a method."""
+        return label_of(method, self.preset)
 
-        Raises
-        ------
-        ValueError
-            If epsilon is not allowed.
-        """
-        privacy = replace(self.privacy, noise_multiplier=None, epsilon=epsilon)
-        name = f"{self.name}-epsilon-{epsilon:g}".replace(".", "_").replace("+", "")
-        return replace(self, name=name, privacy=privacy)
+    def check(self) -> None:
+        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+        self.task.check(self.num_agents)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the experiment as JSON values, without what may change as it runs."""
-        values = asdict(self)
-        for changing in ("description", "num_seeds"):
-            del values[changing]
-        values["methods"] = list(self.methods)
-        return values
+    def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
+        """Run some of the methods on one seed."""
+        return [run_one(self, method, seed) for method in methods]
+
+    def run_of(self, values: Mapping[str, Any]) -> TuningRun:
+        """Return the run of a line of results."""
+        run = TuningRun.from_dict(values)
+        shapes = (len(run.best_so_far), {len(row) for row in run.best_so_far})
+        expected = (self.num_agents, {self.num_iterations + 1})
+        require(shapes == expected, "best_so_far", shapes, str(expected))
+        return run
+
+    @property
+    def iterations(self) -> NDArray[np.intp]:
+        """Where the runs' curves have their values."""
+        return np.arange(self.num_iterations + 1)
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """What the figure's two axes are called."""
+        return "iteration (0: initial points)", f"best {self.task.unit} so far"
+
+    def summarize(
+        self, runs: Sequence[Run], until: int | None = None
+    ) -> dict[str, TuningRow]:
+        """Return a row a method; see `Experiment.summarize`."""
+        return summarize(self, runs, until)
+
+    def columns(self, until: int | None) -> dict[str, Column]:
+        """Return the columns of the table, by the estimate of a row they show."""
+        return {
+            "final": Column(f"iteration {self.num_iterations}"),
+            "over_ts": Column("over TS*", "+"),
+            "over_noise_only": Column("over noise-only*", "+"),
+        }
+
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+        last = until or self.num_iterations
+        lines = [
+            f"* paired by seed, mean over iterations 1 to {last}; positive is better.",
+            f"epsilon: spent at delta = {self.privacy.delta:g} (PLD accountant), had "
+            "the noise been real. The noise of an experiment is seeded: NOT PRIVATE.",
+        ]
+        failed = self.counts(runs)["failed_trials"]
+        if failed:
+            lines.append(f"{failed} trials failed.")
+        return f"Best {self.task.unit} so far, mean over agents", lines
+
+    def counts(self, runs: Sequence[Run]) -> dict[str, int]:
+        """Return how many trials failed."""
+        failed = [run.failed_trials for run in runs if isinstance(run, TuningRun)]
+        return {"failed_trials": sum(failed)}
+
+    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+        """Say in words whether federation helped, with and without privacy."""
+        return verdict(rows)
 
 
-_EXPERIMENT = TypeAdapter(Experiment)
-_TASK_NAMES = {str(cls.name): cls for cls in _TASKS}
+_TUNING = TypeAdapter(TuningExperiment)
+_BANDITS = TypeAdapter(BanditExperiment)
+_TASK_NAMES: dict[str, type[Any]] = {
+    **{str(cls.name): cls for cls in _TASKS},
+    LinearBanditTask.name: LinearBanditTask,
+}
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
     """Return the experiment that a TOML, or `Experiment.to_dict`, describes.
+
+    Its task decides of which kind it is.
 
     Raises
     ------
     ValidationError
         If a key is unknown or missing, or a value is not allowed.
     """
-    return _EXPERIMENT.validate_json(json.dumps(values, default=str))
+    text = json.dumps(values, default=str)
+    if _kind_of(values) is BanditExperiment:
+        return _BANDITS.validate_json(text)
+    return _TUNING.validate_json(text)
+
+
+def _kind_of(values: Mapping[str, Any]) -> type[Experiment]:
+    task = values.get("task")
+    name = task.get("name") if isinstance(task, Mapping) else None
+    return BanditExperiment if name == LinearBanditTask.name else TuningExperiment
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -147,11 +188,12 @@ def load_experiment(path: Path) -> Experiment:
     try:
         return experiment_of(values)
     except ValidationError as error:
-        reasons = "; ".join(_reason(dict(e)) for e in error.errors())
+        tables = _tables_of(_kind_of(values))
+        reasons = "; ".join(_reason(dict(e), tables) for e in error.errors())
         raise ValueError(f"{path}: {reasons}") from error
 
 
-def _reason(error: dict[str, Any]) -> str:
+def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
     """Return what pydantic found in the words of our own errors."""
     # Between "task" and the key pydantic puts the kind of the task.
     parts = [str(part) for part in error["loc"]]
@@ -161,7 +203,8 @@ def _reason(error: dict[str, Any]) -> str:
     if error["type"] == "missing":
         return f"{key} is missing."
     if error["type"] == "unexpected_keyword_argument":
-        known = [f.name for f in fields(_table_at(parts[:-1]))]
+        table = parts[-2] if len(parts) > 1 else ""
+        known = [f.name for f in fields(tables[table])]
         return f"{key} is not known: {nearest(parts[-1], known)}."
     if error["type"] == "union_tag_invalid":
         name = error["ctx"]["tag"]
@@ -171,11 +214,11 @@ def _reason(error: dict[str, Any]) -> str:
     return f"{key}={error['input']!r} is not allowed: {error['msg']}."
 
 
-def _table_at(parts: list[str]) -> type[Any]:
-    """Return the dataclass behind a table of the TOML."""
-    if parts == ["privacy"]:
-        return Privacy
-    return _TASK_NAMES[parts[-1]] if parts else Experiment
+def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
+    """Return the dataclasses behind an experiment's TOML, by their table's name."""
+    if kind is BanditExperiment:
+        return {"": kind, "privacy": BanditPrivacy, "task": LinearBanditTask}
+    return {"": kind, "privacy": Privacy, **_TASK_NAMES}
 
 
 def builtin_experiments() -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Draw best value so far against iteration, and utility against epsilon."""
+"""Draw the curves of an experiment, and utility against epsilon."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import numpy as np
 
 from flwr_fbo._validation import require
 from flwr_fbo.strategies.dp_fts_de import PRESETS
-from flwr_fbo.study.experiment import Experiment
+from flwr_fbo.study.base import (
+    Estimate,
+    Experiment,
+    Run,
+    common_seeds,
+    curves_by_method,
+)
+from flwr_fbo.study.experiment import TuningExperiment
 from flwr_fbo.study.methods import METHODS, label_of
-from flwr_fbo.study.results import Run
-from flwr_fbo.study.summary import Estimate, common_seeds, curves_of
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 _LOOKS = {
@@ -24,10 +29,16 @@ _LOOKS = {
     "noise-only": ("#d55e00", "-.", "^"),
     "liars": ("#cc79a7", "--", "x"),
     "blind": ("#e69f00", ":", "P"),
+    "fed-ucb": ("#0072b2", "-", "D"),
+    "fed-ucb-raw": ("#56b4e9", "--", "d"),
+    "paper": ("#cc79a7", "--", "x"),
+    "non-private": ("#009e73", "--", "s"),
+    "full": ("#e69f00", ":", "P"),
+    "independent": ("#000000", "-", "o"),
 }
 
 
-Results = tuple[Experiment, Sequence[Run]]
+Results = tuple[TuningExperiment, Sequence[Run]]
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
@@ -35,11 +46,9 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = _new_figure()
-    seeds = common_seeds(experiment, runs)
-    for name in experiment.methods:
-        curves = curves_of(runs, name, seeds)
+    iterations = experiment.iterations
+    for name, curves in curves_by_method(experiment, runs).items():
         mean = curves.mean(axis=0)
-        iterations = np.arange(len(mean))
         color, style, marker = _LOOKS[name]
         axes.plot(
             iterations,
@@ -50,18 +59,19 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
             markersize=4,
             markevery=max(1, len(mean) // 10),
             linewidth=1.6,
-            label=label_of(name, experiment.preset),
+            label=experiment.label_of(name),
         )
         if len(curves) > 1:
             error = curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
             axes.fill_between(
                 iterations, mean - error, mean + error, color=color, alpha=0.15, lw=0
             )
-    axes.set_xlabel("iteration (0: initial points)")
-    axes.set_ylabel(f"best {experiment.task.unit} so far")
+    x_label, y_label = experiment.axes
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
     axes.set_title(
         f"{experiment.name}: mean over {experiment.num_agents} agents and "
-        + _seeds(len(seeds)),
+        + _seeds(len(common_seeds(experiment, runs))),
         fontsize=10,
     )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -136,14 +146,14 @@ def _ticks(epsilons: Sequence[float]) -> list[float]:
     return ticks
 
 
-def _require_same(first: Experiment, other: Experiment) -> None:
+def _require_same(first: TuningExperiment, other: TuningExperiment) -> None:
     for name in ("task", "num_agents", "num_iterations"):
         expected = getattr(first, name)
         ok = getattr(other, name) == expected
         require(ok, name, getattr(other, name), f"{expected}, as in the first results")
 
 
-def _epsilon_of(experiment: Experiment, runs: Sequence[Run]) -> float:
+def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
     """Return what the private method spent."""
     spent = [run.epsilon for run in runs if run.method == "dp-fts-de"]
     require(len(spent) > 0, "results", experiment.name, "results of dp-fts-de")
@@ -174,9 +184,9 @@ def _draw_preset(axes: Any, preset: str, group: Sequence[Results], until: int) -
 
 
 def _utility(
-    experiment: Experiment, runs: Sequence[Run], name: str, until: int
+    experiment: TuningExperiment, runs: Sequence[Run], name: str, until: int
 ) -> Estimate:
-    curves = curves_of(runs, name, common_seeds(experiment, runs))
+    curves = curves_by_method(experiment, runs)[name]
     return Estimate.of(curves[:, 1 : until + 1].mean(axis=1))
 
 

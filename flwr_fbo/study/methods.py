@@ -1,4 +1,4 @@
-"""The methods an experiment compares: federated ones and their controls.
+"""The methods an experiment that tunes compares: federated ones and their controls.
 
 All share the agents' initial points and, given the same seed, the same noise and mask:
 what differs between two curves is the method.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
-
-from pydantic import ConfigDict
+from typing import TYPE_CHECKING
 
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.random_search import RandomSearchSettings
@@ -23,10 +21,10 @@ from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE, PRESETS
 from flwr_fbo.strategies.tuning import TuningStrategy
-from flwr_fbo.tasks.base import STRICT
+from flwr_fbo.study.base import Method, PrivacySetting
 
 if TYPE_CHECKING:
-    from flwr_fbo.study.experiment import Experiment
+    from flwr_fbo.study.experiment import TuningExperiment
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,8 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Privacy:
-    """The privacy setting that the private methods of an experiment share.
+class Privacy(PrivacySetting):
+    """The privacy setting of an experiment that tunes.
 
     Attributes
     ----------
@@ -66,8 +64,6 @@ class Privacy:
     sampling_probability : float, optional
         q of `DPFTSDE`; the preset's unless given.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     delta: float
     noise_multiplier: float | None = None
@@ -85,40 +81,32 @@ class Privacy:
         if self.sampling_probability is not None:
             check_sampling_probability(self.sampling_probability)
 
+    def at(self, epsilon: float) -> Privacy:
+        """Return the same setting at another epsilon."""
+        return replace(self, noise_multiplier=None, epsilon=epsilon)
+
 
 @dataclass(frozen=True)
-class Method:
-    """One curve of an experiment.
+class TuningMethod(Method):
+    """One curve of an experiment that tunes.
 
     Attributes
     ----------
-    name : str
-        For files and commands.
-    label : str
-        For tables and figures.
     build : callable
         Takes an experiment and seeds; returns the strategy.
-    controls : tuple of str
-        The methods that must be shown beside it.
     liars : float
         Share of the agents that praise a place drawn at random, in [0, 1].
     conspiring : bool
         Whether all liars praise the same place, or each another one each time.
-    noisy : bool
-        Whether the privacy setting has a part in what it does.
     """
 
-    name: str
-    label: str
-    build: Callable[[Experiment, Seeds], TuningStrategy]
-    controls: tuple[str, ...] = ()
+    build: Callable[[TuningExperiment, Seeds], TuningStrategy]
     liars: float = 0.0
     conspiring: bool = True
-    noisy: bool = False
 
 
 def _local(
-    agent: AgentSettings, experiment: Experiment, seeds: Seeds
+    agent: AgentSettings, experiment: TuningExperiment, seeds: Seeds
 ) -> TuningStrategy:
     task = experiment.task
     study = Study(
@@ -131,19 +119,23 @@ def _local(
     return TuningStrategy(LocalServer(experiment.num_agents), study, patience=0.0)
 
 
-def _random(experiment: Experiment, seeds: Seeds) -> TuningStrategy:
+def _random(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
     agent = PRESETS[experiment.preset].agent
     settings = RandomSearchSettings(agent.num_sub_regions, agent.num_initial)
     return _local(settings, experiment, seeds)
 
 
-def _thompson(experiment: Experiment, seeds: Seeds) -> TuningStrategy:
+def _thompson(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
     agent = PRESETS[experiment.preset].agent
     return _local(agent, experiment, seeds)
 
 
 def _federated(
-    experiment: Experiment, seeds: Seeds, *, private: bool, noise_only: bool = False
+    experiment: TuningExperiment,
+    seeds: Seeds,
+    *,
+    private: bool,
+    noise_only: bool = False,
 ) -> TuningStrategy:
     task, privacy = experiment.task, experiment.privacy
     return DPFTSDE(
@@ -168,20 +160,25 @@ def _federated(
 _private = partial(_federated, private=True)
 _CONTROLS = ("ts", "random", "noise-only")
 
+_open = partial(_federated, private=False)
 _ALL = (
-    Method("ts", "TS", _thompson),
-    Method("random", "random", _random),
-    Method("fts-de", "FTS-DE", partial(_federated, private=False), ("ts", "random")),
-    Method("dp-fts-de", "DP-FTS-DE", _private, _CONTROLS, noisy=True),
-    Method("noise-only", "noise-only", partial(_private, noise_only=True), noisy=True),
-    Method("liars", "1/3 liars", _private, _CONTROLS, liars=1 / 3, noisy=True),
-    Method(
+    TuningMethod("ts", "TS", _thompson),
+    TuningMethod("random", "random", _random),
+    TuningMethod("fts-de", "FTS-DE", _open, controls=("ts", "random")),
+    TuningMethod("dp-fts-de", "DP-FTS-DE", _private, controls=_CONTROLS, noisy=True),
+    TuningMethod(
+        "noise-only", "noise-only", partial(_private, noise_only=True), noisy=True
+    ),
+    TuningMethod(
+        "liars", "1/3 liars", _private, liars=1 / 3, controls=_CONTROLS, noisy=True
+    ),
+    TuningMethod(
         "blind",
         "blind vote",
         _private,
-        _CONTROLS,
         liars=1.0,
         conspiring=False,
+        controls=_CONTROLS,
         noisy=True,
     ),
 )

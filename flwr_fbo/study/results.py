@@ -8,88 +8,22 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from flwr_fbo import __version__
 from flwr_fbo._validation import require
-from flwr_fbo.study.experiment import Experiment, experiment_of
-from flwr_fbo.study.methods import METHODS
-
-FloatArray = NDArray[np.float64]
+from flwr_fbo.study.base import Experiment, Run
+from flwr_fbo.study.experiment import experiment_of
 
 FILE_NAME = "results.jsonl"
 
 _START = b'{"flwr_fbo": '
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one method did on one seed.
-
-    Attributes
-    ----------
-    method : str
-    seed : int
-    best_so_far : list of N lists of T + 1 floats
-        Each agent's best value after iterations 0..T; NaN before its first success.
-    epsilon : float
-        Spent if the noise had been real: 0 where nothing of the agents was released,
-        inf where it was without noise.
-    private : bool
-        Whether nothing unprotected was released; False under seeded noise.
-    failed_trials : int
-    seconds : float
-    """
-
-    method: str
-    seed: int
-    best_so_far: list[list[float]]
-    epsilon: float
-    private: bool
-    failed_trials: int
-    seconds: float
-
-    @property
-    def curve(self) -> FloatArray:
-        """The mean over agents, shape (T + 1,), leaving out those without a success."""
-        return np.asarray(np.nanmean(np.array(self.best_so_far), axis=0))
-
-    def to_json(self) -> str:
-        """Return a line; what JSON lacks, NaN and infinity, becomes null."""
-        values = asdict(self)
-        values["best_so_far"] = [
-            [None if math.isnan(v) else v for v in row] for row in self.best_so_far
-        ]
-        values["epsilon"] = None if math.isinf(self.epsilon) else self.epsilon
-        return json.dumps(values, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Run:
-        """Return the run of a line."""
-        epsilon = values["epsilon"]
-        best_so_far = [
-            [math.nan if v is None else float(v) for v in row]
-            for row in values["best_so_far"]
-        ]
-        return cls(
-            method=str(values["method"]),
-            seed=int(values["seed"]),
-            best_so_far=best_so_far,
-            epsilon=math.inf if epsilon is None else float(epsilon),
-            private=bool(values["private"]),
-            failed_trials=int(values["failed_trials"]),
-            seconds=float(values["seconds"]),
-        )
 
 
 class ResultsFile:
@@ -143,8 +77,9 @@ class ResultsFile:
         if same.to_dict() != other.to_dict():
             return
         there = {(run.method, run.seed) for run in self.runs}
+        noisy = {name: m.noisy for name, m in experiment.known_methods.items()}
         for run in runs:
-            if (run.method, run.seed) not in there and not METHODS[run.method].noisy:
+            if (run.method, run.seed) not in there and not noisy[run.method]:
                 self.append(run)
 
     def _lock(self) -> None:
@@ -160,14 +95,13 @@ class ResultsFile:
         lines = _lines(self.path)
         runs: list[Run] = []
         if lines:
-            stored, runs = _parse(self.path, lines)
-            different = _differences(stored, header)
-            if different and runs:
+            different = _differences(_header_of(self.path, lines), header)
+            if different and len(lines) > 1:
                 raise ValueError(
                     f"{self.path} belongs to another experiment (there, now): "
                     f"{different}. Give this one another output folder."
                 )
-            _check_runs(self.path, experiment, runs)
+            runs = _runs_of(self.path, experiment, lines)
         if not runs:
             self._refuse_strangers(lines)
             self._file.truncate(0)
@@ -213,13 +147,12 @@ def read_results(path: Path) -> tuple[Experiment, list[Run]]:
     path = path / FILE_NAME if path.is_dir() else path
     lines = _lines(path)
     require(len(lines) > 0, "results", str(path), "a file that flwr-fbo run wrote")
-    header, runs = _parse(path, lines)
+    header = _header_of(path, lines)
     try:
         experiment = experiment_of(header["experiment"])
     except ValidationError as error:
         raise _damaged(path, 1) from error
-    _check_runs(path, experiment, runs)
-    return experiment, runs
+    return experiment, _runs_of(path, experiment, lines)
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -227,17 +160,29 @@ def _lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1]
 
 
-def _check_runs(path: Path, experiment: Experiment, runs: list[Run]) -> None:
-    """Raise unless each run is one of the experiment, and none is there twice."""
-    shape = (experiment.num_agents, experiment.num_iterations + 1)
+def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
+    try:
+        values = json.loads(lines[0])
+        return {key: values[key] for key in ("flwr_fbo", "experiment")}
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, 1) from error
+
+
+def _runs_of(path: Path, experiment: Experiment, lines: list[bytes]) -> list[Run]:
+    """Return the runs; raise unless each is of the experiment, and none twice."""
+    runs: list[Run] = []
     seen: set[tuple[str, int]] = set()
-    for number, run in enumerate(runs, start=2):
-        lengths = {len(row) for row in run.best_so_far}
-        ok = len(run.best_so_far) == shape[0] and lengths == {shape[1]}
-        ok = ok and run.method in experiment.methods and run.epsilon >= 0
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            run = experiment.run_of(json.loads(line))
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(path, number) from error
+        ok = run.method in experiment.methods and run.epsilon >= 0
         if not ok or (run.method, run.seed) in seen:
             raise _damaged(path, number)
         seen.add((run.method, run.seed))
+        runs.append(run)
+    return runs
 
 
 def _damaged(path: Path, number: int) -> ValueError:
@@ -245,21 +190,6 @@ def _damaged(path: Path, number: int) -> ValueError:
     if number > 1:
         remedy += ", or remove that line (its run is then done again)"
     return ValueError(f"{path} is damaged in line {number}: {remedy}.")
-
-
-def _parse(path: Path, lines: list[bytes]) -> tuple[dict[str, Any], list[Run]]:
-    readers = [_header_of] + [Run.from_dict] * (len(lines) - 1)
-    read: list[Any] = []
-    try:
-        for reader, line in zip(readers, lines, strict=True):
-            read.append(reader(json.loads(line)))
-    except (ValueError, TypeError, KeyError) as error:
-        raise _damaged(path, len(read) + 1) from error
-    return read[0], read[1:]
-
-
-def _header_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: values[key] for key in ("flwr_fbo", "experiment")}
 
 
 def _differences(there: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:

@@ -1,95 +1,12 @@
-"""Run an experiment: every method on every seed.
-
-Agents and server run in a loop of their own. Through Flower's records they end with the
-same numbers, bit for bit, and take two to three times as long.
-"""
+"""Run an experiment: every method on every seed, in worker processes."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from joblib import Parallel, delayed, parallel_config
-from numpy.typing import NDArray
 
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.base import Agent
-from flwr_fbo.agents.search import SearchSettings
-from flwr_fbo.agents.study import Study
-from flwr_fbo.simulation.loop import run_loop
-from flwr_fbo.strategies.dp_fts_de import DPFTSDE
-from flwr_fbo.strategies.tuning import TuningStrategy
-from flwr_fbo.study.experiment import Experiment
-from flwr_fbo.study.methods import METHODS, Seeds
-from flwr_fbo.study.results import Run
-from flwr_fbo.tasks.base import Objective
-
-FloatArray = NDArray[np.float64]
-
-# Whatever is longer than the clip norm is cut to it.
-_LOUD = 1e6
-
-
-def run_one(experiment: Experiment, method: str, seed: int) -> Run:
-    """Run one method on one seed."""
-    began = time.perf_counter()
-    num_agents, task = experiment.num_agents, experiment.task
-    seeds = Seeds.of_run(seed)
-    chosen = METHODS[method]
-    strategy = chosen.build(experiment, seeds)
-    strategy.plan(experiment.num_iterations)
-    objectives = [task.objective(i, num_agents, seed) for i in range(num_agents)]
-    agents = [strategy.study.create_agent(i, seeds.study) for i in range(num_agents)]
-    for liar in agents[: math.ceil(chosen.liars * num_agents)]:
-        _make_lie(liar, strategy.study, seed, chosen.conspiring)
-    run_loop(strategy.server, agents, objectives, experiment.num_iterations)
-    failed = sum(int(np.isnan(agent.values).sum()) for agent in agents)
-    for agent in agents:
-        _tell_truth(agent, task.truth(agent.slot, num_agents, seed))
-    return Run(
-        method=method,
-        seed=seed,
-        best_so_far=[
-            agent.best_so_far(experiment.num_iterations).tolist() for agent in agents
-        ],
-        epsilon=_epsilon(strategy),
-        private=_private(strategy),
-        failed_trials=failed,
-        seconds=time.perf_counter() - began,
-    )
-
-
-def _make_lie(agent: Agent, study: Study, seed: int, conspiring: bool) -> None:
-    """Have an agent praise a place drawn at random, as loudly as the server listens."""
-    settings, space = study.agent, study.space
-    assert isinstance(settings, SearchSettings)
-    features = settings.shared_features(space.dim, study.feature_seed)
-
-    def lie(iteration: int) -> FloatArray:
-        key = () if conspiring else (agent.slot, iteration)
-        place = generator(seed, *key, Purpose.LIE).random((1, space.dim))
-        return np.asarray(_LOUD * features(space.snap_discrete(place))[0])
-
-    agent.message = lie  # type: ignore[method-assign]
-
-
-def _tell_truth(agent: Agent, truth: Objective | None) -> None:
-    """Put the objective without its noise in the place of what was observed."""
-    if truth is not None:
-        agent.values = [
-            math.nan if math.isnan(value) else truth(agent.space.from_unit(point))
-            for point, value in zip(agent.points, agent.values, strict=True)
-        ]
-
-
-def _epsilon(strategy: TuningStrategy) -> float:
-    return strategy.privacy_spent.epsilon if isinstance(strategy, DPFTSDE) else 0.0
-
-
-def _private(strategy: TuningStrategy) -> bool:
-    return not isinstance(strategy, DPFTSDE) or strategy.server.release.private
+from flwr_fbo.study.base import Experiment, Run
 
 
 def run_all(
@@ -104,7 +21,21 @@ def run_all(
     jobs : int
         Worker processes, with one BLAS thread each.
     """
-    tasks = [delayed(run_one)(experiment, method, seed) for method, seed in todo]
+    tasks = [delayed(experiment.play)(*one) for one in _batches(experiment, todo)]
     # Workers that have lost their parent should not wait for minutes.
     with parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=10):
-        yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
+        done = Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
+        for runs in done:
+            yield from runs
+
+
+def _batches(
+    experiment: Experiment, todo: Sequence[tuple[str, int]]
+) -> list[tuple[list[str], int]]:
+    """Return what one process does at a time: methods, and their seed."""
+    if not experiment.plays_together:
+        return [([method], seed) for method, seed in todo]
+    methods: dict[int, list[str]] = {}
+    for method, seed in todo:
+        methods.setdefault(seed, []).append(method)
+    return [(names, seed) for seed, names in methods.items()]

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 from scipy.special import betaincinv
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.tasks.base import STRICT
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -50,6 +53,8 @@ class LinearBanditTask:
     dimension: int = 10
     num_actions: int = 100
     concentration: float = 2.0
+    name: Literal["linear-bandit"] = "linear-bandit"
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         require_int("dimension", self.dimension, 2)

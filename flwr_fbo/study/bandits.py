@@ -1,0 +1,379 @@
+"""Experiments of linear bandits: private FedUCB beside its controls and the published.
+
+The environment of Dubey & Pentland, *Differentially-Private Federated Linear Bandits*
+(NeurIPS 2020), section 6. All methods of a seed play the same trials, under the same
+noise; what is compared is the regret that an agent has added up in T trials.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._validation import require, require_fraction, require_int
+from flwr_fbo.agents.linear_ucb import LinearUCBSettings, LocalData, Width
+from flwr_fbo.privacy.accounting import check_epsilon
+from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.simulation.bandits import (
+    BanditSimulation,
+    Baseline,
+    Control,
+    geometric_schedule,
+    play_together,
+)
+from flwr_fbo.study.base import (
+    ONE_SEED,
+    Column,
+    Estimate,
+    Experiment,
+    Method,
+    PrivacySetting,
+    Row,
+    Run,
+    carried,
+    curves_by_method,
+    epsilon_of,
+    helped,
+)
+from flwr_fbo.tasks.linear_bandit import LinearBanditTask
+
+FloatArray = NDArray[np.float64]
+
+# How many points a curve has.
+_CURVE_LENGTH = 100
+
+
+@dataclass(frozen=True)
+class BanditPrivacy(PrivacySetting):
+    """The privacy setting of an experiment of bandits.
+
+    Attributes
+    ----------
+    epsilon : float
+        From 1e-3 to 1e3, of all releases of an agent together.
+    delta : float
+        Below 1.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        require_fraction("delta", self.delta)
+
+    def at(self, epsilon: float) -> BanditPrivacy:
+        """Return the same setting at another epsilon."""
+        return replace(self, epsilon=epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BanditRun(Run):
+    """What one method did on one seed.
+
+    Attributes
+    ----------
+    regret : list of float
+        That an agent has added up, in the mean, after each of the experiment's
+        ``iterations``.
+    """
+
+    regret: list[float]
+
+    @property
+    def curve(self) -> FloatArray:
+        """The regret, as an array."""
+        return np.array(self.regret)
+
+
+@dataclass(frozen=True)
+class BanditRow(Row):
+    """One method, beside the two it is compared to on the same seeds.
+
+    Attributes
+    ----------
+    regret : Estimate
+        That an agent has added up.
+    over_independent, over_noise_only : Estimate or None
+        The paired difference to that of a control: negative where this method is
+        better; None for the control itself.
+    ratio : Estimate or None
+        The paired ratio to that of agents without communication.
+    """
+
+    regret: Estimate
+    over_independent: Estimate | None
+    ratio: Estimate | None
+    over_noise_only: Estimate | None
+
+
+@dataclass(frozen=True)
+class BanditMethod(Method):
+    """One curve of an experiment of bandits.
+
+    Attributes
+    ----------
+    simulation : callable
+        Takes an experiment; returns what is played.
+    releases : bool
+        Whether agents release anything of theirs.
+    """
+
+    simulation: Callable[[BanditExperiment], BanditSimulation]
+    releases: bool = True
+
+    def epsilon(self, privacy: BanditPrivacy) -> float:
+        """Return what an agent spends."""
+        if not self.releases:
+            return 0.0
+        return privacy.epsilon if self.noisy else math.inf
+
+
+def _private(
+    experiment: BanditExperiment,
+    local_data: LocalData = "released",
+    control: Control | None = None,
+) -> BanditSimulation:
+    settings = LinearUCBSettings(
+        experiment.releases,
+        experiment.num_agents,
+        width=experiment.width,
+        local_data=local_data,
+    )
+    trials, schedule = experiment.num_iterations, experiment.schedule
+    return BanditSimulation(settings, experiment.task, trials, schedule, control)
+
+
+def _published(experiment: BanditExperiment) -> BanditSimulation:
+    """Return the paper's noise, shifts and width, of agents that use their raw data."""
+    ours = _private(experiment, "raw")
+    releases = replace(experiment.releases, mechanism="tree", calibration="paper")
+    settings = replace(ours.settings, releases=releases, width="paper")
+    return replace(ours, settings=settings)
+
+
+def _baseline(experiment: BanditExperiment, name: Baseline) -> BanditSimulation:
+    return _private(experiment).baseline(name)
+
+
+_CONTROLS = ("independent", "noise-only")
+_ALL = (
+    BanditMethod("fed-ucb", "FedUCB", _private, controls=_CONTROLS, noisy=True),
+    BanditMethod(
+        "fed-ucb-raw",
+        "FedUCB raw†",
+        partial(_private, local_data="raw"),
+        controls=_CONTROLS,
+        noisy=True,
+    ),
+    BanditMethod("paper", "published†", _published, controls=_CONTROLS, noisy=True),
+    BanditMethod(
+        "non-private",
+        "non-private",
+        partial(_baseline, name="non-private"),
+        controls=("independent",),
+    ),
+    BanditMethod(
+        "full",
+        "full",
+        partial(_baseline, name="full"),
+        controls=("independent",),
+    ),
+    BanditMethod(
+        "independent",
+        "independent",
+        partial(_baseline, name="independent"),
+        releases=False,
+    ),
+    BanditMethod(
+        "noise-only",
+        "noise-only",
+        partial(_private, control="noise-only"),
+        releases=False,
+        noisy=True,
+    ),
+    BanditMethod(
+        "random", "random", partial(_private, control="random"), releases=False
+    ),
+)
+_METHODS = {method.name: method for method in _ALL}
+_USUAL = tuple(name for name in _METHODS if name != "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BanditExperiment(Experiment):
+    """Methods on linear bandits, over paired seeds; iterations are trials.
+
+    Attributes
+    ----------
+    task : LinearBanditTask
+    privacy : BanditPrivacy
+    num_synchronisations : int
+        n, fixed in advance, the gaps growing: see `geometric_schedule`.
+    first_synchronisation : int
+        After how many trials. What is there before is exploration, for agents that act
+        on released data only.
+    width : {"exact", "observed", "paper"}
+        Of all methods but ``"paper"``, which has its own.
+    methods : tuple of str
+        All but ``"full"`` unless given.
+    """
+
+    known_methods: ClassVar[Mapping[str, Method]] = _METHODS
+    plays_together: ClassVar[bool] = True
+
+    task: LinearBanditTask
+    privacy: BanditPrivacy
+    num_synchronisations: int = 16
+    first_synchronisation: int = 50
+    width: Width = "observed"
+    methods: tuple[str, ...] = _USUAL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        first, last = self.first_synchronisation, self.num_iterations - 1
+        require_int("first_synchronisation", first, 1)
+        allowed = f"at most {last}, before the last trial"
+        require(first <= last, "first_synchronisation", first, allowed)
+        for name in self.methods:
+            _METHODS[name].simulation(self)  # whether all can be played
+
+    def check(self) -> None:
+        """Return: it needs no data."""
+
+    @property
+    def releases(self) -> ContinualSettings:
+        """What an agent hands out."""
+        epsilon, delta = self.privacy.epsilon, self.privacy.delta
+        n, d = self.num_synchronisations, self.task.dimension
+        return ContinualSettings(n, d, epsilon, delta)
+
+    @property
+    def schedule(self) -> list[int]:
+        """After how many trials there is a synchronisation."""
+        trials, n = self.num_iterations, self.num_synchronisations
+        return geometric_schedule(trials, n, self.first_synchronisation)
+
+    def play(self, methods: Sequence[str], seed: int) -> list[BanditRun]:
+        """Run some of the methods on one seed, on the same trials."""
+        began = time.perf_counter()
+        chosen = [_METHODS[name] for name in methods]
+        simulations = [method.simulation(self) for method in chosen]
+        # Seeds of bandits are even, and seeds of noise odd: no two are the same.
+        runs = play_together(simulations, 2 * seed, 2 * seed + 1)
+        seconds = (time.perf_counter() - began) / len(runs)
+        return [
+            BanditRun(
+                method=method.name,
+                seed=seed,
+                epsilon=method.epsilon(self.privacy),
+                private=not method.releases and not method.noisy,
+                seconds=seconds,
+                regret=self._curve(run.regret),
+            )
+            for method, run in zip(chosen, runs, strict=True)
+        ]
+
+    def _curve(self, regret: FloatArray) -> list[float]:
+        per_agent = np.cumsum(regret) / self.num_agents
+        return [float(value) for value in per_agent[self.iterations - 1]]
+
+    def run_of(self, values: Mapping[str, Any]) -> BanditRun:
+        """Return the run of a line of results."""
+        regret = [float(value) for value in values["regret"]]
+        expected = len(self.iterations)
+        require(len(regret) == expected, "regret", len(regret), f"{expected} numbers")
+        return BanditRun(**Run.common_of(values), regret=regret)
+
+    @property
+    def iterations(self) -> NDArray[np.intp]:
+        """After how many trials the runs' curves have their values."""
+        count = min(self.num_iterations, _CURVE_LENGTH)
+        even = np.arange(1, count + 1) * self.num_iterations / count
+        return np.round(even).astype(np.intp)
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """What the figure's two axes are called."""
+        return "trial", "cumulative regret of an agent"
+
+    def summarize(
+        self, runs: Sequence[Run], until: int | None = None
+    ) -> dict[str, BanditRow]:
+        """Return a row a method; see `Experiment.summarize`."""
+        last = self.num_iterations if until is None else until
+        there = np.flatnonzero(self.iterations == last)
+        step = self.num_iterations / len(self.iterations)
+        allowed = f"a multiple of {step:g}, up to {self.num_iterations}"
+        require(len(there) == 1, "until", until, allowed)
+        curves = curves_by_method(self, runs)
+        regret = {name: curve[:, there[0]] for name, curve in curves.items()}
+
+        def beside(
+            name: str, control: str, compare: Callable[[Any, Any], Any]
+        ) -> Estimate | None:
+            if name == control or control not in regret:
+                return None
+            return Estimate.of(compare(regret[name], regret[control]))
+
+        return {
+            name: BanditRow(
+                name,
+                self.label_of(name),
+                epsilon_of(runs, name),
+                Estimate.of(regret[name]),
+                beside(name, "independent", np.subtract),
+                beside(name, "independent", np.divide),
+                beside(name, "noise-only", np.subtract),
+            )
+            for name in self.methods
+        }
+
+    def columns(self, until: int | None) -> dict[str, Column]:
+        """Return the columns of the table, by the estimate of a row they show."""
+        return {
+            "regret": Column("regret", digits=1),
+            "over_independent": Column("over indep.*", "+", digits=1),
+            "ratio": Column("ratio to it*", digits=3),
+            "over_noise_only": Column("over noise*", "+", digits=0),
+        }
+
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+        title = f"Regret of an agent in {until or self.num_iterations} trials"
+        lines = ["* paired by seed; negative is better, and a ratio below 1."]
+        if {"fed-ucb-raw", "paper"} & set(self.methods):
+            lines.append(
+                "† acts on its raw data between synchronisations: the guarantee holds "
+                "only with all other records fixed."
+            )
+        lines.append(
+            f"epsilon: of an agent's releases, at delta = {self.privacy.delta:g}, had "
+            "the noise been real. The noise of an experiment is seeded: NOT PRIVATE."
+        )
+        return title, lines
+
+    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+        """Say in words whether federation helped, with and without privacy."""
+        compared = [
+            cast(BanditRow, row)
+            for row in rows.values()
+            if _METHODS[row.method].controls
+        ]
+        if any(row.regret.num_runs < 2 for row in compared):
+            return [ONE_SEED]
+        lines = []
+        for row in compared:
+            assert row.over_independent is not None  # a control that is there
+            gain = -row.over_independent
+            lines.append(f"{row.label} {helped(gain, 'independent agents')}")
+            if row.method == "fed-ucb" and row.over_noise_only is not None:
+                lines.append(carried(row.label, -row.over_noise_only))
+        return lines

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from flwr_fbo.agents.linear_ucb import (
     DeterminantTrigger,
@@ -22,6 +23,8 @@ from flwr_fbo.simulation.bandits import (
     play_together,
 )
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
+
+FloatArray = NDArray[np.float64]
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE = 4, 90, [10, 37, 64, 80]
@@ -66,7 +69,9 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
             synchronised.append(t + 1)
             k, total = k + 1, np.zeros_like(total)
             for agent, release in zip(agents, releases, strict=True):
-                total += release.release(k, agent.running_sum)
+                noise_only = simulation.control == "noise-only"
+                told = 0 * agent.running_sum if noise_only else agent.running_sum
+                total += release.release(k, told)
             for agent in agents:
                 agent.receive(total)
     sums = np.array([agent.running_sum for agent in agents])
@@ -87,6 +92,7 @@ CASES = {
         simulation(local_data="raw"), schedule=DeterminantTrigger(60.0)
     ),
     "independent, observed width": simulation(width="observed").baseline("independent"),
+    "noise-only": replace(SIMULATION, control="noise-only"),
     "one agent": simulation(num_agents=1, local_data="raw"),
 }
 
@@ -134,6 +140,36 @@ def test_only_methods_with_the_same_trials_play_together() -> None:
     ):
         with pytest.raises(ValueError, match="of one task, number of trials and"):
             play_together([SIMULATION, other], 1, 2)
+
+
+def test_noise_only_is_the_noise_of_the_private_method() -> None:
+    private, control = play_together([SIMULATION, CASES["noise-only"]], 1, 2)
+    assert np.array_equal(private.actions[:10], control.actions[:10])
+    first = replace(SIMULATION, schedule=[10])
+    private, control = play_together(
+        [first, replace(first, control="noise-only")], 1, 2
+    )
+    products = [RELEASES.gram(*_played(run, i)) for run in (private,) for i in range(M)]
+    np.testing.assert_allclose(private.total - control.total, np.sum(products, axis=0))
+
+
+def _played(run: BanditRun, agent: int) -> tuple[FloatArray, FloatArray]:
+    """Return the agent's first ten trials on seed 1."""
+    bandits = LinearBandits(TASK, 1, [agent])
+    chosen = run.actions[:10, agent : agent + 1].astype(np.intp)
+    actions = [bandits.contexts(t)[0, chosen[t, 0]] for t in range(10)]
+    return np.array(actions), np.array(
+        [bandits.rewards(t, chosen[t]) for t in range(10)]
+    )[:, 0]
+
+
+def test_random_actions_are_uniform() -> None:
+    random = replace(SIMULATION, num_trials=1500, control="random")
+    run = random.run(1, 2)
+    assert run.synchronised == []
+    counts = np.bincount(run.actions.ravel(), minlength=6)
+    assert np.abs(counts - 1000).max() < 5 * math.sqrt(1000 * 5 / 6)
+    assert not np.array_equal(run.actions, random.run(1, 3).actions)
 
 
 def test_sums_are_exact_without_noise() -> None:
@@ -303,6 +339,7 @@ def test_geometric_schedule() -> None:
         ({"schedule": range(1, 6)}, r"len\(schedule\)=5 .* at most 4 sync"),
         ({"schedule": DeterminantTrigger(1.0)}, "local_data='released' .* 'raw'"),
         ({"num_trials": 0}, "num_trials=0"),
+        ({"control": "noise"}, "control='noise' is not allowed: one of"),
         ({"task": LinearBanditTask(2, 2)}, r"task.dimension=2 .* 3, as in"),
     ],
 )

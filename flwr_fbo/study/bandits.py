@@ -46,7 +46,7 @@ from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
 FloatArray = NDArray[np.float64]
 
-# How many points a curve has.
+# How many points a curve has; fewer where they would fall together.
 _CURVE_LENGTH = 100
 
 
@@ -228,6 +228,7 @@ class BanditExperiment(Experiment):
 
     known_methods: ClassVar[Mapping[str, Method]] = _METHODS
     plays_together: ClassVar[bool] = True
+    log_axes: ClassVar[bool] = True
 
     task: LinearBanditTask
     privacy: BanditPrivacy
@@ -295,9 +296,8 @@ class BanditExperiment(Experiment):
     @property
     def iterations(self) -> NDArray[np.intp]:
         """After how many trials the runs' curves have their values."""
-        count = min(self.num_iterations, _CURVE_LENGTH)
-        even = np.arange(1, count + 1) * self.num_iterations / count
-        return np.round(even).astype(np.intp)
+        even_on_log_scale = np.geomspace(1, self.num_iterations, _CURVE_LENGTH)
+        return np.unique(np.round(even_on_log_scale).astype(np.intp))
 
     @property
     def axes(self) -> tuple[str, str]:
@@ -309,12 +309,12 @@ class BanditExperiment(Experiment):
     ) -> dict[str, BanditRow]:
         """Return a row a method; see `Experiment.summarize`."""
         last = self.num_iterations if until is None else until
-        there = np.flatnonzero(self.iterations == last)
-        step = self.num_iterations / len(self.iterations)
-        allowed = f"a multiple of {step:g}, up to {self.num_iterations}"
-        require(len(there) == 1, "until", until, allowed)
+        nearest = int(np.argmin(np.abs(self.iterations - last)))
+        kept = int(self.iterations[nearest])
+        allowed = f"a trial whose regret was kept; {kept} is the nearest"
+        require(last == kept, "until", last, allowed)
         curves = curves_by_method(self, runs)
-        regret = {name: curve[:, there[0]] for name, curve in curves.items()}
+        regret = {name: curve[:, nearest] for name, curve in curves.items()}
 
         def beside(
             name: str, control: str, compare: Callable[[Any, Any], Any]

@@ -212,6 +212,8 @@ class Experiment(ABC):
     known_methods: ClassVar[Mapping[str, Method]]
     # Whether a process plays all methods of a seed, which is cheaper then.
     plays_together: ClassVar[bool]
+    # Whether a figure's axes are logarithmic.
+    log_axes: ClassVar[bool]
 
     name: str
     num_agents: int

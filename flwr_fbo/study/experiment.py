@@ -62,6 +62,7 @@ class TuningExperiment(Experiment):
 
     known_methods: ClassVar[Mapping[str, Method]] = METHODS
     plays_together: ClassVar[bool] = False
+    log_axes: ClassVar[bool] = False
 
     task: Annotated[Task, PlainValidator(_to_task)]
     privacy: Privacy

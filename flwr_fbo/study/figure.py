@@ -74,7 +74,10 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
         + _seeds(len(common_seeds(experiment, runs))),
         fontsize=10,
     )
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if experiment.log_axes:
+        axes.set(xscale="log", yscale="log")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     _save(figure, axes, runs, path)
 

@@ -64,7 +64,7 @@ def main() -> None:
     def draw() -> None:
         bandits = LinearBandits(TASK, 0, range(M))
         for t in range(trials):
-            bandits.peek(t, 1)
+            bandits.peek(t)
 
     table = Table(
         f"{M} agents, {trials} trials",

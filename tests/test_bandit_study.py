@@ -151,7 +151,7 @@ def test_a_curve_is_the_regret_of_an_agent(experiment: BanditExperiment) -> None
     assert 50 < len(set(iterations)) == len(iterations) <= 100
     assert (iterations[0], iterations[-1]) == (1, 150)
     (run,) = odd.play(["independent"], seed=3)
-    simulation = odd.known_methods["independent"].simulation(odd)  # type: ignore[attr-defined]
+    simulation = odd.known_methods["independent"].simulation(odd)
     regret = np.cumsum(simulation.run(6, 7).regret) / 3
     np.testing.assert_allclose(run.regret, regret[iterations - 1])
     assert len(replace(experiment, num_iterations=100_000).iterations) > 80
@@ -161,7 +161,7 @@ def test_a_curve_is_the_regret_of_an_agent(experiment: BanditExperiment) -> None
 
 def test_methods_are_what_they_are_called(experiment: BanditExperiment) -> None:
     simulations: dict[str, Any] = {
-        name: method.simulation(experiment)  # type: ignore[attr-defined]
+        name: method.simulation(experiment)
         for name, method in experiment.known_methods.items()
     }
     for name in ("fed-ucb", "fed-ucb-raw", "noise-only"):

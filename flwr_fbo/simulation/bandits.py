@@ -217,12 +217,9 @@ def play_together(
     task, num_trials, num_agents = first
     bandits = LinearBandits(task, seed, range(num_agents))
     everybody = [_Agents(simulation, noise_seed) for simulation in simulations]
-    t = 0
-    while t < num_trials:
-        n = min(bandits.num_left(t), num_trials - t)
+    for t in range(num_trials):
         for agents in everybody:
-            agents.play(bandits, t, n)
-        t += n
+            agents.play(bandits, t)
     return [agents.run for agents in everybody]
 
 
@@ -257,51 +254,29 @@ class _Agents:
             self._total,
         )
 
-    def play(self, bandits: LinearBandits, t: int, num_trials: int) -> None:
-        """Play n trials from t on, all of one block."""
-        end = t + num_trials
-        while t < end:
-            n = min(self._next_look(t), end) - t
-            chosen = self._choose(bandits, t, n)
-            self._tell(bandits, t, chosen)
-            self._actions[t : t + n] = chosen
-            self._regret[t : t + n] = bandits.regrets(t, chosen).sum(axis=1)
-            t += n
-            if self._due(t):
-                self._synchronise(t)
+    def play(self, bandits: LinearBandits, t: int) -> None:
+        """Play trial t, and synchronise after it, if it is time."""
+        contexts = bandits.peek(t)
+        chosen = self._choose(contexts)
+        played = contexts[np.arange(len(chosen)), chosen]
+        self._tell(played, bandits.rewards(t, chosen))
+        if self._due(t + 1):
+            self._synchronise(t + 1)
+        self._actions[t], self._regret[t] = chosen, bandits.regrets(t, chosen).sum()
 
-    def _choose(self, bandits: LinearBandits, t: int, num_trials: int) -> IntArray:
-        """Return what the agents play in n trials without synchronisation, (n, M)."""
-        contexts = bandits.peek(t, num_trials)
-        everyone = np.arange(self._settings.num_agents)
-        chosen = np.empty((num_trials, len(everyone)), dtype=np.intp)
+    def _choose(self, contexts: FloatArray) -> IntArray:
+        """Return the index that each agent plays, shape (M,), of (M, K, d) actions."""
         if self._control == "random":
-            return self._rng.integers(contexts.shape[2], size=chosen.shape)
-        for i, actions in enumerate(contexts):
-            bounds = self._settings.upper_bounds(self._ellipsoid, actions)
-            chosen[i] = bounds.argmax(axis=1)
-            if self._settings.local_data == "raw":
-                rewards = bandits.rewards(t + i, chosen[i])
-                self._ellipsoid.observe(actions[everyone, chosen[i]], rewards)
-        return chosen
+            return self._rng.integers(contexts.shape[1], size=len(contexts))
+        bounds = self._settings.upper_bounds(self._ellipsoid, contexts)
+        return np.asarray(bounds.argmax(axis=1))
 
-    def _tell(self, bandits: LinearBandits, t: int, chosen: IntArray) -> None:
-        """Add trials from t on to the running sums."""
-        contexts = bandits.peek(t, len(chosen))
-        played = np.take_along_axis(contexts, chosen[..., None, None], axis=2)
-        rewards = bandits.rewards(t, chosen)
-        products = self._settings.releases.outer_products(
-            played.reshape(rewards.size, -1), rewards.ravel()
-        )
-        shape = (*chosen.shape, *products.shape[1:])
-        self._running_sums += products.reshape(shape).sum(axis=0)
-
-    def _next_look(self, t: int) -> int:
-        """Return after how many trials to ask again whether to synchronise."""
-        if isinstance(self._schedule, DeterminantTrigger):
-            return t + 1
-        k = len(self._synchronised)
-        return self._schedule[k] if k < len(self._schedule) else len(self._regret)
+    def _tell(self, actions: FloatArray, rewards: FloatArray) -> None:
+        """Record one trial of each agent: shapes (M, d) and (M,)."""
+        products = self._settings.releases.outer_products(actions, rewards)
+        self._running_sums += products
+        if self._settings.local_data == "raw":
+            self._ellipsoid.observe(actions, rewards)
 
     def _due(self, t: int) -> bool:
         """Return whether to synchronise after t trials."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,14 +226,14 @@ class BanditExperiment(Experiment):
         All but ``"full"`` unless given.
     """
 
-    known_methods: ClassVar[Mapping[str, Method]] = _METHODS
+    known_methods: ClassVar[Mapping[str, BanditMethod]] = _METHODS
     plays_together: ClassVar[bool] = True
     log_axes: ClassVar[bool] = True
 
     task: LinearBanditTask
     privacy: BanditPrivacy
     num_synchronisations: int = 16
-    first_synchronisation: int = 50
+    first_synchronisation: int = 100
     width: Width = "observed"
     methods: tuple[str, ...] = _USUAL
 
@@ -362,11 +362,8 @@ class BanditExperiment(Experiment):
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
-        compared = [
-            cast(BanditRow, row)
-            for row in rows.values()
-            if _METHODS[row.method].controls
-        ]
+        compared: list[BanditRow]
+        compared = [row for row in rows.values() if _METHODS[row.method].controls]
         if any(row.regret.num_runs < 2 for row in compared):
             return [ONE_SEED]
         lines = []

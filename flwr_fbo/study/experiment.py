@@ -20,8 +20,14 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.strategies.dp_fts_de import PRESETS
 from flwr_fbo.study.bandits import BanditExperiment, BanditPrivacy
-from flwr_fbo.study.base import Column, Experiment, Method, Run
-from flwr_fbo.study.methods import METHODS, USUAL_METHODS, Privacy, label_of
+from flwr_fbo.study.base import Column, Experiment, Run
+from flwr_fbo.study.methods import (
+    METHODS,
+    USUAL_METHODS,
+    Privacy,
+    TuningMethod,
+    label_of,
+)
 from flwr_fbo.study.summary import TuningRow, summarize, verdict
 from flwr_fbo.study.tuning import TuningRun, run_one
 from flwr_fbo.tasks.base import Task
@@ -60,7 +66,7 @@ class TuningExperiment(Experiment):
         Those without liars unless given.
     """
 
-    known_methods: ClassVar[Mapping[str, Method]] = METHODS
+    known_methods: ClassVar[Mapping[str, TuningMethod]] = METHODS
     plays_together: ClassVar[bool] = False
     log_axes: ClassVar[bool] = False
 

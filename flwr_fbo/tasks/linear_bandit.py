@@ -99,6 +99,7 @@ class LinearBandits:
         # Coordinates apart: what solves with them need not transpose.
         self._columns = np.empty((_BLOCK_LENGTH, m, d, k))
         self._means = np.empty((_BLOCK_LENGTH, m, k))
+        self._best = np.empty((_BLOCK_LENGTH, m))
         self._luck = np.empty((_BLOCK_LENGTH, m))
         # For draws: fresh memory for each would take as long as they do.
         self._scratch = np.empty((_BLOCK_LENGTH, k, d - 1))
@@ -107,73 +108,54 @@ class LinearBandits:
 
     def contexts(self, t: int) -> FloatArray:
         """Return the actions of trial t >= 0, shape (M, K, d)."""
-        return np.array(self.peek(t, 1)[0])
+        return np.array(self.peek(t))
 
-    def peek(self, t: int, num_trials: int) -> FloatArray:
-        """Return the actions of n trials from t on, shape (n, M, K, d): not a copy.
-
-        Read-only, and only until trials of another block are asked for. The n trials
-        are of one block: at most `num_left` (t).
-        """
-        columns = self._columns[self._rows(t, num_trials)]
+    def peek(self, t: int) -> FloatArray:
+        """Return the same, not copied: until another trial is asked for, to read."""
+        columns = self._columns[self._row(t)]
         columns.flags.writeable = False
         return np.swapaxes(columns, -1, -2)
 
-    @staticmethod
-    def num_left(t: int) -> int:
-        """Return how many trials, from t on, are drawn together."""
-        return _BLOCK_LENGTH - t % _BLOCK_LENGTH
-
     def rewards(self, t: int, chosen: IntArray) -> FloatArray:
-        """Return what the chosen actions' rewards are, in [0, 1].
+        """Return what the chosen actions' rewards are in trial t, in [0, 1].
 
         Parameters
         ----------
         t : int
-        chosen : ndarray of int, shape (M,) or (n, M)
-            Indices of actions in trial t; or in n trials from t on, of one block.
+        chosen : ndarray of int, shape (M,)
+            Indices of actions.
 
         Returns
         -------
-        ndarray of the shape of ``chosen``
+        ndarray of shape (M,)
         """
-        at = self._entries(t, chosen)
-        rewards = self._rewards[at]
+        row, everyone = self._row(t), np.arange(len(self.agents))
+        rewards = self._rewards[row, everyone, chosen]
         missing = np.isnan(rewards)
         if missing.any():  # else another method was here before
-            mean = self._means[at][missing]
+            mean = self._means[row, everyone, chosen][missing]
             a = self.task.concentration * mean
             b = self.task.concentration * (1 - mean)
-            luck = np.broadcast_to(self._luck[at[0], at[1]], missing.shape)
-            rewards[missing] = betaincinv(a, b, luck[missing])
-            self._rewards[at] = rewards
-        return np.asarray(rewards.reshape(np.shape(chosen)))
+            rewards[missing] = betaincinv(a, b, self._luck[row, missing])
+            self._rewards[row, everyone, chosen] = rewards
+        return np.asarray(rewards)
 
     def regrets(self, t: int, chosen: IntArray) -> FloatArray:
-        """Return how much lower their means are than the best; arguments as above."""
-        at = self._entries(t, chosen)
-        regrets = self._means[at[0]].max(axis=-1).reshape(-1, len(self.agents))
-        regrets = regrets - self._means[at]
-        return np.asarray(regrets.reshape(np.shape(chosen)))
+        """Return how much lower the chosen actions' means are than the best ones'."""
+        row = self._row(t)
+        means = self._means[row, np.arange(len(self.agents)), chosen]
+        return np.asarray(self._best[row] - means)
 
-    def _entries(self, t: int, chosen: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Return where the chosen actions of trials are: row, agent, action."""
-        actions = np.atleast_2d(chosen)
-        rows = np.arange(_BLOCK_LENGTH)[self._rows(t, len(actions)), None]
-        return rows, np.arange(len(self.agents)), actions
-
-    def _rows(self, t: int, num_trials: int) -> slice:
-        """Return where n trials from t on are in the block, once that is drawn."""
+    def _row(self, t: int) -> int:
+        """Return where trial t is in the block, once that is drawn."""
         require_int("t", t, 0)
-        ok = num_trials <= self.num_left(t)
-        require(ok, "num_trials", num_trials, f"at most {self.num_left(t)} from {t} on")
         block, row = divmod(t, _BLOCK_LENGTH)
         if block != self._block:
             self._rewards.fill(np.nan)
             for i, agent in enumerate(self.agents):
                 self._draw(i, generator(self._seed, agent, block, Purpose.CONTEXTS))
             self._block = block
-        return slice(row, row + num_trials)
+        return row
 
     def _draw(self, i: int, rng: np.random.Generator) -> None:
         """Draw the block of agent i."""
@@ -186,7 +168,7 @@ class LinearBandits:
         np.matmul(self._basis[1:].T, np.swapaxes(across, 1, 2), out=columns)
         columns *= np.sqrt(1 - means**2)[:, None, :]
         columns += self.theta[:, None] * means[:, None, :]
-        self._means[:, i] = means
+        self._means[:, i], self._best[:, i] = means, means.max(axis=1)
         self._luck[:, i] = rng.random(_BLOCK_LENGTH)
 
 

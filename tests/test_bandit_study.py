@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
 from flwr_fbo.simulation.bandits import geometric_schedule
-from flwr_fbo.study.bandits import BanditExperiment, BanditRun
+from flwr_fbo.study.bandits import BanditExperiment, RegretRun
 from flwr_fbo.study.base import Estimate
 from flwr_fbo.study.experiment import (
     builtin_experiments,
@@ -184,17 +184,17 @@ def test_methods_are_what_they_are_called(experiment: BanditExperiment) -> None:
         assert (simulation.settings.releases.noise_std > 0) == noisy
 
 
-def _made(method: str, seed: int, last: float, **more: Any) -> BanditRun:
+def _made(method: str, seed: int, last: float, **more: Any) -> RegretRun:
     values: dict[str, Any] = {
         "epsilon": 1.0,
         "private": False,
         "seconds": 1.0,
         "regret": [0.0] * 59 + [last / 2] + [0.0] * 4 + [last],
     }
-    return BanditRun(method=method, seed=seed, **(values | more))
+    return RegretRun(method=method, seed=seed, **(values | more))
 
 
-def _runs(levels: dict[str, list[float]]) -> list[BanditRun]:
+def _runs(levels: dict[str, list[float]]) -> list[RegretRun]:
     return [
         _made(name, seed, last)
         for name, values in levels.items()
@@ -301,6 +301,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     values = json.loads(_invoke("show", str(tmp_path / "mine"), "--json").stdout)
     assert values["experiment"]["task"]["dimension"] == 3
     assert values["private"] is False
+    assert any("only with all other records fixed" in note for note in values["notes"])
     assert set(values["methods"]["fed-ucb"]) == {
         "epsilon",
         "regret",

@@ -55,6 +55,7 @@ def report_json(
             "until": until or experiment.num_iterations,
             **experiment.counts(runs),
             "methods": {name: _values_of(row) for name, row in rows.items()},
+            "notes": experiment.notes(runs, until)[1],
             "verdict": experiment.verdict(rows),
         },
         indent=2,

@@ -17,7 +17,7 @@ def show(
     results: Annotated[Path, typer.Argument()],
     until: Annotated[
         int | None,
-        typer.Option(help="Compare means over iterations 1 to this; all unless given."),
+        typer.Option(help="The last iteration that counts; all unless given."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in place of the table.")

@@ -155,6 +155,7 @@ def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
     right : ndarray of shape (..., d, k)
         In C's order.
     """
+    assert right.flags.c_contiguous
     d, k = right.shape[-2:]
     factors = np.broadcast_to(factor, (*right.shape[:-2], d, d)).reshape(-1, d, d)
     for L, R in zip(factors, right.reshape(-1, d, k), strict=True):

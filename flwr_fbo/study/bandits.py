@@ -75,7 +75,7 @@ class BanditPrivacy(PrivacySetting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BanditRun(Run):
+class RegretRun(Run):
     """What one method did on one seed.
 
     Attributes
@@ -94,7 +94,7 @@ class BanditRun(Run):
 
 
 @dataclass(frozen=True)
-class BanditRow(Row):
+class RegretRow(Row):
     """One method, beside the two it is compared to on the same seeds.
 
     Attributes
@@ -262,7 +262,7 @@ class BanditExperiment(Experiment):
         trials, n = self.num_iterations, self.num_synchronisations
         return geometric_schedule(trials, n, self.first_synchronisation)
 
-    def play(self, methods: Sequence[str], seed: int) -> list[BanditRun]:
+    def play(self, methods: Sequence[str], seed: int) -> list[RegretRun]:
         """Run some of the methods on one seed, on the same trials."""
         began = time.perf_counter()
         chosen = [_METHODS[name] for name in methods]
@@ -271,7 +271,7 @@ class BanditExperiment(Experiment):
         runs = play_together(simulations, 2 * seed, 2 * seed + 1)
         seconds = (time.perf_counter() - began) / len(runs)
         return [
-            BanditRun(
+            RegretRun(
                 method=method.name,
                 seed=seed,
                 epsilon=method.epsilon(self.privacy),
@@ -286,12 +286,12 @@ class BanditExperiment(Experiment):
         per_agent = np.cumsum(regret) / self.num_agents
         return [float(value) for value in per_agent[self.iterations - 1]]
 
-    def run_of(self, values: Mapping[str, Any]) -> BanditRun:
+    def run_of(self, values: Mapping[str, Any]) -> RegretRun:
         """Return the run of a line of results."""
         regret = [float(value) for value in values["regret"]]
         expected = len(self.iterations)
         require(len(regret) == expected, "regret", len(regret), f"{expected} numbers")
-        return BanditRun(**Run.common_of(values), regret=regret)
+        return RegretRun(**Run.common_of(values), regret=regret)
 
     @property
     def iterations(self) -> NDArray[np.intp]:
@@ -306,7 +306,7 @@ class BanditExperiment(Experiment):
 
     def summarize(
         self, runs: Sequence[Run], until: int | None = None
-    ) -> dict[str, BanditRow]:
+    ) -> dict[str, RegretRow]:
         """Return a row a method; see `Experiment.summarize`."""
         last = self.num_iterations if until is None else until
         nearest = int(np.argmin(np.abs(self.iterations - last)))
@@ -324,7 +324,7 @@ class BanditExperiment(Experiment):
             return Estimate.of(compare(regret[name], regret[control]))
 
         return {
-            name: BanditRow(
+            name: RegretRow(
                 name,
                 self.label_of(name),
                 epsilon_of(runs, name),
@@ -362,7 +362,7 @@ class BanditExperiment(Experiment):
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
-        compared: list[BanditRow]
+        compared: list[RegretRow]
         compared = [row for row in rows.values() if _METHODS[row.method].controls]
         if any(row.regret.num_runs < 2 for row in compared):
             return [ONE_SEED]

@@ -33,7 +33,7 @@ def print_report(
     num_seeds = len(common_seeds(experiment, runs))
     seeds = "seed" if num_seeds == 1 else "seeds"
     title, (first, *notes) = experiment.notes(runs, until)
-    console.print(_table(title, experiment.columns(until), rows))
+    console.print(_table(title, experiment.columns(), rows))
     console.print(f"± one standard error over {num_seeds} {seeds}. {first}")
     for note in notes:
         console.print(note)

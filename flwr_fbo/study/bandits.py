@@ -336,7 +336,7 @@ class BanditExperiment(Experiment):
             for name in self.methods
         }
 
-    def columns(self, until: int | None) -> dict[str, Column]:
+    def columns(self) -> dict[str, Column]:
         """Return the columns of the table, by the estimate of a row they show."""
         return {
             "regret": Column("regret", digits=1),

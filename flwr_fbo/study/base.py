@@ -301,7 +301,7 @@ class Experiment(ABC):
         """
 
     @abstractmethod
-    def columns(self, until: int | None) -> Mapping[str, Column]:
+    def columns(self) -> Mapping[str, Column]:
         """Return the columns of the table, by the estimate of a row they show."""
 
     @abstractmethod

@@ -116,7 +116,7 @@ class TuningExperiment(Experiment):
         """Return a row a method; see `Experiment.summarize`."""
         return summarize(self, runs, until)
 
-    def columns(self, until: int | None) -> dict[str, Column]:
+    def columns(self) -> dict[str, Column]:
         """Return the columns of the table, by the estimate of a row they show."""
         return {
             "final": Column(f"iteration {self.num_iterations}"),

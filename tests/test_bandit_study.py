@@ -4,14 +4,17 @@ import json
 import math
 import re
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
+from flwr_fbo.cli.report import print_report
 from flwr_fbo.simulation.bandits import geometric_schedule
 from flwr_fbo.study.bandits import BanditExperiment, RegretRun
 from flwr_fbo.study.base import Estimate
@@ -221,6 +224,22 @@ def test_the_table_compares_by_seed(experiment: BanditExperiment) -> None:
             experiment.summarize(runs, until)
     with pytest.raises(ValueError, match="one seed that all methods have run"):
         experiment.summarize(runs[:1])
+
+
+def test_the_table_is_narrow_enough_for_a_hundred_thousand_trials(
+    experiment: BanditExperiment,
+) -> None:
+    levels = {name: [20901.234, 20805.678] for name in experiment.methods}
+    levels["independent"] = [101.234, 95.678]
+    levels["fed-ucb"] = [45.123, 44.789]
+    text = StringIO()
+    print_report(experiment, _runs(levels), Console(file=text, width=80))
+    assert "…" not in text.getvalue()
+    rows = [line.split("  ") for line in text.getvalue().splitlines() if "±" in line]
+    cells = {row[0].strip(): [cell.strip() for cell in row[1:] if cell] for row in rows}
+    expected = ["45.0 ± 0.2", "-53.5 ± 2.6", "0.457 ± 0.011", "-20808 ± 48", "1"]
+    assert cells["FedUCB"] == expected
+    assert cells["random"][:2] == ["20853 ± 48", "+20755 ± 45"]
 
 
 def test_the_verdict(experiment: BanditExperiment) -> None:

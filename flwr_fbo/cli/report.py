@@ -98,7 +98,9 @@ def _table(title: str, columns: Mapping[str, Column], rows: Mapping[str, Row]) -
 def _number(estimate: Estimate | None, column: Column) -> str:
     if estimate is None:
         return "-"
-    mean = f"{estimate.mean:{column.sign}.{column.digits}f}"
+    beyond_two = len(f"{abs(estimate.mean):.0f}") - 2
+    digits = max(column.digits - max(beyond_two, 0), 0)
+    mean = f"{estimate.mean:{column.sign}.{digits}f}"
     if estimate.num_runs < 2:
         return mean
-    return f"{mean} ± {estimate.standard_error:.{column.digits}f}"
+    return f"{mean} ± {estimate.standard_error:.{digits}f}"

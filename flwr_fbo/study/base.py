@@ -179,7 +179,7 @@ class Column:
     sign : str
         ``"+"`` for differences.
     digits : int
-        After the point.
+        After the point; one less for each before it beyond the second.
     """
 
     heading: str

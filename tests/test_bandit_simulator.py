@@ -31,7 +31,8 @@ M, T, SCHEDULE = 4, 90, [10, 37, 64, 80]
 # So little privacy that the sums are more than noise, even with so few trials.
 RELEASES = ContinualSettings(num_releases=4, dimension=3, epsilon=30.0, delta=0.1)
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
-SIMULATION = BanditSimulation(LinearUCBSettings(RELEASES, M), TASK, T, SCHEDULE)
+SETTINGS = LinearUCBSettings(RELEASES, M, width="exact")
+SIMULATION = BanditSimulation(SETTINGS, TASK, T, SCHEDULE)
 
 
 def simulation(**settings: Any) -> BanditSimulation:

@@ -34,7 +34,7 @@ def width_of(s: LinearUCBSettings, V: FloatArray) -> float:
 def settings(
     releases: ContinualSettings = PLAIN, num_agents: int = 3, **more: Any
 ) -> LinearUCBSettings:
-    return LinearUCBSettings(releases, num_agents, **more)
+    return LinearUCBSettings(releases, num_agents, **{"width": "exact", **more})
 
 
 def action_sets(rng: np.random.Generator, count: int, size: int = 6) -> FloatArray:

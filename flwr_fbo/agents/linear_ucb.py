@@ -69,8 +69,8 @@ class LinearUCBSettings:
         In (0, 1): how likely any agent's ellipsoid may ever miss theta.
     ridge : float
         lambda > 0, in place of noise and shift where there is no noise.
-    width : {"exact", "observed", "paper"}
-        See `width_at`.
+    width : {"observed", "exact", "paper"}
+        See `width_at`; the observed one is never above the exact one.
     local_data : {"released", "raw"}
         What an agent acts on between synchronisations: what was released only, or its
         own raw trials too, as the paper has it.
@@ -96,7 +96,7 @@ class LinearUCBSettings:
     parameter_norm: float = 1.0
     alpha: float = 0.01
     ridge: float = 1.0
-    width: Width = "exact"
+    width: Width = "observed"
     local_data: LocalData = "released"
 
     def __post_init__(self) -> None:

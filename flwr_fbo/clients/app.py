@@ -15,7 +15,7 @@ from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.study import is_instruction
 from flwr_fbo.agents.trial import Objective
 from flwr_fbo.clients.session import Answer, Tuner
-from flwr_fbo.clients.thompson import TunerClient
+from flwr_fbo.clients.thompson import SiteClient
 from flwr_fbo.space import Params
 
 
@@ -117,7 +117,7 @@ def with_tuning(
     def tuning_client_fn(context: Context) -> Client:
         return _TwoStages(
             lambda: client_fn(context).to_client(),
-            lambda: TunerClient(tuner, context).to_client(),
+            lambda: SiteClient(tuner, context).to_client(),
         )
 
     return tuning_client_fn

@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flwr_fbo._compat import NumPyClient
 from flwr_fbo._validation import is_number, require
 from flwr_fbo.agents.bandit_study import (
     BanditInstruction,
@@ -30,6 +28,7 @@ from flwr_fbo.agents.policy import (
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.clients.app import answerer
 from flwr_fbo.clients.session import Answer, client_folder, configured_slot
+from flwr_fbo.clients.thompson import SiteClient
 from flwr_fbo.journal import Journal, JournalError, open_patiently
 
 _STATE = "flwr-fbo-bandit"
@@ -274,7 +273,7 @@ def _in_state(
             )
 
 
-class LinearBanditClient(NumPyClient):
+class LinearBanditClient(SiteClient):
     """A `NumPyClient` that synchronises the bandit of one site.
 
     Parameters
@@ -299,22 +298,8 @@ class LinearBanditClient(NumPyClient):
         max_epsilon: float | None = None,
         max_delta: float | None = None,
     ) -> None:
-        self._site = LinearBanditSite(folder, make_environment, max_epsilon, max_delta)
-        self._context = context
-
-    def fit(
-        self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
-    ) -> tuple[list[np.ndarray[Any, Any]], int, dict[str, Any]]:
-        """Carry out one instruction of `FedUCB`.
-
-        Returns
-        -------
-        tuple of list of ndarray, int and dict
-            The release of shape (d + 1, d + 1) if one is wanted; 1, whatever the number
-            of trials, which is nobody's business; what else the server asked for.
-        """
-        reply = self._site.answer(self._context, parameters, config)
-        return list(reply.arrays), 1, dict(reply.metrics)
+        site = LinearBanditSite(folder, make_environment, max_epsilon, max_delta)
+        super().__init__(site, context)
 
 
 def linear_bandit_app(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import Context
@@ -13,15 +13,27 @@ from flwr_fbo._compat import NumPyClient
 from flwr_fbo._validation import require
 from flwr_fbo.agents.base import Direction
 from flwr_fbo.agents.trial import Objective
-from flwr_fbo.clients.session import Tuner
+from flwr_fbo.clients.session import Answer, Tuner
 from flwr_fbo.space import Params
 
 
-class TunerClient(NumPyClient):
-    """A `NumPyClient` that hands every instruction to a `Tuner`."""
+class Site(Protocol):
+    """What carries out instructions: a `Tuner`, or a `LinearBanditSite`."""
 
-    def __init__(self, tuner: Tuner, context: Context) -> None:
-        self._tuner = tuner
+    def answer(
+        self,
+        context: Context,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        config: Mapping[str, Any],
+    ) -> Answer:
+        """Carry out one instruction."""
+
+
+class SiteClient(NumPyClient):
+    """A `NumPyClient` that hands every instruction to a site."""
+
+    def __init__(self, site: Site, context: Context) -> None:
+        self._site = site
         self._context = context
 
     def fit(
@@ -32,14 +44,14 @@ class TunerClient(NumPyClient):
         Returns
         -------
         tuple of list of ndarray, int and dict
-            The message of shape (M,) if one is wanted; 1, whatever the size of the
-            site's data, which is nobody's business; metrics that were asked for.
+            The message if one is wanted, an array; 1, whatever the size of the site's
+            data, which is nobody's business; metrics that were asked for.
         """
-        reply = self._tuner.answer(self._context, parameters, config)
+        reply = self._site.answer(self._context, parameters, config)
         return list(reply.arrays), 1, dict(reply.metrics)
 
 
-class ThompsonClient(TunerClient):
+class ThompsonClient(SiteClient):
     """Tunes one site's objective in a federation.
 
     Parameters

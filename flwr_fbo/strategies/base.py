@@ -124,7 +124,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 41,
+        num_rounds: int | None = None,
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
@@ -138,8 +138,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         initial_arrays : ArrayRecord, optional
             Not needed, and refused unless empty: the first vectors are released by the
             server itself.
-        num_rounds : int
-            Rounds of Flower, >= 2: iterations 0 to ``num_rounds - 1``.
+        num_rounds : int, optional
+            Rounds of Flower, >= 2: iterations 0 to ``num_rounds - 1``. See
+            `default_rounds`.
         timeout : float
             Seconds to wait for the replies of a round. Who has not answered by then
             counts as zero.
@@ -169,6 +170,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             That of the method, of the whole study. Where the folder holds one that is
             complete, nobody is asked anything and its result is returned again.
         """
+        if num_rounds is None:
+            num_rounds = self.default_rounds()
         require_int("num_rounds", num_rounds, 2)
         allowed = "empty (the server releases the first vectors itself)"
         require(not initial_arrays, "initial_arrays", initial_arrays, allowed)
@@ -262,6 +265,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 self._rounds,
             )
         )
+
+    def default_rounds(self) -> int:
+        """Return how many rounds there are unless `start` is told."""
+        raise NotImplementedError
 
     def plan(self, horizon: int) -> None:
         """Fix what depends on T, the last iteration; `start` does it first."""

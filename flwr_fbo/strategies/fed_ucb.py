@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
+from flwr.app import Message, MetricRecord
 
 from flwr_fbo._compat import ClientApi, reply_metrics
 from flwr_fbo._validation import is_number, require, require_int
@@ -138,38 +137,18 @@ class FedUCB(StudyStrategy[BanditResult]):
         require_int("num_trials", num_trials, last)
         return num_trials
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int | None = None,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> BanditResult:
-        """Run the study; see `StudyStrategy.start`.
+    def default_rounds(self) -> int:
+        """Return as many as all planned synchronisations take.
 
-        Parameters
-        ----------
-        num_rounds : int, optional
-            As many as all planned synchronisations take, unless given; fewer are
-            allowed, with ``interval``. A trigger needs it.
+        Raises
+        ------
+        ValueError
+            If there is a trigger: nobody knows when it fires.
         """
-        if num_rounds is None:
-            allowed = "given, with a trigger"
-            require(self.study.trigger is None, "num_rounds", num_rounds, allowed)
-            planned = self.study.settings.releases.num_releases
-            num_rounds = len(self._times) + 1 if self._times else 2 * planned + 1
-        return super().start(
-            grid,
-            initial_arrays,
-            num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
+        allowed = "given, with a trigger"
+        require(self.study.trigger is None, "num_rounds", None, allowed)
+        planned = self.study.settings.releases.num_releases
+        return len(self._times) + 1 if self._times else 2 * planned + 1
 
     def plan(self, horizon: int) -> None:
         """Fix after which iterations agents are asked for a release."""

@@ -53,6 +53,10 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
         self._metrics = tuple(metrics)
 
+    def default_rounds(self) -> int:
+        """Return 41: initial points, and 40 queries of an agent."""
+        return 41
+
     def _lines(self) -> list[str]:
         lines = super()._lines()
         if self._metrics:

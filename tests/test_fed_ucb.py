@@ -516,9 +516,13 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
         [k] * M for k in (1, 2, 3)
     ]
     assert printed["epsilon"] == 30.0
-    site_strategy(tmp_path / "open").start(Sites(tmp_path))
+    sites = Sites(tmp_path)
+    site_strategy(tmp_path / "open").start(sites)
     shown = show(["ledger", "show", str(tmp_path / "open" / "server"), "--json"])
     assert json.loads(shown.output)["epsilon"] is None
+    own = show(["ledger", "show", str(sites.folders[2])]).output
+    assert "3 releases of this agent, for one trial of it: epsilon = inf" in own
+    assert "NOT PRIVATE" in own
 
 
 def test_synchronisations_wait_for_the_clock(

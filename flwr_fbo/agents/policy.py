@@ -32,15 +32,14 @@ from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 
 FloatArray = NDArray[np.float64]
 
-FILE_NAME = "linear-bandit.sqlite"
-_KIND = "linear-bandit"
+FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
 _NO_SLOT = -1
 _PAUSE = 0.1
 
 
 def bandit_identity(study: BanditStudy) -> dict[str, Any]:
     """Return what the journal of an agent belongs to, as JSON values."""
-    return {"kind": _KIND, **study.to_dict()}
+    return {"kind": KIND, **study.to_dict()}
 
 
 class BanditEnvironment(Protocol):
@@ -67,7 +66,7 @@ class RecordedBandit:
     """
 
     def __init__(self, journal: Journal) -> None:
-        journal.require_kind(_KIND)
+        journal.require_kind(KIND)
         self._journal = journal
         self.study = BanditStudy.from_dict(journal.identity)
         self._state = journal.load_state()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo.agents.bandit_study import BanditStudy
+from flwr_fbo.agents.policy import FILE_NAME as SITE_FILE_NAME
+from flwr_fbo.agents.policy import KIND as SITE_KIND
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.journal import Journal, LedgerRow
-from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.servers.linear_bandit import LinearBanditServer
 from flwr_fbo.strategies.record import BANDIT_KIND, FILE_NAME, KIND, read_ledger
@@ -28,7 +31,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def ledger() -> None:
-    """Read the record of what left a study's server."""
+    """Read the record of what left a study's server, or a site."""
 
 
 @app.command()
@@ -40,21 +43,18 @@ def show(
 ) -> None:
     """Check and print the ledger in FOLDER, the `folder` of a study's server.
 
-    A ledger that was damaged is refused; one that was forged by somebody who can write
-    the file is not noticed. While the server runs it holds the ledger.
+    Or that of a site which plays a linear bandit. A ledger that was damaged is refused;
+    one that was forged by somebody who can write the file is not noticed. While the
+    server runs it holds the ledger.
     """
-    with plain_errors():
-        path = folder / FILE_NAME if folder.is_dir() else folder
-        with Journal(None, path) as journal:
-            identity = journal.identity
-            bandit = identity.get("kind") == BANDIT_KIND
-            if not bandit:
-                journal.require_kind(KIND)
-            _, rows = read_ledger(journal)
-    if bandit:
-        spent = _bandit_spent(identity, rows)
-    else:
-        spent = _spent(rows, identity.get("delta"), identity.get("accountant", "pld"))
+    with plain_errors(), Journal(None, _journal_in(folder)) as journal:
+        identity = journal.identity
+        kind = _KINDS.get(str(identity.get("kind")))
+        if kind is None:
+            journal.require_kind(KIND)
+        assert kind is not None
+        rows = kind.rows(journal)
+    spent = kind.spent(identity, rows) if rows else None
     if as_json:
         typer.echo(_json(identity, rows, spent))
         return
@@ -63,94 +63,131 @@ def show(
         console.width = 160  # nothing is cut off for whatever reads it
     for name, value in sorted(identity.items()):
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
-    console.print(_bandit_table(rows) if bandit else _table(rows))
+    console.print(_table(kind.columns, rows))
     if spent is not None:
-        whose = " of each agent, for one trial of it" if bandit else ""
         console.print(
-            f"{spent.num_releases} releases{whose}: epsilon = {spent.epsilon:.4f} at "
-            f"delta = {spent.delta:g} ({spent.accounting_method})"
+            f"{spent.num_releases} releases{kind.whose}: epsilon = {spent.epsilon:.4f} "
+            f"at delta = {spent.delta:g} ({spent.accounting_method})"
         )
     if not all(row.facts["private"] for row in rows):
         console.print("NOT PRIVATE: the noise was seeded, or there was none.")
 
 
-def _subsampling(row: LedgerRow) -> Subsampling:
-    names = ("sampling", "sample_size", "population_size")
-    return Subsampling(*(row.facts[name] for name in names))
+def _journal_in(folder: Path) -> Path:
+    """Return the journal of a server or of a site in a folder, or the file itself."""
+    if not folder.is_dir():
+        return folder
+    site = folder / SITE_FILE_NAME
+    return site if site.is_file() else folder / FILE_NAME
 
 
-def _spent(
-    rows: list[LedgerRow], delta: float | None, method: Method
-) -> PrivacySpent | None:
+def _table(
+    columns: Mapping[str, Callable[[LedgerRow], str]], rows: list[LedgerRow]
+) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table
+
+
+def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent | None:
     """Charge the rows again; None where there is nothing that can be charged."""
     charges = [row.facts["noise_multiplier"] for row in rows]
-    if not rows or delta is None or min(charges) <= 0:
+    delta, method = identity.get("delta"), identity.get("accountant", "pld")
+    if delta is None or min(charges) <= 0:
         return None
     if all(row.facts["noise_only"] for row in rows):
         return PrivacySpent(0.0, delta, len(rows), "noise-only")
-    subsampling = _subsampling(rows[0])
+    names = ("sampling", "sample_size", "population_size")
+    subsampling = Subsampling(*(rows[0].facts[name] for name in names))
     accountant = ReleaseAccountant(subsampling, delta, method)
     for charge in charges:
         accountant.charge(charge)
     return accountant.spent()
 
 
-def _bandit_spent(
-    identity: Mapping[str, Any], rows: list[LedgerRow]
-) -> PrivacySpent | None:
+def _bandit_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what the agents of FedUCB have spent, as its server counts it."""
-    if not rows:
-        return None
     server = LinearBanditServer(BanditStudy.from_dict({**identity, "study_id": ""}))
     server.resume(rows)
     return server.privacy_spent
 
 
-def _bandit_table(rows: list[LedgerRow]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in (
-        "iteration",
-        "committed",
-        "releases an agent",
-        "norm of total",
-        "version",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        made = row.facts["num_releases"]
-        table.add_row(
-            str(row.iteration),
-            datetime.fromtimestamp(row.committed).isoformat(" ", "seconds"),
-            str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}",
-            f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}",
-            str(row.facts["flwr_fbo"]),
-        )
-    return table
+def _site_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
+    """Return what this agent has spent: all of its epsilon, from the first release."""
+    releases = BanditStudy.from_dict(identity).settings.releases
+    return PrivacySpent(releases.epsilon, releases.delta, len(rows), "gdp")
 
 
-def _table(rows: list[LedgerRow]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in (
-        "iteration",
-        "committed",
-        "noise multiplier",
-        "q",
-        "sensitivity",
-        "norm of vectors",
-        "version",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            str(row.iteration),
-            datetime.fromtimestamp(row.committed).isoformat(" ", "seconds"),
-            f"{row.facts['noise_multiplier']:.4g}",
-            f"{row.facts['sample_size'] / row.facts['population_size']:g}",
-            f"{row.facts['sensitivity']:.4g}",
-            f"{np.linalg.norm(row.vectors):.4g}",
-            str(row.facts["flwr_fbo"]),
-        )
-    return table
+def _norm_of_total(row: LedgerRow) -> str:
+    return f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}"
+
+
+def _made(row: LedgerRow) -> str:
+    made = row.facts["num_releases"]
+    return str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}"
+
+
+_COMMON: dict[str, Callable[[LedgerRow], str]] = {
+    "iteration": lambda row: str(row.iteration),
+    "committed": lambda row: datetime.fromtimestamp(row.committed).isoformat(
+        " ", "seconds"
+    ),
+}
+_VERSION: dict[str, Callable[[LedgerRow], str]] = {
+    "version": lambda row: str(row.facts["flwr_fbo"])
+}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How one kind of ledger is read and shown."""
+
+    rows: Callable[[Journal], list[LedgerRow]]
+    spent: Callable[[Mapping[str, Any], list[LedgerRow]], PrivacySpent | None]
+    columns: Mapping[str, Callable[[LedgerRow], str]]
+    whose: str = ""
+
+
+_KINDS = {
+    KIND: _Kind(
+        lambda journal: read_ledger(journal)[1],
+        _spent,
+        {
+            **_COMMON,
+            "noise multiplier": lambda row: f"{row.facts['noise_multiplier']:.4g}",
+            "q": lambda row: (
+                f"{row.facts['sample_size'] / row.facts['population_size']:g}"
+            ),
+            "sensitivity": lambda row: f"{row.facts['sensitivity']:.4g}",
+            "norm of vectors": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
+            **_VERSION,
+        },
+    ),
+    BANDIT_KIND: _Kind(
+        lambda journal: read_ledger(journal)[1],
+        _bandit_spent,
+        {
+            **_COMMON,
+            "releases an agent": _made,
+            "norm of total": _norm_of_total,
+            **_VERSION,
+        },
+        " of each agent, for one trial of it",
+    ),
+    SITE_KIND: _Kind(
+        lambda journal: journal.ledger(),
+        _site_spent,
+        {
+            **_COMMON,
+            "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
+            **_VERSION,
+        },
+        " of this agent, for one trial of it",
+    ),
+}
 
 
 def _json(

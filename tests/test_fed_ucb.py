@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -828,6 +829,9 @@ def _site(folder: Path, replies: Path) -> None:
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
     study = BanditStudy(SETTINGS, noise_seed=NOISE_SEED, study_id="killed")
     metrics = site.answer(context, [], study.enrolment()).metrics
+    number = int(metrics["journal"])
+    taken = BanditInstruction(Phase.ROUND, study, 0, number)
+    site.answer(context, [], taken.to_config())
     policy = LinearBanditPolicy.open(folder)
     for k in range(1, 4):
         while policy.num_trials < 5 * k or policy.awaited:
@@ -836,7 +840,7 @@ def _site(folder: Path, replies: Path) -> None:
             if policy.num_trials < 5 * k:
                 policy.choose(np.roll(ACTIONS, policy.num_trials, axis=0))
         asked = BanditInstruction(
-            Phase.ROUND, study, 0, int(metrics["journal"]), k - 1, send_release=True
+            Phase.ROUND, study, 0, number, k - 1, send_release=True
         )
         [release] = site.answer(context, [], asked.to_config()).arrays
         with (replies / f"{k}.jsonl").open("a") as file:
@@ -855,14 +859,14 @@ def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
             return trials, [row.vectors.tolist() for row in journal.ledger()]
 
     rng, kills, runs = np.random.default_rng(0), 0, 0
-    expected = None
+    expected, longest = None, None  # of the first, which is not killed
     while kills < 100:
         folder, replies = tmp_path / f"{runs}", tmp_path / f"replies-{runs}"
         replies.mkdir()
-        while killed_after(
-            rng.uniform(0.02, 0.5) if runs else None, _site, folder, replies
-        ):
+        began = time.monotonic()
+        while killed_after(longest and rng.uniform(0, longest), _site, folder, replies):
             kills += 1
+        longest = longest or 0.6 * (time.monotonic() - began)
         trials, releases = history(folder)
         expected = expected or (trials, releases)
         assert (trials, releases) == expected

@@ -75,7 +75,9 @@ class RecordedBandit:
             number = np.array(secrets.randbits(62))
             self._put({"number": number, "slot": np.array(_NO_SLOT)})
         self.agent = LinearUCBAgent(self.study.settings)
-        self._believe()
+        if "total" in self._state:
+            self.agent.receive(self._state["total"])
+        self._tell_own()
 
     @property
     def number(self) -> int:
@@ -124,7 +126,8 @@ class RecordedBandit:
         window = {f"window-{release}": self._window(release) + product}
         self._journal.complete_trial(ticket, release, value, window)
         self._state |= window
-        self.agent.tell(action, value)
+        if self._acts_on_own:
+            self.agent.tell(action, value)
 
     def _window(self, release: int) -> FloatArray:
         """Return what was rewarded between a release and the next one."""
@@ -155,13 +158,16 @@ class RecordedBandit:
         """Take the sum of all agents' releases, ``included`` of our own among them."""
         self.agent.receive(total)  # raises where it is no sum
         self._put({"total": np.asarray(total), "included": np.array(included)})
-        self._believe()
+        self._tell_own()
 
-    def _believe(self) -> None:
-        """Give the agent the total, and what it may add to that by itself."""
-        if "total" in self._state:
-            self.agent.receive(self._state["total"])
-        if self.study.settings.local_data != "raw":
+    @property
+    def _acts_on_own(self) -> bool:
+        """Whether the agent adds its own trials to the total: else it needs none."""
+        return self.study.settings.local_data == "raw"
+
+    def _tell_own(self) -> None:
+        """Tell the agent its own trials that are not in the total, if it uses them."""
+        if not self._acts_on_own:
             return
         included = int(self._state.get("included", 0))
         for trial in self._journal.trials(since=included):

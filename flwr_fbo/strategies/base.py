@@ -6,6 +6,7 @@ Round r of Flower is iteration t = r - 1 of the server half.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -266,16 +267,16 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             )
         )
 
+    @abstractmethod
     def default_rounds(self) -> int:
         """Return how many rounds there are unless `start` is told."""
-        raise NotImplementedError
 
     def plan(self, horizon: int) -> None:
         """Fix what depends on T, the last iteration; `start` does it first."""
 
+    @abstractmethod
     def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
-        raise NotImplementedError
 
     def _before_round(self, server_round: int) -> None:
         """Say, refuse or put off what the server half has decided about a round.

@@ -526,6 +526,20 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
     assert "NOT PRIVATE" in own
 
 
+def test_the_ledger_of_a_site_promises_nothing_with_a_trigger(tmp_path: Path) -> None:
+    """No more than the server's does."""
+    study = BanditStudy(CASES["raw"], DeterminantTrigger(9.0))
+    site = LinearBanditSite(tmp_path, max_epsilon=math.inf)
+    context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
+    metrics = site.answer(context, [], study.enrolment()).metrics
+    asked = BanditInstruction(
+        Phase.ROUND, study, 0, int(metrics["journal"]), send_release=True
+    )
+    site.answer(context, [], asked.to_config())
+    said = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)]).output
+    assert "1 releases of this agent, for one trial of it: epsilon = inf" in said
+
+
 def test_synchronisations_wait_for_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.journal import Journal, LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.sampling import Subsampling
-from flwr_fbo.servers.linear_bandit import LinearBanditServer
+from flwr_fbo.servers.linear_bandit import spent_by_agent
 from flwr_fbo.strategies.record import BANDIT_KIND, FILE_NAME, KIND, read_ledger
 
 app = typer.Typer(no_args_is_help=True)
@@ -110,15 +110,13 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent |
 
 def _bandit_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what the agents of FedUCB have spent, as its server counts it."""
-    server = LinearBanditServer(BanditStudy.from_dict({**identity, "study_id": ""}))
-    server.resume(rows)
-    return server.privacy_spent
+    study = BanditStudy.from_dict({**identity, "study_id": ""})
+    return spent_by_agent(study, max(rows[-1].facts["num_releases"]))
 
 
 def _site_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what this agent has spent: all of its epsilon, from the first release."""
-    releases = BanditStudy.from_dict(identity).settings.releases
-    return PrivacySpent(releases.epsilon, releases.delta, len(rows), "gdp")
+    return spent_by_agent(BanditStudy.from_dict(identity), len(rows))
 
 
 def _norm_of_total(row: LedgerRow) -> str:

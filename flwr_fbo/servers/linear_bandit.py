@@ -129,12 +129,7 @@ class LinearBanditServer:
         It is spent with the first one. The relation is that of `ContinualRelease`: one
         trial replaced by another. Infinite without noise, or with a trigger.
         """
-        settings, made = self.study.settings.releases, max(self.num_releases)
-        if made == 0:
-            return PrivacySpent(0.0, settings.delta, 0, "none")
-        if settings.noise_std == 0 or self.study.trigger is not None:
-            return PrivacySpent(math.inf, settings.delta, made, "none")
-        return PrivacySpent(settings.epsilon, settings.delta, made, "gdp")
+        return spent_by_agent(self.study, max(self.num_releases))
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
@@ -162,6 +157,16 @@ class LinearBanditServer:
                 "for what it changes in later ones"
             )
         return lines
+
+
+def spent_by_agent(study: BanditStudy, num_releases: int) -> PrivacySpent:
+    """Return what an agent that has made so many releases has spent."""
+    settings = study.settings.releases
+    if num_releases == 0:
+        return PrivacySpent(0.0, settings.delta, 0, "none")
+    if settings.noise_std == 0 or study.trigger is not None:
+        return PrivacySpent(math.inf, settings.delta, num_releases, "none")
+    return PrivacySpent(settings.epsilon, settings.delta, num_releases, "gdp")
 
 
 def _is_release(message: Any, size: int, largest: float) -> bool:

@@ -4,10 +4,14 @@ import math
 import os
 import pickle
 import warnings
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
+import pooch
 import pytest
 from numpy.typing import NDArray
 from scipy.io import loadmat, savemat
@@ -17,11 +21,14 @@ from sklearn.svm import SVC
 
 from flwr_fbo.datasets.base import DataError, data_file
 from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
+from flwr_fbo.space import SearchSpace
+from flwr_fbo.tasks import landmine, surface
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.emnist import EmnistTask
 from flwr_fbo.tasks.har import HarTask
-from flwr_fbo.tasks.landmine import LandmineTask
+from flwr_fbo.tasks.landmine import LandmineTask, surfaces
+from flwr_fbo.tasks.surface import kept
 from flwr_fbo.tasks.synthetic import SyntheticTask
 
 FloatArray = NDArray[np.float64]
@@ -183,6 +190,56 @@ def test_landmine_names_a_bad_number_of_clients(number: Any) -> None:
 def test_landmine_names_a_bad_field(index: Any) -> None:
     with pytest.raises(ValueError, match=f"index={index!r} is not allowed: 0 to 28"):
         partition(index)
+
+
+@pytest.fixture
+def small_surfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Surfaces of 3 x 3 settings, kept in a folder of the test."""
+    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / name)
+    monkeypatch.setattr(surface, "GRID_SIZE", 3)
+    monkeypatch.setattr(surface, "_ROOTS", np.linspace(0, 1, 3))
+    surfaces.cache_clear()
+    with joblib.parallel_config("threading"):
+        yield tmp_path / "flwr-fbo"
+    surfaces.cache_clear()
+
+
+@needs_landmine
+def test_the_surface_is_the_objective_at_its_grid(small_surfaces: Path) -> None:
+    task = LandmineTask(surface=True)
+    task.check(NUM_FIELDS)
+    assert len(list(small_surfaces.iterdir())) == 1
+    exact, looked_up = (t.objective(7, 29, 0) for t in (LandmineTask(), task))
+    space = SearchSpace(task.space)
+    corners = [space.from_unit(np.array(u)) for u in ((0, 0), (1, 0.25), (0.25, 1))]
+    for params in corners:
+        assert looked_up(params) == exact(params)
+    between = space.from_unit(np.array([0.5625, 0.25]))  # roots .75 and .5
+    values = [exact(space.from_unit(np.array([u, 0.25]))) for u in (0.25, 1.0)]
+    assert looked_up(between) == pytest.approx(np.mean(values))
+
+
+@needs_landmine
+def test_surfaces_are_computed_once(
+    small_surfaces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = surfaces()
+    surfaces.cache_clear()
+    monkeypatch.setattr(landmine, "_compute_surfaces", lambda: np.zeros(1))
+    assert np.array_equal(surfaces(), before)
+
+
+def test_other_data_have_another_surface(small_surfaces: Path) -> None:
+    for i in range(2):
+        for value in (i, 7):  # the second is not asked for
+            found = kept("a", [np.full(2, i)], partial(np.full, 1, float(value)))
+            assert found == [i]
+    assert len(list(small_surfaces.iterdir())) == 2
+
+
+def test_a_noisy_surface_is_refused() -> None:
+    with pytest.raises(ValueError, match="surface=True is not allowed: False, where"):
+        LandmineTask(noisy=True, surface=True)
 
 
 def test_noisy_is_a_bool() -> None:

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from flwr_fbo import __version__
-from flwr_fbo.cli import audit, data, export, ledger, privacy, run, show, tradeoff
+from flwr_fbo.cli import (
+    audit,
+    claims,
+    data,
+    export,
+    ledger,
+    privacy,
+    run,
+    show,
+    tradeoff,
+)
 from flwr_fbo.cli import list as list_
 
 app = typer.Typer(
@@ -18,6 +28,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("list")(list_.list_experiments)
 app.command("show")(show.show)
+app.command("claims")(claims.claims)
 app.command("tradeoff")(tradeoff.tradeoff)
 app.command("export")(export.export)
 app.add_typer(data.app, name="data")

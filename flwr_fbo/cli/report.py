@@ -30,7 +30,7 @@ def print_report(
 ) -> None:
     """Print the table, how to read it, and what it shows."""
     rows = experiment.summarize(runs, until)
-    num_seeds = len(common_seeds(experiment, runs))
+    num_seeds = len(common_seeds(experiment.methods, runs))
     seeds = "seed" if num_seeds == 1 else "seeds"
     title, (first, *notes) = experiment.notes(runs, until)
     console.print(_table(title, experiment.columns(), rows))
@@ -50,7 +50,7 @@ def report_json(
     return json.dumps(
         {
             "experiment": experiment.to_dict(),
-            "seeds": common_seeds(experiment, runs),
+            "seeds": common_seeds(experiment.methods, runs),
             "private": all(run.private for run in runs),
             "until": until or experiment.num_iterations,
             **experiment.counts(runs),

@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from flwr_fbo.cli.claims import print_claims
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
 from flwr_fbo.cli.report import print_report, report_json
 from flwr_fbo.study.base import Experiment
@@ -59,15 +60,16 @@ def run(
         plan = find_experiment(experiment)
         if iterations is not None:
             plan = replace(plan, num_iterations=iterations)
-        original = output / plan.name / FILE_NAME
         if epsilon is not None:
             plan = plan.with_epsilon(epsilon)
         plan.check()
         folder = output / plan.name
         results = ResultsFile(folder / FILE_NAME, plan)
-        if epsilon is not None:
-            results.take_over(original, plan)
+        others = sorted(set(output.glob(f"*/{FILE_NAME}")) - {results.path})
+        taken_over = sum(results.take_over(path, plan) for path in others)
     wanted = range(plan.num_seeds if seeds is None else seeds)
+    if taken_over:
+        console.print(f"{taken_over} runs that {output} had already were taken over.")
     with plain_errors(), results, ends_like_ctrl_c(signal.SIGTERM):
         try:
             _run(plan, wanted, jobs, results, console)
@@ -79,6 +81,7 @@ def run(
             raise typer.Exit(130) from None
         runs = [run for run in results.runs if run.seed in wanted]
         print_report(plan, runs, console)
+        print_claims(plan, runs, console)
         if as_json:
             typer.echo(report_json(plan, runs))
         console.print(f"\nResults: {results.path}")

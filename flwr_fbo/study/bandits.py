@@ -226,7 +226,6 @@ class BanditExperiment(Experiment):
         All but ``"full"`` unless given.
     """
 
-    known_methods: ClassVar[Mapping[str, BanditMethod]] = _METHODS
     plays_together: ClassVar[bool] = True
     log_axes: ClassVar[bool] = True
 
@@ -245,6 +244,16 @@ class BanditExperiment(Experiment):
         require(first <= last, "first_synchronisation", first, allowed)
         for name in self.methods:
             _METHODS[name].simulation(self)  # whether all can be played
+
+    @property
+    def known_methods(self) -> Mapping[str, BanditMethod]:
+        """All methods that it could have, by name."""
+        return _METHODS
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Regret is."""
+        return True
 
     def check(self) -> None:
         """Return: it needs no data."""
@@ -313,7 +322,7 @@ class BanditExperiment(Experiment):
         kept = int(self.iterations[nearest])
         allowed = f"a trial whose regret was kept; {kept} is the nearest"
         require(last == kept, "until", last, allowed)
-        curves = curves_by_method(self, runs)
+        curves = curves_by_method(self.methods, runs)
         regret = {name: curve[:, nearest] for name, curve in curves.items()}
 
         def beside(

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,12 +91,15 @@ class Method:
         The methods that must be shown beside it.
     noisy : bool
         Whether the privacy setting has a part in what it does.
+    noise_only : str, optional
+        The control in which all its messages are zeroed; None where there is none.
     """
 
     name: str
     label: str
     controls: tuple[str, ...] = field(default=(), kw_only=True)
     noisy: bool = field(default=False, kw_only=True)
+    noise_only: str | None = field(default=None, kw_only=True)
 
 
 class PrivacySetting(ABC):
@@ -155,6 +158,40 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """One method is better than another, says a paper.
+
+    Attributes
+    ----------
+    text : str
+        In words.
+    better, than : str
+        Names of methods.
+    by : {"final", "mean"}
+        In the last iteration, or in the mean of all after the initial ones.
+    until : int, optional
+        The last iteration that counts, >= 1; all count unless given.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    text: str
+    better: str
+    than: str
+    by: Literal["final", "mean"] = "final"
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.until is not None:
+            require_int("until", self.until, 1)
+
+    @property
+    def methods(self) -> tuple[str, str]:
+        """The two."""
+        return self.better, self.than
+
+
+@dataclass(frozen=True)
 class Row:
     """One method, beside those it is compared to; the estimates are its kind's.
 
@@ -206,10 +243,13 @@ class Experiment(ABC):
     privacy : PrivacySetting
     methods : tuple of str
         Names out of ``known_methods``. A federated method needs its controls beside it.
+    claims : tuple of Claim
+        What a paper says of them.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    known_methods: ClassVar[Mapping[str, Method]]
+    # What may change as it runs: it decides no run.
+    _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
     # Whether a process plays all methods of a seed, which is cheaper then.
     plays_together: ClassVar[bool]
     # Whether a figure's axes are logarithmic.
@@ -222,6 +262,7 @@ class Experiment(ABC):
     description: str = ""
     num_seeds: int = 5
     methods: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
         ok = self.name.replace("-", "").replace("_", "").isalnum()
@@ -238,6 +279,9 @@ class Experiment(ABC):
             missing = set(known[name].controls) - set(self.methods)
             allowed = f"{name} beside its controls: {sorted(missing)} missing"
             require(not missing, "methods", self.methods, allowed)
+        for name in (one for claim in self.claims for one in claim.methods):
+            ok = name in self.methods
+            require(ok, "claims", name, nearest(name, self.methods))
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon, under a name of its own.
@@ -253,10 +297,29 @@ class Experiment(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as JSON values, without what may change as it runs."""
         values = asdict(self)
-        for changing in ("description", "num_seeds"):
-            del values[changing]
-        values["methods"] = list(self.methods)
-        return values
+        for name in self._presentation:
+            del values[name]
+        # Once through JSON, as a file gives it back.
+        return cast(dict[str, Any], json.loads(json.dumps(values)))
+
+    def recipe(self, method: str) -> dict[str, Any]:
+        """Return what decides a method's runs, whatever experiment they are part of."""
+        values = self.to_dict()
+        for name in ("name", "methods"):
+            del values[name]
+        if not self.known_methods[method].noisy:
+            del values["privacy"]
+        return {**values, "method": method}
+
+    @property
+    @abstractmethod
+    def known_methods(self) -> Mapping[str, Method]:
+        """All methods that it could have, by name."""
+
+    @property
+    @abstractmethod
+    def lower_is_better(self) -> bool:
+        """Whether a low curve is a good one."""
 
     def label_of(self, method: str) -> str:
         """Return what tables and figures call a method."""
@@ -317,31 +380,26 @@ class Experiment(ABC):
         """Say in words whether federation helped, with and without privacy."""
 
 
-def common_seeds(experiment: Experiment, runs: Sequence[Run]) -> list[int]:
-    """Return the seeds that every method of the experiment has run, in order."""
-    seeds = [{r.seed for r in runs if r.method == name} for name in experiment.methods]
+def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
+    """Return the seeds that each of the methods has run, in order."""
+    seeds = [{run.seed for run in runs if run.method == name} for name in methods]
     return sorted(set.intersection(*seeds))
 
 
-def curves_of(runs: Sequence[Run], method: str, seeds: Sequence[int]) -> FloatArray:
-    """Return the method's curves, one a seed."""
-    by_seed = {run.seed: run.curve for run in runs if run.method == method}
-    return np.array([by_seed[seed] for seed in seeds])
-
-
 def curves_by_method(
-    experiment: Experiment, runs: Sequence[Run]
+    methods: Sequence[str], runs: Sequence[Run]
 ) -> dict[str, FloatArray]:
-    """Return the curves of all methods, over the seeds that all have run.
+    """Return the curves of methods, one a seed, over the seeds that all have run.
 
     Raises
     ------
     ValueError
         If there is no such seed.
     """
-    seeds = common_seeds(experiment, runs)
+    seeds = common_seeds(methods, runs)
     require(len(seeds) > 0, "results", len(runs), "one seed that all methods have run")
-    return {name: curves_of(runs, name, seeds) for name in experiment.methods}
+    by_key = {(run.method, run.seed): run.curve for run in runs}
+    return {name: np.array([by_key[name, seed] for seed in seeds]) for name in methods}
 
 
 def epsilon_of(runs: Sequence[Run], method: str) -> float:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,17 @@ from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.strategies.dp_fts_de import PRESETS
 from flwr_fbo.study.bandits import BanditExperiment, BanditPrivacy
-from flwr_fbo.study.base import Column, Experiment, Run
+from flwr_fbo.study.base import Claim, Column, Experiment, Run
 from flwr_fbo.study.methods import (
     METHODS,
     USUAL_METHODS,
+    Curve,
     Privacy,
+    Seeds,
     TuningMethod,
     label_of,
+    methods_of,
+    recipe_of,
 )
 from flwr_fbo.study.summary import TuningRow, summarize, verdict
 from flwr_fbo.study.tuning import TuningRun, run_one
@@ -63,10 +67,15 @@ class TuningExperiment(Experiment):
     preset : str
         Of `DPFTSDE`; the controls share its agent.
     methods : tuple of str
-        Those without liars unless given.
+        Those without liars unless given, and all curves.
+    curves : dict of Curve
+        Methods with settings of their own, by name; private ones bring their
+        noise-only control with them, as ``NAME-noise-only``.
+    form : {"convergence", "tradeoff"}
+        The figure: best value against iteration, or in the end against epsilon.
     """
 
-    known_methods: ClassVar[Mapping[str, TuningMethod]] = METHODS
+    _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
     plays_together: ClassVar[bool] = False
     log_axes: ClassVar[bool] = False
 
@@ -74,18 +83,50 @@ class TuningExperiment(Experiment):
     privacy: Privacy
     preset: str = "paper"
     methods: tuple[str, ...] = USUAL_METHODS
+    curves: dict[str, Curve] = field(default_factory=dict)
+    form: Literal["convergence", "tradeoff"] = "convergence"
 
     def __post_init__(self) -> None:
         known = self.preset in PRESETS
         require(known, "preset", self.preset, nearest(self.preset, PRESETS))
+        for name in self.curves:
+            require(name not in METHODS, "curves", name, "a name that no method has")
+        drawn = (name for name in methods_of(self.curves) if name not in self.methods)
+        object.__setattr__(self, "methods", (*self.methods, *drawn))
         super().__post_init__()
+
+    @property
+    def known_methods(self) -> Mapping[str, TuningMethod]:
+        """All methods that it could have, by name."""
+        return {**METHODS, **methods_of(self.curves)}
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the task is to minimize."""
+        return self.task.direction == "minimize"
 
     def label_of(self, method: str) -> str:
         """Return what tables and figures call a method."""
-        return label_of(method, self.preset)
+        return label_of(self.known_methods[method], self.preset)
+
+    def with_epsilon(self, epsilon: float) -> Self:
+        """Return the same experiment at another epsilon; see `Experiment`."""
+        allowed = "left out: its curves have their own noise"
+        require(not self.curves, "epsilon", epsilon, allowed)
+        return super().with_epsilon(epsilon)
+
+    def recipe(self, method: str) -> dict[str, Any]:
+        """Return what decides a method's runs, whatever experiment they are part of."""
+        values = super().recipe(method)
+        for name in ("privacy", "curves"):
+            values.pop(name, None)
+        chosen = self.known_methods[method]
+        return {**values, **recipe_of(chosen, self.preset, self.privacy)}
 
     def check(self) -> None:
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+        for name in self.methods:  # what only the methods can refuse
+            self.known_methods[name].build(self, Seeds.of_run(0))
         self.task.check(self.num_agents)
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
@@ -127,10 +168,12 @@ class TuningExperiment(Experiment):
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
         last = until or self.num_iterations
+        accountant = self.privacy.accountant.upper()
         lines = [
             f"* paired by seed, mean over iterations 1 to {last}; positive is better.",
-            f"epsilon: spent at delta = {self.privacy.delta:g} (PLD accountant), had "
-            "the noise been real. The noise of an experiment is seeded: NOT PRIVATE.",
+            f"epsilon: spent at delta = {self.privacy.delta:.4g} ({accountant} "
+            "accountant), had the noise been real. The noise of an experiment is "
+            "seeded: NOT PRIVATE.",
         ]
         failed = self.counts(runs)["failed_trials"]
         if failed:
@@ -210,7 +253,7 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
     if error["type"] == "missing":
         return f"{key} is missing."
     if error["type"] == "unexpected_keyword_argument":
-        table = parts[-2] if len(parts) > 1 else ""
+        table = next((part for part in reversed(parts[:-1]) if part in tables), "")
         known = [f.name for f in fields(tables[table])]
         return f"{key} is not known: {nearest(parts[-1], known)}."
     if error["type"] == "union_tag_invalid":
@@ -223,9 +266,10 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
 
 def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
     """Return the dataclasses behind an experiment's TOML, by their table's name."""
+    shared = {"": kind, "claims": Claim}
     if kind is BanditExperiment:
-        return {"": kind, "privacy": BanditPrivacy, "task": LinearBanditTask}
-    return {"": kind, "privacy": Privacy, **_TASK_NAMES}
+        return {**shared, "privacy": BanditPrivacy, "task": LinearBanditTask}
+    return {**shared, "privacy": Privacy, "curves": Curve, **_TASK_NAMES}
 
 
 def builtin_experiments() -> dict[str, Path]:
@@ -237,14 +281,21 @@ def builtin_experiments() -> dict[str, Path]:
 def find_experiment(name: str) -> Experiment:
     """Return the built-in experiment of that name, else the one in that file.
 
+    A name that is neither is looked for in the folder ``experiments``, where those of
+    published figures lie.
+
     Raises
     ------
     ValueError
-        If there is neither; the message names the nearest, or see `load_experiment`.
+        If there is none; the message names the nearest, or see `load_experiment`.
     """
     builtin = builtin_experiments()
     if name in builtin:
         return load_experiment(builtin[name])
-    ok = Path(name).is_file()
-    require(ok, "experiment", name, f"a TOML file, or {nearest(name, builtin)}")
-    return load_experiment(Path(name))
+    published = {path.stem: path for path in Path("experiments").glob("*.toml")}
+    path = published.get(name, Path(name))
+    known = [*builtin, *published]
+    require(
+        path.is_file(), "experiment", name, f"a TOML file, or {nearest(name, known)}"
+    )
+    return load_experiment(path)

@@ -16,9 +16,9 @@ from flwr_fbo.study.base import (
     Run,
     common_seeds,
     curves_by_method,
+    epsilon_of,
 )
 from flwr_fbo.study.experiment import TuningExperiment
-from flwr_fbo.study.methods import METHODS, label_of
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 _LOOKS = {
@@ -38,18 +38,50 @@ _LOOKS = {
 }
 
 
+# What has no look of its own takes these in turn.
+_COLORS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#8c564b")
+_MARKERS = ("D", "s", "x", "P", "d", "*", "<")
+
 Results = tuple[TuningExperiment, Sequence[Run]]
+Look = tuple[str, str, str]
+
+
+def _looks_of(experiment: Experiment) -> dict[str, Look]:
+    """Return colour, line style and marker of each method.
+
+    A curve's noise-only control has its colour, and is dotted.
+    """
+    known = experiment.known_methods
+    looks = {name: _LOOKS[name] for name in experiment.methods if name in _LOOKS}
+    controls = {known[name].noise_only: name for name in experiment.methods}
+    others = [n for n in experiment.methods if n not in looks and n not in controls]
+    for i, name in enumerate(others):
+        style = "-" if known[name].noisy else "--"
+        looks[name] = (_COLORS[i % len(_COLORS)], style, _MARKERS[i % len(_MARKERS)])
+    for name in experiment.methods:
+        if name not in looks:
+            looks[name] = (looks[controls[name]][0], ":", "")
+    return looks
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
+    """Write a PNG in the experiment's form: see `TuningExperiment`."""
+    if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
+        _draw_series(experiment, runs, path)
+    else:
+        _draw_convergence(experiment, runs, path)
+
+
+def _draw_convergence(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
     """Write a PNG: mean over runs as lines, one standard error as bands."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = _new_figure()
     iterations = experiment.iterations
-    for name, curves in curves_by_method(experiment, runs).items():
+    looks = _looks_of(experiment)
+    for name, curves in curves_by_method(experiment.methods, runs).items():
         mean = curves.mean(axis=0)
-        color, style, marker = _LOOKS[name]
+        color, style, marker = looks[name]
         axes.plot(
             iterations,
             mean,
@@ -69,17 +101,91 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
     x_label, y_label = experiment.axes
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.set_title(
-        f"{experiment.name}: mean over {experiment.num_agents} agents and "
-        + _seeds(len(common_seeds(experiment, runs))),
-        fontsize=10,
-    )
+    axes.set_title(_title(experiment, runs), fontsize=10)
     if experiment.log_axes:
         axes.set(xscale="log", yscale="log")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False)
+    many = len(experiment.methods) > 8
+    axes.legend(frameon=False, fontsize=7 if many else None, ncols=2 if many else 1)
     _save(figure, axes, runs, path)
+
+
+def _draw_series(experiment: TuningExperiment, runs: Sequence[Run], path: Path) -> None:
+    """Write a PNG: what is best in the end against epsilon, as the papers draw it.
+
+    Each series of curves is a line, its noise-only controls a dotted one; what does not
+    depend on epsilon is a level.
+    """
+    figure, axes = _new_figure()
+    ends = {
+        name: Estimate.of(curves[:, -1])
+        for name, curves in curves_by_method(experiment.methods, runs).items()
+    }
+    looks = _looks_of(experiment)
+    for name in experiment.methods:
+        if not experiment.known_methods[name].noisy:
+            _draw_level(axes, ends[name], looks[name], experiment.label_of(name))
+    series = dict.fromkeys(s for c in experiment.curves.values() for s in c.series)
+    for color, marker, label in zip(_COLORS, _MARKERS, series, strict=False):
+        names = [n for n, curve in experiment.curves.items() if label in curve.series]
+        controls = [str(experiment.known_methods[n].noise_only) for n in names]
+        for members, style, suffix in (
+            (names, "-", ""),
+            (controls, ":", ", noise-only"),
+        ):
+            points = [(epsilon_of(runs, n), ends[n]) for n in members]
+            points.sort(key=lambda point: point[0])
+            _draw_points(axes, points, (color, style, marker), label + suffix)
+    epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
+    _label_epsilon(axes, epsilons, [experiment.privacy.delta])
+    axes.set_ylabel(
+        f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
+    )
+    axes.set_title(_title(experiment, runs), fontsize=10)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    _save(figure, axes, runs, path)
+
+
+def _title(experiment: Experiment, runs: Sequence[Run]) -> str:
+    seeds = _seeds(len(common_seeds(experiment.methods, runs)))
+    return f"{experiment.name}: mean over {experiment.num_agents} agents and {seeds}"
+
+
+def _draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
+    color, style, _ = look
+    axes.axhline(estimate.mean, color=color, ls=style, lw=1.4, label=label)
+    low = estimate.mean - estimate.standard_error
+    high = estimate.mean + estimate.standard_error
+    axes.axhspan(low, high, color=color, alpha=0.1, lw=0)
+
+
+def _draw_points(
+    axes: Any, points: Sequence[tuple[float, Estimate]], look: Look, label: str
+) -> None:
+    color, style, marker = look
+    axes.errorbar(
+        [epsilon for epsilon, _ in points],
+        [estimate.mean for _, estimate in points],
+        [estimate.standard_error for _, estimate in points],
+        label=label,
+        color=color,
+        marker=marker,
+        ls=style,
+        capsize=3,
+    )
+
+
+def _label_epsilon(
+    axes: Any, epsilons: Sequence[float], deltas: Sequence[float]
+) -> None:
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale("log")
+    ticks = _ticks(epsilons)
+    axes.set_xticks(ticks, [f"{epsilon:.2g}" for epsilon in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(f"epsilon at delta = {', '.join(f'{d:.3g}' for d in deltas)} (PLD)")
 
 
 def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
@@ -98,8 +204,6 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
     ValueError
         If the results are not of one task, or there are not as many iterations.
     """
-    from matplotlib.ticker import NullLocator
-
     first = results[0][0]
     for experiment, _ in results:
         _require_same(first, experiment)
@@ -109,12 +213,8 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
     for preset in sorted({experiment.preset for experiment, _ in results}):
         group = [one for one in results if one[0].preset == preset]
         _draw_preset(axes, preset, group, until)
-    axes.set_xscale("log")
-    ticks = _ticks([_epsilon_of(*one) for one in results])
-    axes.set_xticks(ticks, [f"{epsilon:.2g}" for epsilon in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
     deltas = sorted({experiment.privacy.delta for experiment, _ in results})
-    axes.set_xlabel(f"epsilon at delta = {', '.join(f'{d:g}' for d in deltas)} (PLD)")
+    _label_epsilon(axes, [_epsilon_of(*one) for one in results], deltas)
     axes.set_ylabel(f"best {first.task.unit}, mean of iterations 1 to {until}")
     axes.set_title(f"{first.task.name}: {first.num_agents} agents", fontsize=10)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -171,25 +271,20 @@ def _draw_preset(axes: Any, preset: str, group: Sequence[Results], until: int) -
             _epsilon_of(experiment, runs): _utility(experiment, runs, name, until)
             for experiment, runs in group
         }
-        color, _, marker = _LOOKS[name]
-        label = f"{label_of(name, preset)} ({preset})"
-        if METHODS[name].noisy:
-            x = sorted(estimates)
-            means = [estimates[e].mean for e in x]
-            bars = [estimates[e].standard_error for e in x]
-            looks = {"color": color, "marker": marker, "ls": style, "capsize": 3}
-            axes.errorbar(x, means, bars, label=label, **looks)
+        look = (_LOOKS[name][0], style, _LOOKS[name][2])
+        label = f"{group[0][0].label_of(name)} ({preset})"
+        if group[0][0].known_methods[name].noisy:
+            points = sorted(estimates.items(), key=lambda point: point[0])
+            _draw_points(axes, points, look, label)
         else:
             one = max(estimates.values(), key=lambda e: e.num_runs)
-            axes.axhline(one.mean, color=color, ls=style, lw=1.4, label=label)
-            low, high = one.mean - one.standard_error, one.mean + one.standard_error
-            axes.axhspan(low, high, color=color, alpha=0.1, lw=0)
+            _draw_level(axes, one, look, label)
 
 
 def _utility(
     experiment: TuningExperiment, runs: Sequence[Run], name: str, until: int
 ) -> Estimate:
-    curves = curves_by_method(experiment, runs)[name]
+    curves = curves_by_method(experiment.methods, runs)[name]
     return Estimate.of(curves[:, 1 : until + 1].mean(axis=1))
 
 

@@ -65,22 +65,29 @@ class ResultsFile:
         self._write(run.to_json())
         self.runs.append(run)
 
-    def take_over(self, path: Path, experiment: Experiment) -> None:
-        """Add what another results file has of methods that privacy does not touch.
+    def take_over(self, path: Path, experiment: Experiment) -> int:
+        """Add what another results file has of the same runs, whatever they are called.
 
-        It is left alone unless it is of ``experiment`` but for name and privacy.
+        It is left alone if it cannot be read, or was written by another version.
+        Returns how many runs were added.
         """
-        if not path.is_file():
-            return
-        other, runs = read_results(path)
-        same = replace(experiment, name=other.name, privacy=other.privacy)
-        if same.to_dict() != other.to_dict():
-            return
+        try:
+            header = _header_of(path, _lines(path))
+            other, runs = read_results(path)
+        except (ValueError, OSError):
+            return 0
+        if header["flwr_fbo"] != __version__:
+            return 0
+        names = {_key(experiment, name): name for name in experiment.methods}
+        keys = {name: _key(other, name) for name in other.methods}
         there = {(run.method, run.seed) for run in self.runs}
-        noisy = {name: m.noisy for name, m in experiment.known_methods.items()}
+        num_there = len(there)
         for run in runs:
-            if (run.method, run.seed) not in there and not noisy[run.method]:
-                self.append(run)
+            name = names.get(keys[run.method])
+            if name is not None and (name, run.seed) not in there:
+                self.append(replace(run, method=name))
+                there.add((name, run.seed))
+        return len(there) - num_there
 
     def _lock(self) -> None:
         try:
@@ -146,7 +153,6 @@ def read_results(path: Path) -> tuple[Experiment, list[Run]]:
     """
     path = path / FILE_NAME if path.is_dir() else path
     lines = _lines(path)
-    require(len(lines) > 0, "results", str(path), "a file that flwr-fbo run wrote")
     header = _header_of(path, lines)
     try:
         experiment = experiment_of(header["experiment"])
@@ -155,12 +161,17 @@ def read_results(path: Path) -> tuple[Experiment, list[Run]]:
     return experiment, _runs_of(path, experiment, lines)
 
 
+def _key(experiment: Experiment, method: str) -> str:
+    return json.dumps(experiment.recipe(method), sort_keys=True)
+
+
 def _lines(path: Path) -> list[bytes]:
     """Return the complete lines: what follows the last line end was cut off."""
     return path.read_bytes().split(b"\n")[:-1]
 
 
 def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
+    require(len(lines) > 0, "results", str(path), "a file that flwr-fbo run wrote")
     try:
         values = json.loads(lines[0])
         return {key: values[key] for key in ("flwr_fbo", "experiment")}

@@ -50,8 +50,9 @@ def summarize(
     horizon = experiment.num_iterations
     until = horizon if until is None else until
     require(1 <= until <= horizon, "until", until, f"1 to {horizon}")
-    curves = curves_by_method(experiment, runs)
-    sign = 1.0 if experiment.task.direction == "maximize" else -1.0
+    curves = curves_by_method(experiment.methods, runs)
+    sign = -1.0 if experiment.lower_is_better else 1.0
+    known = experiment.known_methods
 
     def over(name: str, control: str, begin: int, end: int) -> Estimate | None:
         if name == control or control not in curves:
@@ -67,7 +68,7 @@ def summarize(
             Estimate.of(curves[name][:, -1]),
             over(name, "ts", horizon, horizon),
             over(name, "ts", 1, until),
-            over(name, "noise-only", 1, until),
+            over(name, known[name].noise_only or "noise-only", 1, until),
         )
         for name in experiment.methods
     }

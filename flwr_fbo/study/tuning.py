@@ -23,7 +23,7 @@ from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.tuning import TuningStrategy
 from flwr_fbo.study.base import Run
-from flwr_fbo.study.methods import METHODS, Seeds
+from flwr_fbo.study.methods import Seeds
 from flwr_fbo.tasks.base import Objective
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
     began = time.perf_counter()
     num_agents, task = experiment.num_agents, experiment.task
     seeds = Seeds.of_run(seed)
-    chosen = METHODS[method]
+    chosen = experiment.known_methods[method]
     strategy = chosen.build(experiment, seeds)
     strategy.plan(experiment.num_iterations)
     objectives = [task.objective(i, num_agents, seed) for i in range(num_agents)]

@@ -1,0 +1,87 @@
+"""Whether runs confirm what a paper claims: a rule, not an eye.
+
+A claim says that one method is better than another. With d the paired difference over
+seeds, in the last iteration or in the mean of all, and its 95% t interval:
+
+- *confirmed*: the interval of d lies above 0; and if the better method is private, so
+  does that of its paired difference to its own noise-only control;
+- *noise-only does as well*: d lies above 0, but the difference to noise-only does not,
+  so what was gained is no gain of the federation;
+- *not confirmed*: the interval of d does not lie above 0; *the contrary* if it lies
+  below;
+- *no verdict*: a single seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr_fbo.study.base import (
+    Claim,
+    Estimate,
+    Experiment,
+    Run,
+    curves_by_method,
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What runs say of a claim.
+
+    Attributes
+    ----------
+    claim : Claim
+    gain : Estimate
+        Paired difference of the two methods, positive where the claim holds.
+    over_noise_only : Estimate or None
+        The same to the noise-only control; None where the better method has none.
+    """
+
+    claim: Claim
+    gain: Estimate
+    over_noise_only: Estimate | None
+
+    @property
+    def verdict(self) -> str:
+        """By the rule of this module."""
+        if self.gain.num_runs < 2:
+            return "no verdict: one seed"
+        if self.gain.sign == "negative":
+            return "not confirmed: the contrary"
+        if self.gain.sign == "unclear":
+            return "not confirmed"
+        control = self.over_noise_only
+        if control is not None and control.sign != "positive":
+            return "noise-only does as well"
+        return "confirmed"
+
+
+def findings(experiment: Experiment, runs: Sequence[Run]) -> list[Finding]:
+    """Return what the runs say of each claim.
+
+    Each is decided on the seeds that the methods it needs have all run.
+
+    Raises
+    ------
+    ValueError
+        If there is no such seed.
+    """
+    return [_finding(experiment, runs, claim) for claim in experiment.claims]
+
+
+def _finding(experiment: Experiment, runs: Sequence[Run], claim: Claim) -> Finding:
+    control = experiment.known_methods[claim.better].noise_only
+    needed = [*claim.methods, *([control] if control is not None else [])]
+    curves = curves_by_method(needed, runs)
+    sign = -1.0 if experiment.lower_is_better else 1.0
+    last = claim.until if claim.until is None else claim.until + 1
+
+    def over(other: str) -> Estimate:
+        gap = sign * (curves[claim.better] - curves[other])[:, :last]
+        final = claim.by == "final"
+        return Estimate.of(gap[:, -1] if final else gap[:, 1:].mean(axis=1))
+
+    beside = over(control) if control is not None else None
+    return Finding(claim, over(claim.than), beside)

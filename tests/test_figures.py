@@ -1,0 +1,318 @@
+"""Published figures: curves with settings of their own, claims, and the rule."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flwr_fbo.cli import app
+from flwr_fbo.study.base import Claim
+from flwr_fbo.study.claims import findings
+from flwr_fbo.study.experiment import TuningExperiment, load_experiment
+from flwr_fbo.study.figure import draw
+from flwr_fbo.study.methods import USUAL_METHODS, Curve, Privacy
+from flwr_fbo.study.results import ResultsFile
+from flwr_fbo.study.tuning import TuningRun, run_one
+from flwr_fbo.tasks.base import Task
+from flwr_fbo.tasks.synthetic import SyntheticTask
+
+FOLDER = Path(__file__).parents[1] / "experiments"
+TOML = """\
+name = "fig9"
+description = "A figure"
+num_agents = 6
+num_iterations = 2
+num_seeds = 2
+preset = "paper-synthetic"
+form = "tradeoff"
+methods = ["ts", "random", "fts-de", "dp-fts-de", "noise-only"]
+
+[task]
+name = "synthetic"
+
+[privacy]
+noise_multiplier = 1.0
+sampling_probability = 0.35
+delta = 1e-2
+
+[curves.fts]
+label = "FTS"
+method = "fts-de"
+num_sub_regions = 1
+
+[curves.loud]
+label = "z = 4"
+method = "dp-fts-de"
+noise_multiplier = 4.0
+series = ["z"]
+
+[curves.quiet]
+label = "z = 1"
+method = "dp-fts-de"
+noise_multiplier = 1.0
+sampling_probability = 0.35
+series = ["z"]
+
+[[claims]]
+text = "less noise is better"
+better = "quiet"
+than = "loud"
+
+[[claims]]
+text = "FTS is faster than TS"
+better = "fts"
+than = "ts"
+by = "mean"
+"""
+
+
+@pytest.fixture
+def figure(tmp_path: Path) -> TuningExperiment:
+    (tmp_path / "fig9.toml").write_text(TOML)
+    experiment = load_experiment(tmp_path / "fig9.toml")
+    assert isinstance(experiment, TuningExperiment)
+    return experiment
+
+
+def test_private_curves_bring_their_control(figure: TuningExperiment) -> None:
+    assert figure.methods[5:] == (
+        "fts",
+        "loud",
+        "loud-noise-only",
+        "quiet",
+        "quiet-noise-only",
+    )
+    assert figure.label_of("loud-noise-only") == "z = 4, noise-only"
+    assert figure.known_methods["loud"].noise_only == "loud-noise-only"
+    assert figure.known_methods["fts"].noise_only is None
+
+
+def test_a_curve_is_the_method_with_its_settings(figure: TuningExperiment) -> None:
+    """And so the two have one recipe, where others differ."""
+    for curve, method in (("quiet", "dp-fts-de"), ("quiet-noise-only", "noise-only")):
+        assert figure.recipe(curve) == figure.recipe(method)
+        ours, theirs = (run_one(figure, name, 1) for name in (curve, method))
+        assert ours.best_so_far == theirs.best_so_far
+        assert ours.epsilon == theirs.epsilon
+    assert run_one(figure, "loud", 1).epsilon < run_one(figure, "quiet", 1).epsilon
+    recipes = [str(figure.recipe(name)) for name in figure.methods]
+    assert len(set(recipes)) == len(recipes) - 2
+
+
+def test_one_sub_region_is_the_whole_space(figure: TuningExperiment) -> None:
+    anywhere = {"anywhere": Curve("TS from anywhere", "ts", num_sub_regions=1)}
+    plan = replace(figure, claims=(), methods=("ts", "random"), curves=anywhere)
+    assert (
+        run_one(plan, "anywhere", 0).best_so_far != run_one(plan, "ts", 0).best_so_far
+    )
+    assert plan.recipe("anywhere") != plan.recipe("ts")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("num_sub_regions", "num_sub_region", "did you mean 'num_sub_regions'"),
+        ('than = "loud"', 'than = "lout"', "claims='lout' .*did you mean 'loud'"),
+        ('by = "mean"', 'bye = "mean"', "did you mean 'by'"),
+        ("[curves.fts]", "[curves.ts]", "curves='ts' is not allowed"),
+        ('method = "fts-de"', 'method = "liars"', "method='liars' is not allowed"),
+        (
+            "num_sub_regions = 1",
+            "clip_norm = 1.0",
+            "clip_norm=1.0 is not allowed: left out, with method='fts-de'",
+        ),
+        ('form = "tradeoff"', 'form = "table"', "form='table' is not allowed"),
+    ],
+)
+def test_a_typo_in_a_figure_is_named(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    assert old in TOML
+    (tmp_path / "fig9.toml").write_text(TOML.replace(old, new))
+    with pytest.raises(ValueError, match=words):
+        load_experiment(tmp_path / "fig9.toml")
+
+
+def test_what_a_curve_must_not_be_is_refused_before_any_work(
+    figure: TuningExperiment,
+) -> None:
+    for curve, words in (
+        (Curve("a", "dp-fts-de", noise_multiplier=-1.0), "noise_multiplier=-1.0"),
+        (Curve("a", "dp-fts-de", clip_norm=0.0), "clip_norm=0.0"),
+        (Curve("a", "fts-de", num_sub_regions=0), "num_sub_regions=0"),
+    ):
+        plan = replace(figure, claims=(), methods=("ts", "random"), curves={"a": curve})
+        with pytest.raises(ValueError, match=re.escape(words)):
+            plan.check()
+    with pytest.raises(ValueError, match=r"epsilon=2\.0 is not allowed: left out"):
+        figure.with_epsilon(2.0)
+
+
+def _runs(
+    experiment: TuningExperiment, ends: dict[str, list[float]]
+) -> list[TuningRun]:
+    """Return runs in which all agents end at a value, having begun at 0."""
+    return [
+        TuningRun(
+            method=name,
+            seed=seed,
+            best_so_far=[[0.0, end, end]] * experiment.num_agents,
+            epsilon=math.inf if name == "fts" else 1.0,
+            private=False,
+            failed_trials=0,
+            seconds=1.0,
+        )
+        for name in experiment.methods
+        for seed, end in enumerate(ends.get(name, [0.5, 0.51, 0.52]))
+    ]
+
+
+HIGH, LOW = [0.7, 0.72, 0.71], [0.3, 0.32, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ({"quiet": HIGH}, "confirmed"),
+        ({"quiet": HIGH, "quiet-noise-only": HIGH}, "noise-only does as well"),
+        ({"quiet": [0.2, 0.51, 0.9]}, "not confirmed"),
+        ({"quiet": LOW}, "not confirmed: the contrary"),
+        ({}, "not confirmed"),
+    ],
+)
+def test_verdicts_follow_the_rule(
+    figure: TuningExperiment, ends: dict[str, list[float]], expected: str
+) -> None:
+    first, second = findings(figure, _runs(figure, ends))
+    assert first.verdict == expected
+    assert first.over_noise_only is not None
+    assert second.over_noise_only is None
+    assert second.verdict == "not confirmed"
+
+
+class _Down(Task):
+    """A task to minimize, with nothing to evaluate."""
+
+    name = "synthetic"
+    direction = "minimize"
+    space = SyntheticTask().space
+    objective = check = None  # type: ignore[assignment]
+
+
+def test_where_low_is_good_a_claim_holds_below(figure: TuningExperiment) -> None:
+    object.__setattr__(figure, "task", _Down())
+    assert findings(figure, _runs(figure, {"quiet": LOW}))[0].verdict == "confirmed"
+    assert findings(figure, _runs(figure, {"fts": LOW}))[1].verdict == "confirmed"
+
+
+def test_final_and_mean_are_what_they_say(figure: TuningExperiment) -> None:
+    runs = _runs(figure, {})
+    late = [[0.0, 0.0, 1.0]] * figure.num_agents
+    runs = [replace(r, best_so_far=late) if r.method == "fts" else r for r in runs]
+    claims = (
+        Claim("a", "fts", "ts"),
+        Claim("b", "fts", "ts", by="mean"),
+        Claim("c", "fts", "ts", until=1),
+    )
+    final, mean, early = findings(replace(figure, claims=claims), runs)
+    assert final.gain.mean == pytest.approx(1 - 0.51)
+    assert mean.gain.mean == pytest.approx(0.5 - 0.51)
+    assert early.gain.mean == pytest.approx(0.0 - 0.51)
+    with pytest.raises(ValueError, match="until=0 is not allowed"):
+        Claim("d", "fts", "ts", until=0)
+
+
+def test_a_claim_needs_the_seeds_of_its_own_methods_only(
+    figure: TuningExperiment,
+) -> None:
+    runs = [r for r in _runs(figure, {}) if r.method != "loud" or r.seed < 2]
+    first, second = findings(figure, runs)
+    assert (first.gain.num_runs, second.gain.num_runs) == (2, 3)
+
+
+def test_one_seed_decides_nothing(figure: TuningExperiment) -> None:
+    runs = _runs(figure, {name: [0.5] for name in figure.methods})
+    verdicts = {finding.verdict for finding in findings(figure, runs)}
+    assert verdicts == {"no verdict: one seed"}
+
+
+def test_runs_of_another_figure_are_taken_over(
+    figure: TuningExperiment, tmp_path: Path
+) -> None:
+    """Under the name that they have here."""
+    with ResultsFile(tmp_path / "a", figure) as results:
+        for run in _runs(figure, {"quiet": HIGH}):
+            results.append(run)
+    plain = replace(figure, name="plain", claims=(), curves={}, methods=USUAL_METHODS)
+    with ResultsFile(tmp_path / "b", plain) as results:
+        assert results.take_over(tmp_path / "a", plain) == 5 * 3
+        assert results.take_over(tmp_path / "a", plain) == 0
+    louder = replace(plain, name="louder", privacy=Privacy(1e-2, noise_multiplier=3.0))
+    with ResultsFile(tmp_path / "c", louder) as results:
+        assert results.take_over(tmp_path / "a", louder) == 3 * 3  # ts, random, fts-de
+    (tmp_path / "a").write_text("damaged")
+    with ResultsFile(tmp_path / "d", plain) as results:
+        assert results.take_over(tmp_path / "a", plain) == 0
+
+
+@pytest.mark.parametrize("form", ["tradeoff", "convergence"])
+def test_a_figure_has_a_picture(
+    figure: TuningExperiment, tmp_path: Path, form: str
+) -> None:
+    runs = _runs(figure, {"quiet": HIGH})
+    draw(replace(figure, form=form), runs, tmp_path / "a.png")  # type: ignore[arg-type]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_run_and_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "fig9.toml").write_text(TOML)
+    runner = CliRunner()
+    before = runner.invoke(app, ["claims", "fig9"], catch_exceptions=False)
+    assert before.output.count("| not run | - |") == 2
+    result = runner.invoke(app, ["run", "fig9", "--jobs=1"], catch_exceptions=False)
+    assert result.exit_code == 0
+    said = " ".join(result.output.split())
+    assert "- less noise is better: in the end" in said
+    after = runner.invoke(app, ["claims", "fig9"], catch_exceptions=False).output
+    rows = after.splitlines()[2:]
+    assert len(rows) == 2
+    assert rows[0].startswith("| fig9 | `flwr-fbo run fig9 --seeds 2` | 2 | less noise")
+    assert all(row.count("|") == 7 for row in rows)
+    wrong = runner.invoke(app, ["claims", "fig8"])
+    assert wrong.exit_code == 1
+    assert "did you mean 'fig9'" in wrong.output
+
+
+def test_published_figures_are_complete() -> None:
+    """Each has controls, its paper's delta, and a claim; the table has its command."""
+    table = (FOLDER / "README.md").read_text()
+    files = sorted(FOLDER.glob("*.toml"))
+    assert len(files) > 10
+    for path in files:
+        plan = load_experiment(path)
+        assert isinstance(plan, TuningExperiment)
+        assert plan.name == path.stem
+        assert 0 < len(plan.description) < 80
+        assert plan.claims
+        assert {"ts", "random"} <= set(plan.methods)
+        assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
+        rows = [line for line in table.splitlines() if f"run {plan.name} " in line]
+        texts = [claim.text for claim in plan.claims]
+        assert [row.split(" | ")[3] for row in rows] == texts
+        if plan.form == "tradeoff":
+            assert any(curve.series for curve in plan.curves.values())
+
+
+def test_what_two_figures_share_has_one_recipe() -> None:
+    trade, convergence = (
+        load_experiment(FOLDER / f"{name}.toml") for name in ("fig3a", "fig3d")
+    )
+    for name in convergence.methods:
+        assert trade.recipe(name) == convergence.recipe(name)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from flwr_fbo.space import SearchSpace as SearchSpace
     from flwr_fbo.strategies.dp_fts_de import DPFTSDE as DPFTSDE
     from flwr_fbo.strategies.fed_ucb import FedUCB as FedUCB
+    from flwr_fbo.strategies.fts import FTS as FTS
     from flwr_fbo.strategies.result import BanditResult as BanditResult
     from flwr_fbo.strategies.result import TuningResult as TuningResult
 
@@ -38,6 +39,8 @@ _EXPORTS = {
     "BanditResult": "flwr_fbo.strategies.result",
     "ContinualSettings": "flwr_fbo.privacy.continual",
     "DPFTSDE": "flwr_fbo.strategies.dp_fts_de",
+    "FTS": "flwr_fbo.strategies.fts",
+    "FTSSettings": "flwr_fbo.agents.fts",
     "FedUCB": "flwr_fbo.strategies.fed_ucb",
     "LinearBanditClient": "flwr_fbo.clients.linear_bandit",
     "LinearBanditPolicy": "flwr_fbo.agents.policy",

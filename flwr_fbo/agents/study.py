@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.agents.base import Agent, Direction, check_direction
+from flwr_fbo.agents.fts import FTSAgent, FTSSettings
 from flwr_fbo.agents.random_search import RandomSearchAgent, RandomSearchSettings
 from flwr_fbo.agents.thompson import ThompsonAgent, ThompsonSettings
 from flwr_fbo.agents.voting import VotingAgent, VotingSettings
@@ -28,6 +29,7 @@ PROTOCOL_VERSION = 3
 
 _SETTINGS: dict[str, type[AgentSettings]] = {
     "thompson": ThompsonSettings,
+    "fts": FTSSettings,
     "voting": VotingSettings,
     "random": RandomSearchSettings,
 }
@@ -46,7 +48,7 @@ class Study:
     ----------
     space : SearchSpace
     direction : {"maximize", "minimize"}
-    agent : ThompsonSettings, VotingSettings or RandomSearchSettings
+    agent : ThompsonSettings, FTSSettings, VotingSettings or RandomSearchSettings
     study_seed : int, optional
         Makes the agents' draws repeat, and is known to all of them (the guarantee does
         not rest on it); without it each agent draws its own seed from the operating
@@ -77,6 +79,8 @@ class Study:
     def create_agent(self, slot: int, entropy: int) -> Agent:
         """Return the agent of ``slot``; ``entropy`` is the seed of its draws."""
         common = (self.space, self.direction)
+        if isinstance(self.agent, FTSSettings):
+            return FTSAgent(*common, self.agent, slot, entropy, self.feature_seed)
         if isinstance(self.agent, ThompsonSettings):
             return ThompsonAgent(*common, self.agent, slot, entropy, self.feature_seed)
         if isinstance(self.agent, VotingSettings):

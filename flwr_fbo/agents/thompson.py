@@ -7,7 +7,6 @@ each iteration it can send a posterior sample of the weights of the shared featu
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -21,7 +20,8 @@ from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
 
 FloatArray = NDArray[np.float64]
-Follow = Literal["never", "inverse", "inverse-sqrt"]
+_POWERS = {"inverse": 1.0, "inverse-sqrt": 0.5, "inverse-square": 2.0}
+Follow = Literal["never", "inverse", "inverse-sqrt", "inverse-square"]
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class ThompsonSettings(SearchSettings):
         l of the shared features, in units of the cube, > 0.
     regularization : float
         lambda of the posterior behind a message, > 0.
-    follow : {"inverse", "inverse-sqrt", "never"}
-        1 - p_t is 1/t, 1/sqrt(t), or 0. With the first two, iteration 1 always follows.
+    follow : {"inverse", "inverse-sqrt", "inverse-square", "never"}
+        1 - p_t is 1/t, 1/sqrt(t), 1/t^2, or 0; if not 0, iteration 1 always follows.
     """
 
     num_sub_regions: int = 4
@@ -58,7 +58,7 @@ class ThompsonSettings(SearchSettings):
         """Return 1 - p_t for t >= 1."""
         if self.follow == "never":
             return 0.0
-        return 1.0 / (iteration if self.follow == "inverse" else math.sqrt(iteration))
+        return float(iteration ** -_POWERS[self.follow])
 
     def shared_lengthscale(self, dim: int) -> float:
         """Return l, whatever the dimension."""

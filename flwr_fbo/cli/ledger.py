@@ -24,7 +24,13 @@ from flwr_fbo.journal import Journal, LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.servers.linear_bandit import spent_by_agent
-from flwr_fbo.strategies.record import BANDIT_KIND, FILE_NAME, KIND, read_ledger
+from flwr_fbo.strategies.record import (
+    BANDIT_KIND,
+    FILE_NAME,
+    KIND,
+    RELAY_KIND,
+    read_ledger,
+)
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -123,6 +129,10 @@ def _norm_of_total(row: LedgerRow) -> str:
     return f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}"
 
 
+def _num_messages(row: LedgerRow) -> str:
+    return str(int(np.isfinite(row.vectors).all(axis=1).sum()))
+
+
 def _made(row: LedgerRow) -> str:
     made = row.facts["num_releases"]
     return str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}"
@@ -175,6 +185,11 @@ _KINDS = {
         },
         " of each agent, for one trial of it",
     ),
+    RELAY_KIND: _Kind(
+        lambda journal: read_ledger(journal)[1],
+        lambda identity, rows: None,
+        {**_COMMON, "messages": _num_messages, **_VERSION},
+    ),
     SITE_KIND: _Kind(
         lambda journal: journal.ledger(),
         _site_spent,
@@ -196,7 +211,7 @@ def _json(
             "iteration": row.iteration,
             "committed": row.committed,
             **_finite(row.facts),
-            "vectors": row.vectors.tolist(),
+            "vectors": _finite(row.vectors.tolist()),
         }
         for row in rows
     ]
@@ -210,4 +225,6 @@ def _finite(value: Any) -> Any:
     """Return the value; null where JSON lacks what is in it."""
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -217,7 +217,7 @@ class DPFTSDE(TuningStrategy):
         require_bool("noise_only", noise_only)
         base = PRESETS[preset]
         kind = type(base.agent)
-        ok = agent is None or isinstance(agent, kind)
+        ok = agent is None or type(agent) is kind
         require(ok, "agent", agent, f"a {kind.__name__}, with preset={preset!r}")
         if epsilon is not None:
             allowed = "None where noise_multiplier is given, which decides it"

@@ -19,7 +19,8 @@ from flwr_fbo.journal import Journal, JournalError, LedgerRow, open_patiently
 from flwr_fbo.strategies.enrolment import AnyStudy
 from flwr_fbo.strategies.result import Round
 
-FILE_NAME, KIND, BANDIT_KIND = "server.sqlite", "server", "bandit-server"
+FILE_NAME = "server.sqlite"
+KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"
 _PROGRESS = "progress"
 
 

@@ -1,0 +1,87 @@
+"""Federated Thompson sampling (Dai, Low & Jaillet, NeurIPS 2020), without privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+
+from flwr_fbo._validation import require
+from flwr_fbo.agents.base import Direction
+from flwr_fbo.agents.fts import FTSSettings
+from flwr_fbo.agents.study import Study, fresh_seed
+from flwr_fbo.servers.relay import RelayServer
+from flwr_fbo.space import SearchSpace
+from flwr_fbo.strategies.record import RELAY_KIND
+from flwr_fbo.strategies.tuning import TuningStrategy
+
+
+class FTS(TuningStrategy):
+    """Federated Thompson sampling: agents follow each other's sampled functions.
+
+    Parameters
+    ----------
+    space : mapping of str to Optuna distribution
+        The search space of all agents.
+    direction : {"maximize", "minimize"}
+    num_agents : int
+        N, the slots of the study, whoever answers.
+    agent : FTSSettings, optional
+        Messages after every iteration, or one an agent; whom to follow, and how often.
+    study_seed : int, optional
+        Makes the agents' draws repeat; the agents are told it.
+    feature_seed : int, optional
+        Public seed of the shared features; drawn from the operating system unless
+        given.
+    **options
+        See `TuningStrategy` and `StudyStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+
+    Notes
+    -----
+    *Formal guarantees*: none. Each agent's message, a sample of M numbers from the
+    posterior of its objective, reaches all other agents as it is. `DPFTSDE` is the
+    method with differential privacy.
+
+    Examples
+    --------
+    >>> strategy = FTS(
+    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     direction="maximize",
+    ...     num_agents=20,
+    ... )
+    >>> strategy.start(grid, num_rounds=41)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, BaseDistribution],
+        direction: Direction,
+        num_agents: int,
+        *,
+        agent: FTSSettings | None = None,
+        study_seed: int | None = None,
+        feature_seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        agent = FTSSettings() if agent is None else agent
+        require(isinstance(agent, FTSSettings), "agent", agent, "an FTSSettings")
+        study = Study(
+            SearchSpace(space),
+            direction,
+            agent,
+            study_seed=study_seed,
+            feature_seed=fresh_seed() if feature_seed is None else feature_seed,
+        )
+        server = RelayServer(num_agents, agent.num_features, agent.share_after)
+        super().__init__(server, study, **options)
+        self._given_seed = feature_seed
+
+    def _identity(self, num_rounds: int) -> dict[str, Any]:
+        identity = super()._identity(num_rounds)
+        return {**identity, "kind": RELAY_KIND, "feature_seed": self._given_seed}

@@ -1,0 +1,255 @@
+"""FTS: who is followed, when, and what travels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from flwr_fbo import (
+    DPFTSDE,
+    FTS,
+    FTSSettings,
+    InProcessGrid,
+    SearchSpace,
+    ThompsonSettings,
+    tuning_app,
+)
+from flwr_fbo._compat import reply_arrays
+from flwr_fbo.agents.base import Agent
+from flwr_fbo.agents.fts import FTSAgent
+from flwr_fbo.cli import app
+from flwr_fbo.servers.relay import RelayServer
+from flwr_fbo.simulation.loop import run_loop
+from tests.federation import (
+    NUM_AGENTS,
+    NUM_ITERATIONS,
+    SPACE,
+    assert_same,
+    make_objective,
+    numpy_app,
+    objective_of,
+)
+
+SETTINGS = FTSSettings(
+    num_initial=4, num_features=30, num_candidates=100, follow="inverse-sqrt"
+)
+ONCE = replace(SETTINGS, share_after=1)
+
+
+def _strategy(agent: FTSSettings = SETTINGS, **options: Any) -> FTS:
+    seeds = {"study_seed": 11, "feature_seed": 12, "patience": 0.0}
+    return FTS(SPACE, "maximize", NUM_AGENTS, agent=agent, **{**seeds, **options})
+
+
+class _CountingGrid(InProcessGrid):
+    """Which remembers how many numbers each reply carried."""
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        self.sizes = getattr(self, "sizes", [])
+        self.sizes += [
+            [a.size for a in reply_arrays(reply.content)] for reply in replies
+        ]
+        return replies
+
+
+def _run(client_app: Any, agent: FTSSettings) -> tuple[FTS, list[Agent], list[Any]]:
+    strategy = _strategy(agent)
+    grid = _CountingGrid(client_app, NUM_AGENTS)
+    strategy.start(grid, num_rounds=NUM_ITERATIONS + 1)
+    return strategy, grid.agents(strategy.study), grid.sizes
+
+
+@pytest.mark.parametrize(
+    "agent", [SETTINGS, ONCE, replace(SETTINGS, weighting="similarity")]
+)
+def test_however_it_is_run(agent: FTSSettings) -> None:
+    strategy, agents, _ = _run(numpy_app(), agent)
+    _, others, _ = _run(tuning_app(make_objective), agent)
+    assert_same(agents, others)
+    without = _strategy(agent)
+    others = [without.study.create_agent(n, 11) for n in range(NUM_AGENTS)]
+    objectives = [objective_of(n) for n in range(NUM_AGENTS)]
+    run_loop(without.server, others, objectives, NUM_ITERATIONS)
+    assert_same(agents, others)
+    np.testing.assert_array_equal(strategy.server.vectors, without.server.vectors)
+
+
+def test_a_message_is_m_numbers() -> None:
+    """After every iteration, or once an agent."""
+    enrolment: list[Any] = [[]] * NUM_AGENTS
+    rounds = NUM_ITERATIONS + 1
+    _, _, sizes = _run(numpy_app(), SETTINGS)
+    assert [s for s in sizes if s] == [[30]] * NUM_AGENTS * rounds
+    _, _, sizes = _run(numpy_app(), ONCE)
+    assert [s for s in sizes if s] == [[30]] * NUM_AGENTS
+    assert len(sizes) == len(enrolment) + NUM_AGENTS * rounds
+
+
+def _agent(settings: FTSSettings = SETTINGS, num_told: int = 6) -> FTSAgent:
+    agent = FTSAgent(SearchSpace(SPACE), "maximize", settings, 1, 5, 12)
+    rng = np.random.default_rng(0)
+    for x in rng.random((num_told, 3)):
+        agent.tell(0, x, float(-np.sum((x - 0.4) ** 2)))
+    return agent
+
+
+def _vectors(num: int = 4) -> NDArray[np.float64]:
+    return np.random.default_rng(3).standard_normal((num, 30))
+
+
+def test_one_minus_p() -> None:
+    for follow, at_two in (("inverse-sqrt", 0.5**0.5), ("inverse-square", 0.25)):
+        settings = replace(SETTINGS, follow=follow)
+        assert settings.follow_probability(1) == settings.follow_probability(2)
+        assert settings.follow_probability(2) == pytest.approx(at_two)
+    assert SETTINGS.follow_probability(9) == pytest.approx(1 / 3)
+    later = replace(SETTINGS, share_after=4)
+    assert later.follow_probability(13) == pytest.approx(1 / 3)
+    assert later.follow_probability(5) == later.follow_probability(6)
+    # DP-FTS-DE always follows first.
+    assert ThompsonSettings(follow="inverse-square").follow_probability(1) == 1
+    assert ThompsonSettings(follow="inverse-square").follow_probability(3) == 1 / 9
+
+
+def test_it_follows_one_other_agent() -> None:
+    """To the maximum of what that one sent: each as likely as any other."""
+    agent, vectors = _agent(), _vectors()
+    vectors[3] = np.nan  # a straggler
+    chosen = []
+    for iteration in range(1, 400):
+        x = agent._follow(vectors, iteration)
+        if x is None:
+            continue
+        values = agent._shared(x[None]) @ vectors.T
+        for n in (0, 2):
+            function = vectors[[n]]
+            best = agent._maximize(
+                agent._shared, function, agent.space.sub_regions(1), iteration
+            )
+            if np.array_equal(best, x):
+                chosen.append(n)
+        assert values.shape == (1, 4)
+    expected = sum(SETTINGS.follow_probability(t) for t in range(1, 400))
+    assert len(chosen) == pytest.approx(expected, abs=3 * expected**0.5)
+    assert chosen.count(0) == pytest.approx(len(chosen) / 2, abs=1.5 * expected**0.5)
+
+
+def test_with_nobody_to_follow_it_is_thompson_sampling() -> None:
+    agent, alone = _agent(), _agent()
+    agent.receive(np.full((4, 30), np.nan))
+    for iteration in range(1, 6):
+        np.testing.assert_array_equal(
+            agent.suggest(iteration), alone.suggest(iteration)
+        )
+
+
+def test_messages_that_come_once_are_followed_once() -> None:
+    agent = _agent(replace(ONCE, share_after=0))
+    agent.receive(_vectors())
+    followed = []
+    for iteration in range(1, 60):
+        weights = agent._weights(_vectors(), iteration)
+        agent.suggest(iteration)
+        left = agent._weights(_vectors(), iteration + 1)
+        followed += list(np.flatnonzero(weights > left))
+    assert sorted(followed) == [0, 2, 3]
+    assert not agent._weights(_vectors(), 60).any()
+
+
+def test_asked_again_it_gives_the_same_query() -> None:
+    """Though it has noted whom it followed: as after a crash."""
+    agent = _agent(replace(ONCE, share_after=0))
+    agent.receive(_vectors())
+    for iteration in range(1, 10):
+        query = agent.suggest(iteration)
+        again = _agent(agent.settings, num_told=0)
+        again.load_state_dict(agent.state_dict())
+        np.testing.assert_array_equal(again.suggest(iteration), query)
+        assert again._followed == agent._followed
+
+
+def test_similar_agents_are_preferred() -> None:
+    agent = _agent(replace(SETTINGS, weighting="similarity"), num_told=20)
+    x, y = agent._observations(0)
+    like, *_ = np.linalg.lstsq(agent._shared(x), y, rcond=None)
+    vectors = np.stack([like, like, -like, np.full(30, np.nan)])
+    weights = agent._weights(vectors, 1)
+    assert weights[0] == pytest.approx(1.0)
+    np.testing.assert_array_equal(weights[1:], 0.0)  # itself, its opposite, a straggler
+    few = _agent(agent.settings, num_told=1)  # which cannot tell
+    np.testing.assert_array_equal(few._weights(vectors, 1), [1, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        np.zeros((4, 29)),
+        np.zeros((1, 30)),
+        np.zeros(30),
+        np.where(np.eye(4, 30) > 0, np.nan, 0.0),
+        np.full((4, 30), np.inf),
+    ],
+)
+def test_strange_vectors_are_refused(vectors: NDArray[np.float64]) -> None:
+    with pytest.raises(ValueError, match="The server sent vectors of shape"):
+        _agent().receive(vectors)
+
+
+def test_what_is_no_message_is_missing() -> None:
+    server = RelayServer(4, 3)
+    assert server.vectors is None
+    server.receive(0, {0: np.ones(3), 1: np.ones(2), 2: np.array([1, np.nan, 1])})
+    assert server.vectors is not None
+    np.testing.assert_array_equal(np.isnan(server.vectors).all(axis=1), [0, 1, 1, 1])
+    once = RelayServer(4, 3, after=2)
+    for iteration in range(4):
+        once.receive(iteration, {0: np.full(3, iteration)})
+    assert [row.iteration for row in once.ledger] == [2]
+    np.testing.assert_array_equal(once.ledger[0].vectors[0], 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"follow": "always"}, "follow='always' is not allowed"),
+        ({"share_after": -1}, "share_after=-1 is not allowed"),
+        ({"weighting": "best"}, "weighting='best' is not allowed"),
+        ({"num_sub_regions": 2}, "num_sub_regions=2 is not allowed: 1"),
+    ],
+)
+def test_settings_are_checked(options: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        FTSSettings(**options)
+
+
+def test_the_two_strategies_take_their_own_agents() -> None:
+    with pytest.raises(ValueError, match="an FTSSettings"):
+        _strategy(ThompsonSettings())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="agent=FTSSettings.* is not allowed"):
+        DPFTSDE(SPACE, "maximize", 4, preset="paper", agent=SETTINGS)
+
+
+def test_it_says_that_it_is_not_private(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = _strategy(folder=tmp_path)
+    strategy.summary()
+    assert "NOT PRIVATE: every agent's message reaches all others" in caplog.text
+    strategy.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
+    shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert "NOT PRIVATE" in shown.output
+    assert "messages" in shown.output
+    again = _strategy(folder=tmp_path)
+    again.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)  # all done
+    np.testing.assert_array_equal(again.server.vectors, strategy.server.vectors)
+    other = _strategy(replace(SETTINGS, num_initial=5), folder=tmp_path)
+    with pytest.raises(RuntimeError, match="num_initial"):
+        other.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)

@@ -231,8 +231,8 @@ def test_settings_are_checked(options: Any, words: str) -> None:
 
 def test_the_two_strategies_take_their_own_agents() -> None:
     with pytest.raises(ValueError, match="an FTSSettings"):
-        _strategy(ThompsonSettings())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="agent=FTSSettings.* is not allowed"):
+        FTS(SPACE, "maximize", 4, agent=ThompsonSettings())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"agent=FTSSettings.* is not allowed"):
         DPFTSDE(SPACE, "maximize", 4, preset="paper", agent=SETTINGS)
 
 

@@ -8,6 +8,9 @@ sub-regions the surface jumps at their borders, and many optima lie on a border.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
@@ -18,6 +21,8 @@ from flwr_fbo.space import SearchSpace, SubRegions
 FloatArray = NDArray[np.float64]
 
 _MAX_STEPS = 50
+# Of numerical gradients, in units of the cube.
+_STEP = 1e-6
 
 
 def maximize(
@@ -63,25 +68,63 @@ def maximize(
         np.where(space.continuous, sub_regions.lower[regions], starts),
         np.where(space.continuous, upper, starts),
     )
-    ends = _ascend(features, weights[regions], starts, *bounds)
-    points = np.vstack([starts, ends])
+    slope = partial(features.function_and_gradient, weights=weights[regions])
+    points = np.vstack([starts, _ascend(slope, starts, *bounds)])
     values = features.function(points, weights[np.tile(regions, 2)])
     return np.asarray(points[np.argmax(values)])
 
 
+def maximize_function(
+    function: Callable[[FloatArray], FloatArray],
+    space: SearchSpace,
+    rng: np.random.Generator,
+    num_candidates: int,
+    num_starts: int,
+) -> FloatArray:
+    """Return the maximiser of any function, whose gradient is taken numerically.
+
+    Parameters
+    ----------
+    function : callable
+        Takes points of shape (n, D), returns values of shape (n,).
+    space, num_candidates, num_starts
+        As for `maximize`.
+
+    Returns
+    -------
+    ndarray of shape (D,)
+    """
+    candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
+    best = np.argsort(-function(candidates), kind="stable")[:num_starts]
+    starts = candidates[best]
+    lower = np.where(space.continuous, 0.0, starts)
+    upper = np.where(space.continuous, 1.0, starts)
+    slope = partial(_with_differences, function)
+    points = np.vstack([starts, _ascend(slope, starts, lower, upper)])
+    return np.asarray(points[np.argmax(function(points))])
+
+
+def _with_differences(
+    function: Callable[[FloatArray], FloatArray], x: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return values (n,) and central differences (n, D), in one call."""
+    num, dim = x.shape
+    steps = _STEP * np.vstack([np.zeros(dim), np.eye(dim), -np.eye(dim)])
+    values = function((x[None] + steps[:, None]).reshape(-1, dim)).reshape(-1, num)
+    gradient = (values[1 : dim + 1] - values[dim + 1 :]) / (2.0 * _STEP)
+    return values[0], gradient.T
+
+
 def _ascend(
-    features: RandomFeatures,
-    weights: FloatArray,
+    value_and_gradient: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
     starts: FloatArray,
     lower: FloatArray,
     upper: FloatArray,
 ) -> FloatArray:
-    """Refine every start within its bounds; all (k, D), the weights (k, M)."""
+    """Refine every start within its bounds; all (k, D)."""
 
     def negative_sum(flat: FloatArray) -> tuple[float, FloatArray]:
-        values, gradient = features.function_and_gradient(
-            flat.reshape(starts.shape), weights
-        )
+        values, gradient = value_and_gradient(flat.reshape(starts.shape))
         return -float(np.sum(values)), -gradient.ravel()
 
     bounds = np.column_stack([lower.ravel(), upper.ravel()])

@@ -18,11 +18,19 @@ from flwr_fbo._validation import require, require_seed
 from flwr_fbo.agents.base import Agent, Direction, check_direction
 from flwr_fbo.agents.fts import FTSAgent, FTSSettings
 from flwr_fbo.agents.random_search import RandomSearchAgent, RandomSearchSettings
+from flwr_fbo.agents.search import SearchAgent, SearchSettings
 from flwr_fbo.agents.thompson import ThompsonAgent, ThompsonSettings
+from flwr_fbo.agents.transfer import RGPEAgent, RGPESettings, TAFAgent, TAFSettings
 from flwr_fbo.agents.voting import VotingAgent, VotingSettings
 from flwr_fbo.space import SearchSpace
 
-AgentSettings = ThompsonSettings | VotingSettings | RandomSearchSettings
+AgentSettings = (
+    ThompsonSettings
+    | VotingSettings
+    | RGPESettings
+    | TAFSettings
+    | RandomSearchSettings
+)
 
 # Raised when a message of an older version would be misunderstood.
 PROTOCOL_VERSION = 3
@@ -30,8 +38,18 @@ PROTOCOL_VERSION = 3
 _SETTINGS: dict[str, type[AgentSettings]] = {
     "thompson": ThompsonSettings,
     "fts": FTSSettings,
+    "rgpe": RGPESettings,
+    "taf": TAFSettings,
     "voting": VotingSettings,
     "random": RandomSearchSettings,
+}
+
+_AGENTS: dict[type[SearchSettings], type[SearchAgent]] = {
+    ThompsonSettings: ThompsonAgent,
+    FTSSettings: FTSAgent,
+    VotingSettings: VotingAgent,
+    RGPESettings: RGPEAgent,
+    TAFSettings: TAFAgent,
 }
 
 
@@ -48,7 +66,8 @@ class Study:
     ----------
     space : SearchSpace
     direction : {"maximize", "minimize"}
-    agent : ThompsonSettings, FTSSettings, VotingSettings or RandomSearchSettings
+    agent : AgentSettings
+        Those of one kind of agent.
     study_seed : int, optional
         Makes the agents' draws repeat, and is known to all of them (the guarantee does
         not rest on it); without it each agent draws its own seed from the operating
@@ -78,13 +97,10 @@ class Study:
 
     def create_agent(self, slot: int, entropy: int) -> Agent:
         """Return the agent of ``slot``; ``entropy`` is the seed of its draws."""
-        common = (self.space, self.direction)
-        if isinstance(self.agent, FTSSettings):
-            return FTSAgent(*common, self.agent, slot, entropy, self.feature_seed)
-        if isinstance(self.agent, ThompsonSettings):
-            return ThompsonAgent(*common, self.agent, slot, entropy, self.feature_seed)
-        if isinstance(self.agent, VotingSettings):
-            return VotingAgent(*common, self.agent, slot, entropy, self.feature_seed)
+        if not isinstance(self.agent, RandomSearchSettings):
+            return _AGENTS[type(self.agent)](
+                self.space, self.direction, self.agent, slot, entropy, self.feature_seed
+            )
         sub_regions = self.space.sub_regions(self.agent.num_sub_regions)
         return RandomSearchAgent(
             self.space,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.optimize import minimize
 
@@ -128,6 +129,47 @@ def fit_hyperparameters(
     ]
     best = min(ends, key=lambda end: float(end.fun))
     return Hyperparameters(*(float(v) for v in np.exp(best.x)))
+
+
+class Posterior:
+    """What observations say of the function (Rasmussen & Williams, algorithm 2.1).
+
+    Parameters
+    ----------
+    x : ndarray of shape (t, D)
+    y : ndarray of shape (t,)
+    hyperparameters : Hyperparameters
+    """
+
+    def __init__(
+        self, x: FloatArray, y: FloatArray, hyperparameters: Hyperparameters
+    ) -> None:
+        self.x, self.y = x, y
+        self._hyperparameters = hyperparameters
+        covariance = self._kernel(x)
+        covariance.flat[:: len(y) + 1] += hyperparameters.noise
+        self._factor = cho_factor(covariance, lower=True)
+        self._alpha = cho_solve(self._factor, y)
+
+    def _kernel(self, x: FloatArray) -> FloatArray:
+        h = self._hyperparameters
+        squared = np.sum((x[:, None, :] - self.x[None, :, :]) ** 2, axis=-1)
+        return np.asarray(h.variance * np.exp(-0.5 * squared / h.lengthscale**2))
+
+    def predict(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return mean and variance of the function at k points, shape (k,) each."""
+        kernel = self._kernel(x)
+        explained = np.sum(kernel.T * cho_solve(self._factor, kernel.T), axis=0)
+        variance = np.maximum(self._hyperparameters.variance - explained, 0.0)
+        return np.asarray(kernel @ self._alpha), np.asarray(variance)
+
+    def leave_one_out(self) -> tuple[FloatArray, FloatArray]:
+        """Return mean and variance of each observation, given the others, (t,) each.
+
+        Equation 5.12 of Rasmussen & Williams; the hyperparameters stay.
+        """
+        inverse = np.diagonal(cho_solve(self._factor, np.eye(len(self.y))))
+        return self.y - self._alpha / inverse, 1.0 / inverse
 
 
 def sample_function(

@@ -59,3 +59,27 @@ def sample_weights(
     mean = cho_solve((factor, True), features.T @ y)
     spread = solve_triangular(factor, z, lower=True, trans="T")
     return np.asarray(mean + np.sqrt(regularization) * spread)
+
+
+def posterior_weights(
+    features: FloatArray, y: FloatArray, regularization: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return nu and Sigma^-1, shapes (M,) and (M, M), for who has to send them.
+
+    Parameters
+    ----------
+    features : ndarray of shape (t, M)
+    y : ndarray of shape (t,)
+    regularization : float
+        lambda, > 0.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the system is not positive definite, as with non-finite data.
+    """
+    sigma = features.T @ features
+    sigma.flat[:: len(sigma) + 1] += regularization
+    factor = cho_factor(sigma, lower=True)
+    inverse = cho_solve(factor, np.eye(len(sigma)))
+    return np.asarray(cho_solve(factor, features.T @ y)), np.asarray(inverse)

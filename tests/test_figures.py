@@ -14,7 +14,7 @@ from flwr_fbo.cli import app
 from flwr_fbo.study.base import Claim
 from flwr_fbo.study.claims import findings
 from flwr_fbo.study.experiment import TuningExperiment, load_experiment
-from flwr_fbo.study.figure import draw
+from flwr_fbo.study.figure import _looks_of, draw
 from flwr_fbo.study.methods import USUAL_METHODS, Curve, Privacy
 from flwr_fbo.study.results import ResultsFile
 from flwr_fbo.study.tuning import TuningRun, run_one
@@ -267,6 +267,14 @@ def test_a_figure_has_a_picture(
     runs = _runs(figure, {"quiet": HIGH})
     draw(replace(figure, form=form), runs, tmp_path / "a.png")  # type: ignore[arg-type]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
+    looks = _looks_of(figure)
+    assert set(looks) == set(figure.methods)
+    assert len(set(looks.values())) == len(looks)
+    for name in ("loud", "quiet"):
+        assert looks[f"{name}-noise-only"] == (looks[name][0], ":", "")
 
 
 def test_run_and_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,9 +81,9 @@ def _finite(value: float) -> float | None:
 
 
 def _table(title: str, columns: Mapping[str, Column], rows: Mapping[str, Row]) -> Table:
-    # Narrow enough for 80 columns.
+    # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
+    table.add_column("method")
     for heading in (*(column.heading for column in columns.values()), "epsilon"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,11 @@ def _looks_of(experiment: Experiment) -> dict[str, Look]:
     looks = {name: _LOOKS[name] for name in experiment.methods if name in _LOOKS}
     controls = {known[name].noise_only: name for name in experiment.methods}
     others = [n for n in experiment.methods if n not in looks and n not in controls]
-    for i, name in enumerate(others):
-        style = "-" if known[name].noisy else "--"
-        looks[name] = (_COLORS[i % len(_COLORS)], style, _MARKERS[i % len(_MARKERS)])
+    taken = {part for look in looks.values() for part in look}
+    colors = itertools.cycle(c for c in _COLORS if c not in taken)
+    markers = itertools.cycle(m for m in _MARKERS if m not in taken)
+    for name, color, marker in zip(others, colors, markers, strict=False):
+        looks[name] = (color, "-" if known[name].noisy else "--", marker)
     for name in experiment.methods:
         if name not in looks:
             looks[name] = (looks[controls[name]][0], ":", "")

@@ -305,15 +305,16 @@ def test_published_figures_are_complete() -> None:
     assert len(files) > 10
     for path in files:
         plan = load_experiment(path)
-        assert isinstance(plan, TuningExperiment)
         assert plan.name == path.stem
         assert 0 < len(plan.description) < 80
         assert plan.claims
         assert {"ts", "random"} <= set(plan.methods)
-        assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
         rows = [line for line in table.splitlines() if f"run {plan.name} " in line]
         texts = [claim.text for claim in plan.claims]
         assert [row.split(" | ")[3] for row in rows] == texts
+        if not isinstance(plan, TuningExperiment):
+            continue
+        assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
         if plan.form == "tradeoff":
             assert any(curve.series for curve in plan.curves.values())
 

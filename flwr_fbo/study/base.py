@@ -240,7 +240,8 @@ class Experiment(ABC):
         T >= 1, of each agent.
     num_seeds : int
         Runs of each method, >= 1, unless the command says otherwise.
-    privacy : PrivacySetting
+    privacy : PrivacySetting, optional
+        None where no method is private.
     methods : tuple of str
         Names out of ``known_methods``. A federated method needs its controls beside it.
     claims : tuple of Claim
@@ -258,7 +259,7 @@ class Experiment(ABC):
     name: str
     num_agents: int
     num_iterations: int
-    privacy: PrivacySetting
+    privacy: PrivacySetting | None
     description: str = ""
     num_seeds: int = 5
     methods: tuple[str, ...]
@@ -291,6 +292,9 @@ class Experiment(ABC):
         ValueError
             If epsilon is not allowed.
         """
+        allowed = "left out, where no method is private"
+        require(self.privacy is not None, "epsilon", epsilon, allowed)
+        assert self.privacy is not None
         name = f"{self.name}-epsilon-{epsilon:g}".replace(".", "_").replace("+", "")
         return replace(self, name=name, privacy=self.privacy.at(epsilon))
 

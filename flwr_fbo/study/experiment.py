@@ -11,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.strategies.dp_fts_de import PRESETS
 from flwr_fbo.study.bandits import BanditExperiment, BanditPrivacy
-from flwr_fbo.study.base import Claim, Column, Experiment, Run
+from flwr_fbo.study.base import Claim, Experiment, Run
 from flwr_fbo.study.methods import (
     METHODS,
     USUAL_METHODS,
@@ -32,37 +30,19 @@ from flwr_fbo.study.methods import (
     methods_of,
     recipe_of,
 )
-from flwr_fbo.study.summary import TuningRow, summarize, verdict
+from flwr_fbo.study.optimisation import TASKS, OptimisationExperiment
+from flwr_fbo.study.summary import verdict
+from flwr_fbo.study.transfer import TransferExperiment
 from flwr_fbo.study.tuning import TuningRun, run_one
-from flwr_fbo.tasks.base import Task
-from flwr_fbo.tasks.digits import DigitsTask
-from flwr_fbo.tasks.emnist import EmnistTask
-from flwr_fbo.tasks.har import HarTask
-from flwr_fbo.tasks.landmine import LandmineTask
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
-from flwr_fbo.tasks.synthetic import SyntheticTask
-
-_TASKS = (DigitsTask, EmnistTask, HarTask, LandmineTask, SyntheticTask)
-_ANY_TASK: TypeAdapter[Task] = TypeAdapter(
-    Annotated[
-        DigitsTask | EmnistTask | HarTask | LandmineTask | SyntheticTask,
-        Field(discriminator="name"),
-    ]
-)
-
-
-def _to_task(values: Any) -> Task:
-    # As JSON: pydantic's strict mode makes a dataclass of nothing else.
-    return _ANY_TASK.validate_json(json.dumps(values, default=str))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningExperiment(Experiment):
+class TuningExperiment(OptimisationExperiment):
     """Methods on a task, over paired seeds.
 
     Attributes
     ----------
-    task : Task
     privacy : Privacy
     preset : str
         Of `DPFTSDE`; the controls share its agent.
@@ -77,9 +57,7 @@ class TuningExperiment(Experiment):
 
     _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
     plays_together: ClassVar[bool] = False
-    log_axes: ClassVar[bool] = False
 
-    task: Annotated[Task, PlainValidator(_to_task)]
     privacy: Privacy
     preset: str = "paper"
     methods: tuple[str, ...] = USUAL_METHODS
@@ -99,11 +77,6 @@ class TuningExperiment(Experiment):
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name."""
         return {**METHODS, **methods_of(self.curves)}
-
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether the task is to minimize."""
-        return self.task.direction == "minimize"
 
     def label_of(self, method: str) -> str:
         """Return what tables and figures call a method."""
@@ -133,57 +106,16 @@ class TuningExperiment(Experiment):
         """Run some of the methods on one seed."""
         return [run_one(self, method, seed) for method in methods]
 
-    def run_of(self, values: Mapping[str, Any]) -> TuningRun:
-        """Return the run of a line of results."""
-        run = TuningRun.from_dict(values)
-        shapes = (len(run.best_so_far), {len(row) for row in run.best_so_far})
-        expected = (self.num_agents, {self.num_iterations + 1})
-        require(shapes == expected, "best_so_far", shapes, str(expected))
-        return run
-
-    @property
-    def iterations(self) -> NDArray[np.intp]:
-        """Where the runs' curves have their values."""
-        return np.arange(self.num_iterations + 1)
-
-    @property
-    def axes(self) -> tuple[str, str]:
-        """What the figure's two axes are called."""
-        return "iteration (0: initial points)", f"best {self.task.unit} so far"
-
-    def summarize(
-        self, runs: Sequence[Run], until: int | None = None
-    ) -> dict[str, TuningRow]:
-        """Return a row a method; see `Experiment.summarize`."""
-        return summarize(self, runs, until)
-
-    def columns(self) -> dict[str, Column]:
-        """Return the columns of the table, by the estimate of a row they show."""
-        return {
-            "final": Column(f"iteration {self.num_iterations}"),
-            "over_ts": Column("over TS*", "+"),
-            "over_noise_only": Column("over noise-only*", "+"),
-        }
-
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
-        last = until or self.num_iterations
+        title, (first, *others) = super().notes(runs, until)
         accountant = self.privacy.accountant.upper()
-        lines = [
-            f"* paired by seed, mean over iterations 1 to {last}; positive is better.",
+        privacy = (
             f"epsilon: spent at delta = {self.privacy.delta:.4g} ({accountant} "
             "accountant), had the noise been real. The noise of an experiment is "
-            "seeded: NOT PRIVATE.",
-        ]
-        failed = self.counts(runs)["failed_trials"]
-        if failed:
-            lines.append(f"{failed} trials failed.")
-        return f"Best {self.task.unit} so far, mean over agents", lines
-
-    def counts(self, runs: Sequence[Run]) -> dict[str, int]:
-        """Return how many trials failed."""
-        failed = [run.failed_trials for run in runs if isinstance(run, TuningRun)]
-        return {"failed_trials": sum(failed)}
+            "seeded: NOT PRIVATE."
+        )
+        return title, [first, privacy, *others]
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
@@ -192,8 +124,9 @@ class TuningExperiment(Experiment):
 
 _TUNING = TypeAdapter(TuningExperiment)
 _BANDITS = TypeAdapter(BanditExperiment)
+_TRANSFERS = TypeAdapter(TransferExperiment)
 _TASK_NAMES: dict[str, type[Any]] = {
-    **{str(cls.name): cls for cls in _TASKS},
+    **{str(cls.name): cls for cls in TASKS},
     LinearBanditTask.name: LinearBanditTask,
 }
 
@@ -201,7 +134,7 @@ _TASK_NAMES: dict[str, type[Any]] = {
 def experiment_of(values: Mapping[str, Any]) -> Experiment:
     """Return the experiment that a TOML, or `Experiment.to_dict`, describes.
 
-    Its task decides of which kind it is.
+    Its task decides of which kind it is, and whether it has targets.
 
     Raises
     ------
@@ -209,15 +142,20 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
         If a key is unknown or missing, or a value is not allowed.
     """
     text = json.dumps(values, default=str)
-    if _kind_of(values) is BanditExperiment:
+    kind = _kind_of(values)
+    if kind is BanditExperiment:
         return _BANDITS.validate_json(text)
+    if kind is TransferExperiment:
+        return _TRANSFERS.validate_json(text)
     return _TUNING.validate_json(text)
 
 
 def _kind_of(values: Mapping[str, Any]) -> type[Experiment]:
     task = values.get("task")
     name = task.get("name") if isinstance(task, Mapping) else None
-    return BanditExperiment if name == LinearBanditTask.name else TuningExperiment
+    if name == LinearBanditTask.name:
+        return BanditExperiment
+    return TransferExperiment if "num_targets" in values else TuningExperiment
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -269,6 +207,8 @@ def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
     shared = {"": kind, "claims": Claim}
     if kind is BanditExperiment:
         return {**shared, "privacy": BanditPrivacy, "task": LinearBanditTask}
+    if kind is TransferExperiment:
+        return {**shared, **_TASK_NAMES}
     return {**shared, "privacy": Privacy, "curves": Curve, **_TASK_NAMES}
 
 

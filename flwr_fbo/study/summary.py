@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from flwr_fbo._validation import require
 from flwr_fbo.study.base import (
     ONE_SEED,
     Estimate,
+    Experiment,
     Row,
     Run,
     carried,
@@ -18,9 +18,6 @@ from flwr_fbo.study.base import (
     epsilon_of,
     helped,
 )
-
-if TYPE_CHECKING:
-    from flwr_fbo.study.experiment import TuningExperiment
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class TuningRow(Row):
 
 
 def summarize(
-    experiment: TuningExperiment, runs: Sequence[Run], until: int | None = None
+    experiment: Experiment, runs: Sequence[Run], until: int | None = None
 ) -> dict[str, TuningRow]:
     """Do what `Experiment.summarize` says."""
     horizon = experiment.num_iterations

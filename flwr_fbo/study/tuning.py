@@ -83,7 +83,7 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
     run_loop(strategy.server, agents, objectives, experiment.num_iterations)
     failed = sum(int(np.isnan(agent.values).sum()) for agent in agents)
     for agent in agents:
-        _tell_truth(agent, task.truth(agent.slot, num_agents, seed))
+        tell_truth(agent, task.truth(agent.slot, num_agents, seed))
     return TuningRun(
         method=method,
         seed=seed,
@@ -111,7 +111,7 @@ def _make_lie(agent: Agent, study: Study, seed: int, conspiring: bool) -> None:
     agent.message = lie  # type: ignore[method-assign]
 
 
-def _tell_truth(agent: Agent, truth: Objective | None) -> None:
+def tell_truth(agent: Agent, truth: Objective | None) -> None:
     """Put the objective without its noise in the place of what was observed."""
     if truth is not None:
         agent.values = [

@@ -18,7 +18,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from sklearn.preprocessing import StandardScaler
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require_bool
+from flwr_fbo._validation import require, require_bool
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.datasets.har import NUM_SUBJECTS, partition
 from flwr_fbo.models.threads import one_blas_thread
@@ -26,6 +26,11 @@ from flwr_fbo.tasks.base import Objective, Task, require_clients
 
 NUM_EPOCHS = 50
 _NUM_CLASSES = 6
+# Of batch size, l2 and learning rate.
+_RANGES = {
+    "wide": ((128, 512), (1e-6, 10.0), (1e-6, 1.0)),
+    "narrow": ((20, 60), (1e-6, 1.0), (0.01, 0.1)),
+}
 
 FloatArray = NDArray[np.float32]
 
@@ -55,23 +60,28 @@ class HarTask(Task):
     log : bool
         True: log scales. False: linear ones, as published, on which settings of
         small ``l2`` are a thin slice of the space.
+    ranges : {"wide", "narrow"}
+        As published for DP-FTS-DE, or for FTS.
     """
 
     name: Literal["har"] = "har"
     log: bool = True
+    ranges: Literal["wide", "narrow"] = "wide"
     direction: ClassVar[Literal["minimize"]] = "minimize"
     unit: ClassVar[str] = "validation error"
 
     def __post_init__(self) -> None:
         require_bool("log", self.log)
+        require(self.ranges in _RANGES, "ranges", self.ranges, f"one of {[*_RANGES]}")
 
     @property
     def space(self) -> Mapping[str, BaseDistribution]:
-        """An integer batch_size in [128, 512], l2 in [1e-6, 10], learning_rate."""
+        """An integer batch_size, l2 and learning_rate."""
+        batch_size, l2, learning_rate = _RANGES[self.ranges]
         return {
-            "batch_size": IntDistribution(128, 512, log=self.log),
-            "l2": FloatDistribution(1e-6, 10.0, log=self.log),
-            "learning_rate": FloatDistribution(1e-6, 1.0, log=self.log),
+            "batch_size": IntDistribution(*batch_size, log=self.log),
+            "l2": FloatDistribution(*l2, log=self.log),
+            "learning_rate": FloatDistribution(*learning_rate, log=self.log),
         }
 
     def check(self, num_clients: int) -> None:

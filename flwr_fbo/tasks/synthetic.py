@@ -6,6 +6,7 @@ Bayesian Optimization with Distributed Exploration (NeurIPS 2021).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from flwr_fbo.tasks.base import Objective, Task
 
 _GRID_SIZE = 1000
 _LENGTHSCALE = 0.03
-_DEVIATION = 0.02
 _NOISE_VARIANCE = 0.01
 
 FloatArray = NDArray[np.float64]
@@ -37,7 +37,7 @@ class SyntheticTask(Task):
 
     where f, which all agents share, and g_1, ..., g_N are independent draws from a
     Gaussian process with squared-exponential kernel of lengthscale 0.03, each scaled so
-    that its least and greatest value are 0 and 1; and u_n is uniform on [-0.02, 0.02],
+    that its least and greatest value are 0 and 1; and u_n is uniform on [-d, d],
     independently for each agent and point. An observation is f_n at the point nearest
     to x, plus Gaussian noise of variance 0.01.
 
@@ -49,16 +49,25 @@ class SyntheticTask(Task):
     ----------
     alpha : float
         From 0 (agents differ by u_n alone) to 1 (agents have nothing in common).
+    deviation : float
+        d, from 0; 0.02 as published for DP-FTS-DE; 0.02 and 1.2 for FTS.
+    num_exact : int
+        The first so many clients have u_n = 0.
     """
 
     name: Literal["synthetic"] = "synthetic"
     alpha: float = 0.0
+    deviation: float = 0.02
+    num_exact: int = 0
     direction: ClassVar[Literal["maximize"]] = "maximize"
     unit: ClassVar[str] = "function value"
 
     def __post_init__(self) -> None:
         ok = is_number(self.alpha) and 0 <= self.alpha <= 1
         require(ok, "alpha", self.alpha, "a number from 0 to 1")
+        ok = is_number(self.deviation) and 0 <= self.deviation < math.inf
+        require(ok, "deviation", self.deviation, "a finite number >= 0")
+        require_int("num_exact", self.num_exact, 0)
 
     @property
     def space(self) -> Mapping[str, BaseDistribution]:
@@ -97,7 +106,8 @@ class SyntheticTask(Task):
         shared = _draw(generator(seed, Purpose.TEST_FUNCTION))
         rng = generator(seed, client, Purpose.TEST_FUNCTION)
         own = _draw(rng)
-        deviation = rng.uniform(-_DEVIATION, _DEVIATION, _GRID_SIZE)
+        reach = 0.0 if client < self.num_exact else self.deviation
+        deviation = rng.uniform(-reach, reach, _GRID_SIZE)
         return self.alpha * own + (1 - self.alpha) * (shared + deviation)
 
 

@@ -1,0 +1,169 @@
+"""Experiments in which targets learn from agents that have finished."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+from typer.testing import CliRunner
+
+from flwr_fbo.agents.fts import FTSSettings
+from flwr_fbo.cli import app
+from flwr_fbo.study.experiment import experiment_of, load_experiment
+from flwr_fbo.study.methods import Seeds
+from flwr_fbo.study.transfer import (
+    TransferExperiment,
+    _finished_agents,
+    _study,
+    messages_of,
+)
+from flwr_fbo.tasks.har import HarTask
+from flwr_fbo.tasks.synthetic import SyntheticTask
+
+TOML = """\
+name = "transfer"
+num_agents = 5
+num_targets = 2
+num_iterations = 3
+num_seeds = 2
+num_observations = 6
+num_features = 12
+follow = "inverse-sqrt"
+
+[task]
+name = "synthetic"
+deviation = 0.5
+num_exact = 2
+
+[[claims]]
+text = "FTS is faster"
+better = "fts"
+than = "ts"
+by = "mean"
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> TransferExperiment:
+    (tmp_path / "transfer.toml").write_text(TOML)
+    loaded = load_experiment(tmp_path / "transfer.toml")
+    assert isinstance(loaded, TransferExperiment)
+    return loaded
+
+
+def test_it_is_a_toml(experiment: TransferExperiment) -> None:
+    assert experiment.methods[:3] == ("ts", "random", "fts")
+    settings = experiment.settings_of("fts")
+    assert isinstance(settings, FTSSettings)
+    assert (settings.num_initial, settings.num_features) == (3, 12)
+    assert (settings.share_after, settings.follow) == (0, "inverse-sqrt")
+    plain = replace(experiment, claims=(), num_seeds=5)
+    assert experiment_of(plain.to_dict()) == plain
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("num_targets = 2", "num_targets = 6", "num_targets=6 .* at most num_agents=5"),
+        ("num_targets = 2", "num_targets = 0", "num_targets=0 is not allowed"),
+        ("num_observations = 6", "num_observations = 2", "at least num_initial=3"),
+        ("inverse-sqrt", "inverse-log", "follow='inverse-log' is not allowed"),
+        ("num_features", "num_feature", "did you mean 'num_features'"),
+        ("deviation = 0.5", "deviation = -1.0", r"deviation=-1\.0 is not allowed"),
+        ("num_exact = 2", "num_exact = -2", "num_exact=-2 is not allowed"),
+        ("num_seeds = 2", 'methods = ["fts"]', "beside its controls"),
+    ],
+)
+def test_a_typo_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in TOML
+    (tmp_path / "a.toml").write_text(TOML.replace(old, new))
+    with pytest.raises(ValueError, match=words):
+        load_experiment(tmp_path / "a.toml")
+
+
+def test_targets_share_their_initial_points(experiment: TransferExperiment) -> None:
+    runs = experiment.play(experiment.methods, 1)
+    assert {len(run.best_so_far) for run in runs} == {2}
+    starts = {tuple(row[0] for row in run.best_so_far) for run in runs}
+    assert len(starts) == 1
+    by_name = {run.method: run for run in runs}
+    informed = {"fts", "fts-similar", "rgpe", "taf", "taf-narrow"}
+    for name, run in by_name.items():
+        assert math.isinf(run.epsilon) == (name in informed)
+        assert run.private == (name not in informed)
+        again = experiment.run_of(json.loads(run.to_json()))
+        assert again.best_so_far == run.best_so_far
+    assert by_name["fts"].best_so_far != by_name["ts"].best_so_far
+
+
+def test_a_method_alone_gives_the_same(experiment: TransferExperiment) -> None:
+    together = {run.method: run for run in experiment.play(experiment.methods, 1)}
+    for name in ("ts", "rgpe"):
+        (alone,) = experiment.play([name], 1)
+        assert alone.best_so_far == together[name].best_so_far
+
+
+def test_those_who_finished_did_so_on_their_own(experiment: TransferExperiment) -> None:
+    """And not from the initial points that the targets have."""
+    finished = _finished_agents(experiment, 1)
+    assert [len(agent.values) for agent in finished] == [6] * 5
+    study = _study(experiment, experiment.settings_of("fts"), 1)
+    target = study.create_agent(0, Seeds.of_run(1).study)
+    assert not np.array_equal(target.first_points()[0], finished[0].points[0])
+
+
+def test_messages_of_the_ignorant_are_prior_draws(
+    experiment: TransferExperiment,
+) -> None:
+    wide = replace(experiment, num_features=2000)
+    finished = _finished_agents(experiment, 1)
+    study = _study(wide, wide.settings_of("noise-only"), 1)
+    vectors = messages_of(study, finished, 7, zeroed=True)
+    assert vectors is not None
+    assert vectors.shape == (5, 2000)
+    np.testing.assert_allclose(vectors.std(axis=1), 1.0, atol=0.06)
+    informed = messages_of(study, finished, 7)
+    assert informed is not None
+    assert not np.array_equal(informed, vectors)
+
+
+def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "transfer.toml").write_text(TOML)
+    runner = CliRunner()
+    result = runner.invoke(app, ["run", "transfer.toml", "--jobs=1"])
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "mean over 2 targets" in said
+    assert "NOT PRIVATE: messages are passed on" in said
+    assert "- FTS is faster: in the mean" in said
+    assert "TAF (0.1) does " in said
+    refused = runner.invoke(app, ["run", "transfer.toml", "--epsilon=2"])
+    assert refused.exit_code == 1
+    assert "epsilon=2.0 is not allowed" in " ".join(refused.output.split())
+
+
+def test_exact_clients_have_the_shared_function() -> None:
+    task = SyntheticTask(deviation=1.2, num_exact=2)
+    plain = SyntheticTask(deviation=0.0)
+    grid = [{"x": x} for x in np.linspace(0, 1, 1000)]
+    exact = [plain.truth(0, 4, 3)(p) for p in grid]
+    for client, reach in ((0, 0.0), (1, 0.0), (2, 1.2)):
+        values = [task.truth(client, 4, 3)(p) for p in grid]
+        gap = np.abs(np.subtract(values, exact))
+        assert gap.max() == pytest.approx(reach, rel=0.01)
+
+
+def test_har_has_the_ranges_of_both_papers() -> None:
+    assert dict(HarTask(log=False, ranges="narrow").space) == {
+        "batch_size": IntDistribution(20, 60),
+        "l2": FloatDistribution(1e-6, 1.0),
+        "learning_rate": FloatDistribution(0.01, 0.1),
+    }
+    with pytest.raises(ValueError, match="ranges='medium' is not allowed"):
+        HarTask(ranges="medium")  # type: ignore[arg-type]

@@ -143,9 +143,22 @@ def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "NOT PRIVATE: messages are passed on" in said
     assert "- FTS is faster: in the mean" in said
     assert "TAF (0.1) does " in said
+    longer = TOML.replace("num_features = 12", "num_features = 20")
+    (tmp_path / "longer.toml").write_text(longer.replace('"transfer"', '"longer"'))
+    assert runner.invoke(app, ["run", "longer.toml", "--jobs=1"]).exit_code == 0
+    drawn = runner.invoke(app, ["tradeoff", "results/transfer", "results/longer"])
+    assert drawn.exit_code == 0, drawn.output
+    assert (tmp_path / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
     refused = runner.invoke(app, ["run", "transfer.toml", "--epsilon=2"])
     assert refused.exit_code == 1
     assert "epsilon=2.0 is not allowed" in " ".join(refused.output.split())
+
+
+def test_how_much_is_sent(experiment: TransferExperiment) -> None:
+    lengths = {name: experiment.message_length(name) for name in experiment.methods}
+    assert lengths["ts"] == lengths["random"] == 0
+    assert lengths["fts"] == lengths["noise-only"] == 12
+    assert (lengths["rgpe"], lengths["taf"]) == (12 + 144, 12 + 144 + 1)
 
 
 def test_exact_clients_have_the_shared_function() -> None:

@@ -79,6 +79,11 @@ class SearchSettings(ABC):
             require_int(name, getattr(self, name), 1)
         require_positive("noise_floor", self.noise_floor)
 
+    @property
+    def message_length(self) -> int:
+        """Numbers in a message."""
+        return self.num_features
+
     def follow_probability(self, iteration: int) -> float:
         """Return how likely an agent looks at the server's vectors at t >= 1."""
         return 1.0

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.study.base import Run
 from flwr_fbo.study.experiment import TuningExperiment
 from flwr_fbo.study.results import read_results
+from flwr_fbo.study.transfer import TransferExperiment
 
 
 def tradeoff(
@@ -25,18 +26,19 @@ def tradeoff(
     """Draw utility against epsilon from the RESULTS of one task at several epsilons.
 
     They come from: flwr-fbo run NAME, flwr-fbo run NAME --epsilon 8, and so on; results
-    of the published preset may be among them.
+    of the published preset may be among them. Of FTS, which has no epsilon: the best
+    value in the end against the length of a message.
     """
     with plain_errors(ValueError):
-        read = [_of_tuning(path) for path in results]
-        from flwr_fbo.study.figure import draw_tradeoff
+        read = [read_results(path) for path in results]
+        from flwr_fbo.study.figure import draw_lengths, draw_tradeoff
 
-        draw_tradeoff(read, until, figure)
+        tuning = [(e, runs) for e, runs in read if isinstance(e, TuningExperiment)]
+        transfer = [(e, runs) for e, runs in read if isinstance(e, TransferExperiment)]
+        one_kind = len(read) in (len(tuning), len(transfer))
+        require(one_kind, "results", [*map(str, results)], "all of tuning, or of FTS")
+        if transfer:
+            draw_lengths(transfer, figure)
+        else:
+            draw_tradeoff(tuning, until, figure)
     typer.echo(f"Figure: {figure}")
-
-
-def _of_tuning(path: Path) -> tuple[TuningExperiment, list[Run]]:
-    experiment, runs = read_results(path)
-    if not isinstance(experiment, TuningExperiment):
-        raise ValueError(f"results={str(path)!r} is not allowed: results of tuning.")
-    return experiment, runs

@@ -78,7 +78,7 @@ class FTS(TuningStrategy):
             study_seed=study_seed,
             feature_seed=fresh_seed() if feature_seed is None else feature_seed,
         )
-        server = RelayServer(num_agents, agent.num_features, agent.share_after)
+        server = RelayServer(num_agents, agent.message_length, agent.share_after)
         super().__init__(server, study, **options)
         self._given_seed = feature_seed
 

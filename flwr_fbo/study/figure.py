@@ -20,6 +20,7 @@ from flwr_fbo.study.base import (
     epsilon_of,
 )
 from flwr_fbo.study.experiment import TuningExperiment
+from flwr_fbo.study.transfer import TransferExperiment
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 _LOOKS = {
@@ -36,6 +37,11 @@ _LOOKS = {
     "non-private": ("#009e73", "--", "s"),
     "full": ("#e69f00", ":", "P"),
     "independent": ("#000000", "-", "o"),
+    "fts": ("#0072b2", "-", "D"),
+    "fts-similar": ("#56b4e9", "--", "d"),
+    "rgpe": ("#009e73", "--", "s"),
+    "taf": ("#cc79a7", "-.", "x"),
+    "taf-narrow": ("#e69f00", ":", "P"),
 }
 
 
@@ -53,7 +59,10 @@ def _looks_of(experiment: Experiment) -> dict[str, Look]:
     A curve's noise-only control has its colour, and is dotted.
     """
     known = experiment.known_methods
-    looks = {name: _LOOKS[name] for name in experiment.methods if name in _LOOKS}
+    looks: dict[str, Look] = {}
+    for name in experiment.methods:
+        if _LOOKS.get(name, "") not in ("", *looks.values()):
+            looks[name] = _LOOKS[name]
     controls = {known[name].noise_only: name for name in experiment.methods}
     others = [n for n in experiment.methods if n not in looks and n not in controls]
     taken = {part for look in looks.values() for part in look}
@@ -137,8 +146,7 @@ def _draw_series(experiment: TuningExperiment, runs: Sequence[Run], path: Path) 
             (names, "-", ""),
             (controls, ":", ", noise-only"),
         ):
-            points = [(epsilon_of(runs, n), ends[n]) for n in members]
-            points.sort(key=lambda point: point[0])
+            points = sorted(((epsilon_of(runs, n), ends[n]) for n in members), key=_x)
             _draw_points(axes, points, (color, style, marker), label + suffix)
     epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
     _label_epsilon(axes, epsilons, [experiment.privacy.delta])
@@ -209,7 +217,7 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
     """
     first = results[0][0]
     for experiment, _ in results:
-        _require_same(first, experiment)
+        _require_same(first, experiment, ("task", "num_agents", "num_iterations"))
     allowed = f"1 to {first.num_iterations}"
     require(1 <= until <= first.num_iterations, "until", until, allowed)
     figure, axes = _new_figure()
@@ -222,6 +230,49 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
     axes.set_title(f"{first.task.name}: {first.num_agents} agents", fontsize=10)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     _save(figure, axes, [run for _, runs in results for run in runs], path)
+
+
+def draw_lengths(
+    results: Sequence[tuple[TransferExperiment, Sequence[Run]]], path: Path
+) -> None:
+    """Write a PNG: best value in the end against how many numbers an agent sends.
+
+    Parameters
+    ----------
+    results : sequence of (TransferExperiment, runs)
+        Of one task and its agents, with messages of different lengths.
+    path : Path
+
+    Raises
+    ------
+    ValueError
+        If the results differ in more.
+    """
+    first = results[0][0]
+    shared = ("task", "num_agents", "num_targets", "num_iterations", "methods")
+    for experiment, _ in results:
+        _require_same(first, experiment, shared)
+    figure, axes = _new_figure()
+    for name in first.methods:
+        ends = [curves_by_method(e.methods, runs)[name][:, -1] for e, runs in results]
+        lengths = [e.message_length(name) for e, _ in results]
+        if all(lengths):
+            points = sorted(zip(lengths, map(Estimate.of, ends), strict=True), key=_x)
+            _draw_points(axes, points, _LOOKS[name], first.label_of(name))
+        else:
+            most = max(ends, key=len)
+            _draw_level(axes, Estimate.of(most), _LOOKS[name], first.label_of(name))
+    axes.set(xscale="log", xlabel="numbers in a message")
+    axes.set_ylabel(f"best {first.task.unit}, iteration {first.num_iterations}")
+    axes.set_title(f"{first.task.name}: mean over {first.num_targets} targets", size=10)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def _x(point: tuple[float, Estimate]) -> float:
+    return point[0]
 
 
 def _new_figure() -> tuple[Any, Any]:
@@ -252,8 +303,8 @@ def _ticks(epsilons: Sequence[float]) -> list[float]:
     return ticks
 
 
-def _require_same(first: TuningExperiment, other: TuningExperiment) -> None:
-    for name in ("task", "num_agents", "num_iterations"):
+def _require_same(first: Experiment, other: Experiment, names: Sequence[str]) -> None:
+    for name in names:
         expected = getattr(first, name)
         ok = getattr(other, name) == expected
         require(ok, name, getattr(other, name), f"{expected}, as in the first results")
@@ -277,7 +328,7 @@ def _draw_preset(axes: Any, preset: str, group: Sequence[Results], until: int) -
         look = (_LOOKS[name][0], style, _LOOKS[name][2])
         label = f"{group[0][0].label_of(name)} ({preset})"
         if group[0][0].known_methods[name].noisy:
-            points = sorted(estimates.items(), key=lambda point: point[0])
+            points = sorted(estimates.items(), key=_x)
             _draw_points(axes, points, look, label)
         else:
             one = max(estimates.values(), key=lambda e: e.num_runs)

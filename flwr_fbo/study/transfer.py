@@ -145,6 +145,13 @@ class TransferExperiment(OptimisationExperiment):
             return replace(settings, follow=self.follow, share_after=0)
         return settings
 
+    def message_length(self, method: str) -> int:
+        """Return how many numbers an agent sends that has finished; 0 if none."""
+        settings = self.settings_of(method)
+        if isinstance(settings, RandomSearchSettings) or method == "ts":
+            return 0
+        return settings.message_length
+
     def check(self) -> None:
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
         self.task.check(self.num_agents)

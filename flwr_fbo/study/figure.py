@@ -61,8 +61,9 @@ def _looks_of(experiment: Experiment) -> dict[str, Look]:
     known = experiment.known_methods
     looks: dict[str, Look] = {}
     for name in experiment.methods:
-        if _LOOKS.get(name, "") not in ("", *looks.values()):
-            looks[name] = _LOOKS[name]
+        look = _LOOKS.get(name)
+        if look is not None and look not in looks.values():
+            looks[name] = look
     controls = {known[name].noise_only: name for name in experiment.methods}
     others = [n for n in experiment.methods if n not in looks and n not in controls]
     taken = {part for look in looks.values() for part in look}

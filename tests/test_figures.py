@@ -14,7 +14,8 @@ from flwr_fbo.cli import app
 from flwr_fbo.study.base import Claim
 from flwr_fbo.study.claims import findings
 from flwr_fbo.study.experiment import TuningExperiment, load_experiment
-from flwr_fbo.study.figure import _looks_of, draw
+from flwr_fbo.study.figure import draw
+from flwr_fbo.study.looks import looks_of
 from flwr_fbo.study.methods import USUAL_METHODS, Curve, Privacy
 from flwr_fbo.study.results import ResultsFile
 from flwr_fbo.study.tuning import TuningRun, run_one
@@ -270,7 +271,7 @@ def test_a_figure_has_a_picture(
 
 
 def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
-    looks = _looks_of(figure)
+    looks = looks_of(figure)
     assert set(looks) == set(figure.methods)
     assert len(set(looks.values())) == len(looks)
     for name in ("loud", "quiet"):

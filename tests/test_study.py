@@ -22,11 +22,12 @@ from flwr_fbo.study.experiment import (
     experiment_of,
     load_experiment,
 )
-from flwr_fbo.study.figure import draw, draw_tradeoff
+from flwr_fbo.study.figure import draw
 from flwr_fbo.study.methods import METHODS, USUAL_METHODS, Privacy, Seeds
 from flwr_fbo.study.results import ResultsFile, read_results
 from flwr_fbo.study.runner import run_all
 from flwr_fbo.study.summary import summarize, verdict
+from flwr_fbo.study.tradeoff import draw_tradeoff
 from flwr_fbo.study.tuning import TuningRun, run_one
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask

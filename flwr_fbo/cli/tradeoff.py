@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.study.base import Run
 from flwr_fbo.study.experiment import TuningExperiment
 from flwr_fbo.study.results import read_results
 from flwr_fbo.study.transfer import TransferExperiment
@@ -31,14 +32,16 @@ def tradeoff(
     """
     with plain_errors(ValueError):
         read = [read_results(path) for path in results]
-        from flwr_fbo.study.figure import draw_lengths, draw_tradeoff
+        from flwr_fbo.study.tradeoff import draw_lengths, draw_tradeoff
 
-        tuning = [(e, runs) for e, runs in read if isinstance(e, TuningExperiment)]
-        transfer = [(e, runs) for e, runs in read if isinstance(e, TransferExperiment)]
-        one_kind = len(read) in (len(tuning), len(transfer))
-        require(one_kind, "results", [*map(str, results)], "all of tuning, or of FTS")
-        if transfer:
-            draw_lengths(transfer, figure)
+        of_fts = isinstance(read[0][0], TransferExperiment)
+        kind = TransferExperiment if of_fts else TuningExperiment
+        allowed = "results of FTS, as the first" if of_fts else "results of tuning"
+        for path, (experiment, _) in zip(results, read, strict=True):
+            require(isinstance(experiment, kind), "results", str(path), allowed)
+        if of_fts:
+            draw_lengths(cast(list[tuple[TransferExperiment, list[Run]]], read), figure)
         else:
+            tuning = cast(list[tuple[TuningExperiment, list[Run]]], read)
             draw_tradeoff(tuning, until, figure)
     typer.echo(f"Figure: {figure}")

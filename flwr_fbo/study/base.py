@@ -316,6 +316,11 @@ class Experiment(ABC):
         return {**values, "method": method}
 
     @property
+    def num_compared(self) -> int:
+        """How many agents a curve is the mean of: all, unless some only helped."""
+        return self.num_agents
+
+    @property
     @abstractmethod
     def known_methods(self) -> Mapping[str, Method]:
         """All methods that it could have, by name."""

@@ -53,11 +53,6 @@ class OptimisationExperiment(Experiment):
     task: AnyTask
 
     @property
-    def num_curves(self) -> int:
-        """How many agents a run is about: all, unless some only helped."""
-        return self.num_agents
-
-    @property
     def lower_is_better(self) -> bool:
         """Whether the task is to minimize."""
         return self.task.direction == "minimize"
@@ -66,7 +61,7 @@ class OptimisationExperiment(Experiment):
         """Return the run of a line of results."""
         run = TuningRun.from_dict(values)
         shapes = (len(run.best_so_far), {len(row) for row in run.best_so_far})
-        expected = (self.num_curves, {self.num_iterations + 1})
+        expected = (self.num_compared, {self.num_iterations + 1})
         require(shapes == expected, "best_so_far", shapes, str(expected))
         return run
 

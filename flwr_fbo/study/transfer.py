@@ -129,7 +129,7 @@ class TransferExperiment(OptimisationExperiment):
         return _METHODS
 
     @property
-    def num_curves(self) -> int:
+    def num_compared(self) -> int:
         """How many agents a run is about: the targets."""
         return self.num_targets
 

@@ -1,0 +1,93 @@
+"""How curves look, and what all figures share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr_fbo.study.base import Experiment, Run, common_seeds
+from flwr_fbo.study.experiment import TuningExperiment
+
+# Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
+LOOKS = {
+    "ts": ("#000000", "-", "o"),
+    "random": ("#7f7f7f", ":", "v"),
+    "fts-de": ("#009e73", "--", "s"),
+    "dp-fts-de": ("#0072b2", "-", "D"),
+    "noise-only": ("#d55e00", "-.", "^"),
+    "liars": ("#cc79a7", "--", "x"),
+    "blind": ("#e69f00", ":", "P"),
+    "fed-ucb": ("#0072b2", "-", "D"),
+    "fed-ucb-raw": ("#56b4e9", "--", "d"),
+    "paper": ("#cc79a7", "--", "x"),
+    "non-private": ("#009e73", "--", "s"),
+    "full": ("#e69f00", ":", "P"),
+    "independent": ("#000000", "-", "o"),
+    "fts": ("#0072b2", "-", "D"),
+    "fts-similar": ("#56b4e9", "--", "d"),
+    "rgpe": ("#009e73", "--", "s"),
+    "taf": ("#cc79a7", "-.", "x"),
+    "taf-narrow": ("#e69f00", ":", "P"),
+}
+
+
+# What has no look of its own takes these in turn.
+COLORS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#8c564b")
+MARKERS = ("D", "s", "x", "P", "d", "*", "<")
+
+Look = tuple[str, str, str]
+
+
+def looks_of(experiment: Experiment) -> dict[str, Look]:
+    """Return colour, line style and marker of each method.
+
+    A curve's noise-only control has its colour, and is dotted.
+    """
+    known = experiment.known_methods
+    curves = experiment.curves if isinstance(experiment, TuningExperiment) else {}
+    fixed = [n for n in experiment.methods if n in LOOKS and n not in curves]
+    looks: dict[str, Look] = {name: LOOKS[name] for name in fixed}
+    controls = {known[name].noise_only: name for name in experiment.methods}
+    others = [n for n in experiment.methods if n not in looks and n not in controls]
+    taken = {part for look in looks.values() for part in look}
+    colors = itertools.cycle(c for c in COLORS if c not in taken)
+    markers = itertools.cycle(m for m in MARKERS if m not in taken)
+    for name, color, marker in zip(others, colors, markers, strict=False):
+        looks[name] = (color, "-" if known[name].noisy else "--", marker)
+    for name in experiment.methods:
+        if name not in looks:
+            looks[name] = (looks[controls[name]][0], ":", "")
+    return looks
+
+
+def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
+    """Return what the figure says of itself."""
+    seeds = _seeds(len(common_seeds(experiment.methods, runs)))
+    return f"{experiment.name}: mean over {experiment.num_compared} agents, {seeds}"
+
+
+def new_figure() -> tuple[Any, Any]:
+    """Return a figure that no screen is needed for, and its axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def save(figure: Any, axes: Any, runs: Sequence[Run], path: Path) -> None:
+    """Write the PNG, and on it whether anybody was protected."""
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if not all(run.private for run in runs):
+        figure.text(0.995, 0.005, "an experiment: not private", ha="right", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def _seeds(number: int) -> str:
+    if number == 1:
+        return "1 seed"
+    return f"{number} seeds; band, bar: one standard error"

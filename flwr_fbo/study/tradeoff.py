@@ -1,0 +1,234 @@
+"""Draw what more epsilon buys, or longer messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr_fbo._validation import require
+from flwr_fbo.strategies.dp_fts_de import PRESETS
+from flwr_fbo.study.base import (
+    Estimate,
+    Experiment,
+    Run,
+    curves_by_method,
+    epsilon_of,
+)
+from flwr_fbo.study.experiment import TuningExperiment
+from flwr_fbo.study.looks import (
+    COLORS,
+    LOOKS,
+    MARKERS,
+    Look,
+    looks_of,
+    new_figure,
+    save,
+    title_of,
+)
+from flwr_fbo.study.transfer import TransferExperiment
+
+Results = tuple[TuningExperiment, Sequence[Run]]
+
+
+def draw_series(experiment: TuningExperiment, runs: Sequence[Run], path: Path) -> None:
+    """Write a PNG: what is best in the end against epsilon, as the papers draw it.
+
+    Each series of curves is a line, its noise-only controls a dotted one; what does not
+    depend on epsilon is a level.
+    """
+    figure, axes = new_figure()
+    ends = {
+        name: Estimate.of(curves[:, -1])
+        for name, curves in curves_by_method(experiment.methods, runs).items()
+    }
+    looks = looks_of(experiment)
+    known = experiment.known_methods
+    levels = [name for name in experiment.methods if not known[name].noisy]
+    for name in levels:
+        label = f"{experiment.label_of(name)}: {ends[name].mean:.4f}"
+        _draw_level(axes, ends[name], looks[name], label)
+    taken = {part for name in levels for part in looks[name]}
+    colors = [color for color in COLORS if color not in taken]
+    series = dict.fromkeys(s for c in experiment.curves.values() for s in c.series)
+    for color, marker, label in zip(colors, MARKERS, series, strict=False):
+        names = [n for n, curve in experiment.curves.items() if label in curve.series]
+        names.sort(key=lambda name: epsilon_of(runs, name))
+        x = [epsilon_of(runs, name) for name in names]
+        controls = [str(known[name].noise_only) for name in names]
+        for members, style, suffix in (
+            (names, "-", ""),
+            (controls, ":", ", noise-only"),
+        ):
+            points = list(zip(x, (ends[name] for name in members), strict=True))
+            _draw_points(axes, points, (color, style, marker), label + suffix)
+    # Random search is far away: it would press all others together.
+    near = [estimate.mean for name, estimate in ends.items() if name != "random"]
+    margin = 0.3 * (max(near) - min(near) or 1.0)
+    axes.set_ylim(min(near) - margin, max(near) + margin)
+    epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
+    _label_epsilon(axes, epsilons, [experiment.privacy.delta])
+    axes.set_ylabel(
+        f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
+    )
+    axes.set_title(title_of(experiment, runs), fontsize=10)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    save(figure, axes, runs, path)
+
+
+def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
+    """Write a PNG: utility against epsilon, one standard error as bars and bands.
+
+    Parameters
+    ----------
+    results : sequence of (Experiment, runs)
+        Of one task, number of agents and horizon.
+    until : int
+        Utility is the mean best value over iterations 1 to this.
+    path : Path
+
+    Raises
+    ------
+    ValueError
+        If the results are not of one task, or there are not as many iterations.
+    """
+    first = results[0][0]
+    for experiment, _ in results:
+        _require_same(first, experiment, ("task", "num_agents", "num_iterations"))
+    allowed = f"1 to {first.num_iterations}"
+    require(1 <= until <= first.num_iterations, "until", until, allowed)
+    figure, axes = new_figure()
+    for preset in sorted({experiment.preset for experiment, _ in results}):
+        group = [one for one in results if one[0].preset == preset]
+        _draw_preset(axes, preset, group, until)
+    deltas = sorted({experiment.privacy.delta for experiment, _ in results})
+    _label_epsilon(axes, [_epsilon_of(*one) for one in results], deltas)
+    axes.set_ylabel(f"best {first.task.unit}, mean of iterations 1 to {until}")
+    axes.set_title(f"{first.task.name}: {first.num_agents} agents", fontsize=10)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    save(figure, axes, [run for _, runs in results for run in runs], path)
+
+
+def draw_lengths(
+    results: Sequence[tuple[TransferExperiment, Sequence[Run]]], path: Path
+) -> None:
+    """Write a PNG: best value in the end against how many numbers an agent sends.
+
+    Parameters
+    ----------
+    results : sequence of (TransferExperiment, runs)
+        Of one task and its agents, with messages of different lengths.
+    path : Path
+
+    Raises
+    ------
+    ValueError
+        If the results differ in more.
+    """
+    first = results[0][0]
+    shared = ("task", "num_agents", "num_targets", "num_iterations", "methods")
+    for experiment, _ in results:
+        _require_same(first, experiment, shared)
+    figure, axes = new_figure()
+    for name in first.methods:
+        ends = [curves_by_method(e.methods, runs)[name][:, -1] for e, runs in results]
+        lengths = [e.message_length(name) for e, _ in results]
+        if all(lengths):
+            points = sorted(zip(lengths, map(Estimate.of, ends), strict=True), key=_x)
+            _draw_points(axes, points, LOOKS[name], first.label_of(name))
+        else:
+            most = max(ends, key=len)
+            _draw_level(axes, Estimate.of(most), LOOKS[name], first.label_of(name))
+    axes.set(xscale="log", xlabel="numbers in a message")
+    axes.set_ylabel(f"best {first.task.unit}, iteration {first.num_iterations}")
+    axes.set_title(f"{first.task.name}: mean over {first.num_targets} targets", size=10)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    save(figure, axes, [run for _, runs in results for run in runs], path)
+
+
+def _x(point: tuple[float, Estimate]) -> float:
+    return point[0]
+
+
+def _draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
+    color, style, _ = look
+    axes.axhline(estimate.mean, color=color, ls=style, lw=1.4, label=label)
+    low = estimate.mean - estimate.standard_error
+    high = estimate.mean + estimate.standard_error
+    axes.axhspan(low, high, color=color, alpha=0.1, lw=0)
+
+
+def _draw_points(
+    axes: Any, points: Sequence[tuple[float, Estimate]], look: Look, label: str
+) -> None:
+    color, style, marker = look
+    axes.errorbar(
+        [epsilon for epsilon, _ in points],
+        [estimate.mean for _, estimate in points],
+        [estimate.standard_error for _, estimate in points],
+        label=label,
+        color=color,
+        marker=marker,
+        ls=style,
+        capsize=3,
+    )
+
+
+def _label_epsilon(
+    axes: Any, epsilons: Sequence[float], deltas: Sequence[float]
+) -> None:
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale("log")
+    ticks = _ticks(epsilons)
+    axes.set_xticks(ticks, [f"{epsilon:.2g}" for epsilon in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(f"epsilon at delta = {', '.join(f'{d:.3g}' for d in deltas)} (PLD)")
+
+
+def _ticks(epsilons: Sequence[float]) -> list[float]:
+    """Return where labels do not overlap: each a quarter or more above the last."""
+    ticks: list[float] = []
+    for epsilon in sorted(epsilons):
+        if not ticks or epsilon > 1.25 * ticks[-1]:
+            ticks.append(epsilon)
+    return ticks
+
+
+def _require_same(first: Experiment, other: Experiment, names: Sequence[str]) -> None:
+    for name in names:
+        expected = getattr(first, name)
+        ok = getattr(other, name) == expected
+        require(ok, name, getattr(other, name), f"{expected}, as in the first results")
+
+
+def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
+    """Return what the private method spent."""
+    spent = [run.epsilon for run in runs if run.method == "dp-fts-de"]
+    require(len(spent) > 0, "results", experiment.name, "results of dp-fts-de")
+    return max(spent)
+
+
+def _draw_preset(axes: Any, preset: str, group: Sequence[Results], until: int) -> None:
+    """Draw what does not depend on epsilon as lines, the rest as points."""
+    style = "-" if PRESETS[preset].votes else ":"
+    for name in group[0][0].methods:
+        estimates = {
+            _epsilon_of(experiment, runs): _utility(experiment, runs, name, until)
+            for experiment, runs in group
+        }
+        look = (LOOKS[name][0], style, LOOKS[name][2])
+        label = f"{group[0][0].label_of(name)} ({preset})"
+        if group[0][0].known_methods[name].noisy:
+            points = sorted(estimates.items(), key=_x)
+            _draw_points(axes, points, look, label)
+        else:
+            one = max(estimates.values(), key=lambda e: e.num_runs)
+            _draw_level(axes, one, look, label)
+
+
+def _utility(
+    experiment: TuningExperiment, runs: Sequence[Run], name: str, until: int
+) -> Estimate:
+    curves = curves_by_method(experiment.methods, runs)[name]
+    return Estimate.of(curves[:, 1 : until + 1].mean(axis=1))

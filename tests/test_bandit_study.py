@@ -17,7 +17,8 @@ from flwr_fbo.cli import app
 from flwr_fbo.cli.report import print_report
 from flwr_fbo.simulation.bandits import geometric_schedule
 from flwr_fbo.study.bandits import BanditExperiment, RegretRun
-from flwr_fbo.study.base import Estimate
+from flwr_fbo.study.base import Claim, Estimate
+from flwr_fbo.study.claims import findings
 from flwr_fbo.study.experiment import (
     builtin_experiments,
     experiment_of,
@@ -355,3 +356,28 @@ def test_the_built_in_experiments() -> None:
         assert len(experiment.schedule) == 16
         assert (experiment.privacy.epsilon, experiment.privacy.delta) == (1.0, 0.1)
     assert all(name in _invoke("list").output for name in sizes)
+
+
+def test_claims_of_bandits_count_trials(experiment: BanditExperiment) -> None:
+    """Iterations of a bandit are those at which its regret is kept."""
+    kept = experiment.iterations
+    assert len(kept) < experiment.num_iterations
+    until = int(kept[len(kept) // 2])
+    claim = Claim("a", "fed-ucb", "independent", until=until)
+    regret = dict.fromkeys(experiment.methods, 2.0 * kept)
+    regret["fed-ucb"] = 1.0 * kept
+    runs = [
+        RegretRun(
+            method=name,
+            seed=seed,
+            regret=(values + seed).tolist(),
+            epsilon=1.0,
+            private=False,
+            seconds=1.0,
+        )
+        for name, values in regret.items()
+        for seed in range(3)
+    ]
+    (finding,) = findings(replace(experiment, claims=(claim,)), runs)
+    assert finding.gain.mean == pytest.approx(until)
+    assert finding.over_noise_only is not None

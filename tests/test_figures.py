@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -107,7 +108,13 @@ def test_a_curve_is_the_method_with_its_settings(figure: TuningExperiment) -> No
 
 def test_one_sub_region_is_the_whole_space(figure: TuningExperiment) -> None:
     anywhere = {"anywhere": Curve("TS from anywhere", "ts", num_sub_regions=1)}
-    plan = replace(figure, claims=(), methods=("ts", "random"), curves=anywhere)
+    plan = replace(
+        figure,
+        claims=(),
+        form="convergence",
+        methods=("ts", "random"),
+        curves=anywhere,
+    )
     assert (
         run_one(plan, "anywhere", 0).best_so_far != run_one(plan, "ts", 0).best_so_far
     )
@@ -128,6 +135,16 @@ def test_one_sub_region_is_the_whole_space(figure: TuningExperiment) -> None:
             "clip_norm=1.0 is not allowed: left out, with method='fts-de'",
         ),
         ('form = "tradeoff"', 'form = "table"', "form='table' is not allowed"),
+        (
+            'series = ["z"]',
+            "",
+            r"curves=\['loud'.* is not allowed: private curves, each",
+        ),
+        ("num_sub_regions = 1", 'series = ["z"]', "series=.* method='fts-de'"),
+        ("[curves.fts]", "[curves.loud-noise-only]", "curves='loud-noise-only' is not"),
+        ('than = "ts"', 'than = "fts"', "than='fts' is not allowed: another than"),
+        ("FTS is", "FTS | is", "text='FTS . is faster than TS' is not allowed"),
+        ('by = "mean"', "until = 3", "until=3 is not allowed: at most 2"),
     ],
 )
 def test_a_typo_in_a_figure_is_named(
@@ -147,7 +164,13 @@ def test_what_a_curve_must_not_be_is_refused_before_any_work(
         (Curve("a", "dp-fts-de", clip_norm=0.0), "clip_norm=0.0"),
         (Curve("a", "fts-de", num_sub_regions=0), "num_sub_regions=0"),
     ):
-        plan = replace(figure, claims=(), methods=("ts", "random"), curves={"a": curve})
+        plan = replace(
+            figure,
+            claims=(),
+            form="convergence",
+            methods=("ts", "random"),
+            curves={"a": curve},
+        )
         with pytest.raises(ValueError, match=re.escape(words)):
             plan.check()
     with pytest.raises(ValueError, match=r"epsilon=2\.0 is not allowed: left out"):
@@ -249,7 +272,14 @@ def test_runs_of_another_figure_are_taken_over(
     with ResultsFile(tmp_path / "a", figure) as results:
         for run in _runs(figure, {"quiet": HIGH}):
             results.append(run)
-    plain = replace(figure, name="plain", claims=(), curves={}, methods=USUAL_METHODS)
+    plain = replace(
+        figure,
+        name="plain",
+        claims=(),
+        form="convergence",
+        curves={},
+        methods=USUAL_METHODS,
+    )
     with ResultsFile(tmp_path / "b", plain) as results:
         assert results.take_over(tmp_path / "a", plain) == 5 * 3
         assert results.take_over(tmp_path / "a", plain) == 0
@@ -276,6 +306,57 @@ def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
     assert len(set(looks.values())) == len(looks)
     for name in ("loud", "quiet"):
         assert looks[f"{name}-noise-only"] == (looks[name][0], ":", "")
+
+
+def test_many_curves_look_unlike_each_other(figure: TuningExperiment) -> None:
+    curves = {f"c{i}": Curve(str(i), "dp-fts-de", series=("a",)) for i in range(14)}
+    methods = ("ts", "random", "fts-de")
+    looks = looks_of(replace(figure, claims=(), methods=methods, curves=curves))
+    assert len({looks[name] for name in curves}) == 14
+
+
+def test_runs_of_other_settings_decide_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though they lie where those of the claim would."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fig9.toml").write_text(TOML)
+    runner = CliRunner()
+    run = ("run", "fig9.toml", "--jobs=1", "--seeds=2")
+    assert runner.invoke(app, [*run, "--iterations=1"]).exit_code == 0
+    table = runner.invoke(app, ["claims", "fig9.toml"], catch_exceptions=False)
+    assert table.output.count("| not run | - |") == 2
+    refused = runner.invoke(app, run)
+    assert "rename that one" in " ".join(refused.output.split())
+    (tmp_path / "results" / "fig9").rename(tmp_path / "results" / "other")
+    (tmp_path / "longer.toml").write_text(
+        TOML.replace("num_seeds = 2", "num_seeds = 3")
+    )
+    assert runner.invoke(app, run).exit_code == 0
+    table = runner.invoke(app, ["claims", "longer.toml"], catch_exceptions=False)
+    assert table.output.count("(2 of 3 seeds) |") == 2
+    nothing = runner.invoke(app, ["claims", "digits"])
+    assert "experiment='digits' is not allowed: one that has claims" in nothing.output
+
+
+def test_a_file_from_before_a_setting_was_there_goes_on(
+    figure: TuningExperiment, tmp_path: Path
+) -> None:
+    plain = replace(
+        figure, name="plain", claims=(), curves={}, form="convergence", methods=("ts",)
+    )
+    with ResultsFile(tmp_path / "a", plain) as results:
+        results.append(_runs(plain, {})[0])
+    lines = (tmp_path / "a").read_text().splitlines()
+    header = json.loads(lines[0])
+    del header["experiment"]["curves"], header["experiment"]["task"]["deviation"]
+    (tmp_path / "a").write_text("\n".join([json.dumps(header), *lines[1:], ""]))
+    with ResultsFile(tmp_path / "a", plain) as results:
+        assert len(results.runs) == 1
+    header["experiment"] = None
+    (tmp_path / "a").write_text("\n".join([json.dumps(header), *lines[1:], ""]))
+    with ResultsFile(tmp_path / "b", plain) as results:
+        assert results.take_over(tmp_path / "a", plain) == 0
 
 
 def test_run_and_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

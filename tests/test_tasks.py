@@ -232,7 +232,8 @@ def test_surfaces_are_computed_once(
 def test_other_data_have_another_surface(small_surfaces: Path) -> None:
     for i in range(2):
         for value in (i, 7):  # the second is not asked for
-            found = kept("a", [np.full(2, i)], partial(np.full, 1, float(value)))
+            compute = partial(np.full, 1, float(value))
+            found = kept("a", LandmineTask().space, [np.full(2, i)], compute)
             assert found == [i]
     assert len(list(small_surfaces.iterdir())) == 2
 

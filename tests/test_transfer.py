@@ -29,6 +29,7 @@ from flwr_fbo.agents.transfer import (
     ensemble_weights,
     epanechnikov,
     expected_improvement,
+    left_out_misranked,
     misranked_pairs,
     transfer_improvement,
 )
@@ -94,12 +95,18 @@ def test_the_targets_model_is_the_exact_posterior() -> None:
 
 
 def test_leave_one_out_leaves_one_out() -> None:
-    mean, variance = OWN.leave_one_out()
-    for i in range(len(OWN.y)):
-        rest = np.arange(len(OWN.y)) != i
-        m, v = _exact(OWN.x[rest], OWN.y[rest], OWN.x[[i]])
-        assert mean[i] == pytest.approx(m[0], abs=1e-10)
-        assert variance[i] == pytest.approx(v[0] + H.noise, abs=1e-10)
+    samples = OWN.leave_one_out(40_000, np.random.default_rng(8))
+    assert samples.shape == (6, 40_000, 6)
+    for j in range(len(OWN.y)):
+        rest = np.arange(len(OWN.y)) != j
+        mean, variance = _exact(OWN.x[rest], OWN.y[rest], OWN.x)
+        np.testing.assert_allclose(samples[j].mean(axis=0), mean, atol=0.03)
+        np.testing.assert_allclose(samples[j].var(axis=0), variance, atol=0.03)
+    # Jointly, not point by point.
+    one = Posterior(OWN.x[1:], OWN.y[1:], H)
+    close = np.vstack([NEW[:1], NEW[:1] + 1e-6])
+    pair = one.samples(close, 100, np.random.default_rng(0))
+    np.testing.assert_allclose(pair[:, 0], pair[:, 1], atol=1e-3)
 
 
 def test_messages_are_posteriors_of_the_weights() -> None:
@@ -130,9 +137,14 @@ def _misranked(f: FloatArray, y: FloatArray) -> int:
     return sum((f[j] < f[k]) != (y[j] < y[k]) for j, k in pairs)
 
 
-def _weights(samples: FloatArray, y: FloatArray) -> list[float]:
-    """RGPE's weights, sample by sample."""
-    losses = [[_misranked(f, y) for f in model] for model in samples]
+def _weights(own: FloatArray, theirs: FloatArray, y: FloatArray) -> list[float]:
+    """RGPE's weights, sample by sample; own[j] is of the model without j."""
+    pairs = list(itertools.product(range(len(y)), repeat=2))
+    target = [
+        sum((own[j, s, j] < own[j, s, k]) != (y[j] < y[k]) for j, k in pairs)
+        for s in range(own.shape[1])
+    ]
+    losses = [target, *([_misranked(f, y) for f in model] for model in theirs)]
     limit = np.percentile(losses[0], 95)
     kept = [i for i, row in enumerate(losses) if i == 0 or np.median(row) <= limit]
     weights = [0.0] * len(losses)
@@ -146,11 +158,10 @@ def _weights(samples: FloatArray, y: FloatArray) -> list[float]:
 
 def test_rgpe_is_its_formulas() -> None:
     rng = np.random.default_rng(6)
-    mean, variance = OWN.leave_one_out()
-    ours = mean + np.sqrt(variance) * rng.standard_normal((1, 50, 6))
-    samples = np.concatenate([ours, OTHERS.samples(OWN.x, 50, rng)])
-    weights = ensemble_weights(misranked_pairs(samples, OWN.y))
-    np.testing.assert_allclose(weights, _weights(samples, OWN.y), atol=1e-12)
+    own, theirs = OWN.leave_one_out(50, rng), OTHERS.samples(OWN.x, 50, rng)
+    losses = np.vstack([left_out_misranked(own, OWN.y), misranked_pairs(theirs, OWN.y)])
+    weights = ensemble_weights(losses)
+    np.testing.assert_allclose(weights, _weights(own, theirs, OWN.y), atol=1e-12)
     assert weights.sum() == pytest.approx(1.0)
     assert np.count_nonzero(weights) > 1
     values = ensemble_improvement(OWN, OTHERS, weights, NEW)
@@ -222,6 +233,16 @@ def test_any_function_is_maximised() -> None:
     assert mixed.from_unit(x) == {"a": 2, "b": 1.0}
 
 
+@pytest.mark.parametrize("scale", [1e8, 1.0, 1e-8])
+def test_the_scale_of_a_function_does_not_matter(scale: float) -> None:
+    def bump(x: FloatArray) -> FloatArray:
+        return np.asarray(scale * np.exp(-np.sum((x - 0.37) ** 2, axis=1)))
+
+    space = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
+    x = maximize_function(bump, space, np.random.default_rng(0), 50, 3)
+    np.testing.assert_allclose(x, [0.37, 0.37], atol=1e-5)
+
+
 SMALL: dict[str, Any] = {"num_initial": 4, "num_features": 15, "num_candidates": 60}
 BOTH: tuple[tuple[RGPESettings | TAFSettings, int], ...] = (
     (RGPESettings(**SMALL), 15 + 15**2),
@@ -283,8 +304,22 @@ def test_who_knows_the_function_leads_there(kind: Callable[..., TransferAgent]) 
     assert np.linalg.norm(x - [0.8, 0.3]) < 0.15
 
 
+def test_a_lying_message_stops_nobody() -> None:
+    """One whose Sigma^-1 is no inverse of anything."""
+    agent = RGPEAgent(SearchSpace(SPACE), "maximize", RGPESettings(**SMALL), 0, 1, 2)
+    for x in np.random.default_rng(0).random((5, 3)):
+        agent.tell(0, x, float(x.sum()))
+    vectors = 1e3 * np.random.default_rng(1).standard_normal((3, 240))
+    vectors[0] = np.nan
+    agent.receive(vectors)
+    assert np.all((agent.suggest(1) >= 0) & (agent.suggest(1) <= 1))
+
+
 def test_strange_messages_are_refused() -> None:
     agent = RGPEAgent(SearchSpace(SPACE), "maximize", RGPESettings(**SMALL), 0, 1, 2)
+    for wrong in (np.zeros((0, 240)), np.array([[np.nan] + [0.0] * 239])):
+        with pytest.raises(ValueError, match="expected one of length 240"):
+            agent.receive(wrong)
     with pytest.raises(
         ValueError, match=r"shape \(4, 15\); expected one of length 240"
     ):

@@ -95,11 +95,13 @@ def maximize_function(
     ndarray of shape (D,)
     """
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
-    best = np.argsort(-function(candidates), kind="stable")[:num_starts]
-    starts = candidates[best]
+    values = function(candidates)
+    # L-BFGS stops at an absolute gradient, as above.
+    scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
+    starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
     lower = np.where(space.continuous, 0.0, starts)
     upper = np.where(space.continuous, 1.0, starts)
-    slope = partial(_with_differences, function)
+    slope = partial(_with_differences, lambda x: function(x) / scale)
     points = np.vstack([starts, _ascend(slope, starts, lower, upper)])
     return np.asarray(points[np.argmax(function(points))])
 

@@ -18,6 +18,7 @@ from scipy.stats import kendalltau
 
 from flwr_fbo._random import Purpose
 from flwr_fbo._validation import require, require_int
+from flwr_fbo.agents.relayed import checked, present
 from flwr_fbo.agents.thompson import Follow, ThompsonAgent, ThompsonSettings
 
 FloatArray = NDArray[np.float64]
@@ -86,19 +87,9 @@ class FTSAgent(ThompsonAgent):
         Raises
         ------
         ValueError
-            If the shape differs, or a row is neither finite nor NaN throughout.
+            See `checked`.
         """
-        num_features = self.settings.num_features
-        ok = vectors.ndim == 2 and vectors.shape[1] == num_features
-        ok = ok and len(vectors) > self.slot
-        whole = ok and np.all(np.isfinite(vectors) == _present(vectors)[:, None])
-        if not whole:
-            raise ValueError(
-                f"The server sent vectors of shape {vectors.shape}; expected one of "
-                f"length {num_features} an agent, of more than {self.slot} agents, "
-                "each finite or missing."
-            )
-        self._vectors = np.asarray(vectors, dtype=np.float64)
+        self._vectors = checked(vectors, self.settings.message_length, self.slot)
 
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         rng = self._generator(iteration, Purpose.FOLLOW)
@@ -115,7 +106,7 @@ class FTSAgent(ThompsonAgent):
 
     def _weights(self, vectors: FloatArray, iteration: int) -> FloatArray:
         """Return P_N up to a factor, shape (N,); zeros where there is nobody."""
-        there = _present(vectors)
+        there = present(vectors)
         there[self.slot] = False
         for slot, followed in self._followed.items():
             # Asked again for this iteration's query, it must be the same one.
@@ -137,11 +128,6 @@ class FTSAgent(ThompsonAgent):
         """Continue from what ``state_dict`` returned."""
         super().load_state_dict(state)
         self._followed = {int(slot): int(t) for slot, t in state["followed"]}
-
-
-def _present(vectors: FloatArray) -> NDArray[np.bool_]:
-    """Return which rows are there, shape (N,)."""
-    return np.asarray(~np.isnan(vectors).all(axis=1))
 
 
 def _agreement(values: FloatArray, y: FloatArray) -> float:

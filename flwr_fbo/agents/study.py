@@ -33,7 +33,7 @@ AgentSettings = (
 )
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 _SETTINGS: dict[str, type[AgentSettings]] = {
     "thompson": ThompsonSettings,

@@ -31,9 +31,10 @@ from scipy.stats import norm
 from flwr_fbo._random import Purpose
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.agents.acquisition import maximize_function
+from flwr_fbo.agents.relayed import checked, present
 from flwr_fbo.agents.search import SearchAgent, SearchSettings
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import Posterior
+from flwr_fbo.models.gp import Posterior, root
 from flwr_fbo.models.linear import posterior_weights
 from flwr_fbo.models.threads import one_blas_thread
 
@@ -41,8 +42,6 @@ FloatArray = NDArray[np.float64]
 
 # Of the target's model in TAF: the Epanechnikov kernel at no discordance.
 _OWN_WEIGHT = 0.75
-# Covariances of samples: relative to their largest variance.
-_JITTER = 1e-10
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Surrogates:
     messages : ndarray of shape (n, M + M^2) or (n, M + M^2 + 1)
         nu, then Sigma^-1 row by row, of each.
     regularization : float
-        lambda.
+        lambda > 0.
     """
 
     def __init__(
@@ -161,12 +160,9 @@ class Surrogates:
         """Return joint posterior samples at k points, shape (n, num, k)."""
         phi = self._features(x)
         covariances = self._regularization * (phi @ self._inverse @ phi.T)
-        diagonal = np.arange(len(x))
-        scale = np.max(covariances[:, diagonal, diagonal], axis=1, initial=0.0)
-        covariances[:, diagonal, diagonal] += _JITTER * np.maximum(scale, 1.0)[:, None]
-        factors = np.linalg.cholesky(0.5 * (covariances + covariances.mT))
+        roots = np.array([root(c) for c in covariances]).reshape(covariances.shape)
         draws = rng.standard_normal((len(self._nu), num, len(x)))
-        return np.asarray(self.means(x)[:, None, :] + draws @ factors.mT)
+        return np.asarray(self.means(x)[:, None, :] + draws @ roots.mT)
 
 
 class TransferAgent(SearchAgent, ABC):
@@ -188,22 +184,16 @@ class TransferAgent(SearchAgent, ABC):
         Raises
         ------
         ValueError
-            If the shape differs.
+            See `checked`.
         """
-        length = self.settings.message_length
-        if vectors.ndim != 2 or vectors.shape[1] != length:
-            raise ValueError(
-                f"The server sent vectors of shape {vectors.shape}; expected one of "
-                f"length {length} an agent."
-            )
-        self._vectors = np.asarray(vectors, dtype=np.float64)
+        self._vectors = checked(vectors, self.settings.message_length, self.slot)
 
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         x, y = self._observations(iteration)
         if len(y) == 0:
             return None
-        there: NDArray[np.bool_] = np.asarray(np.isfinite(vectors).all(axis=1))
-        there[self.slot : self.slot + 1] = False
+        there = present(vectors)
+        there[self.slot] = False
         regularization = self.settings.regularization
         others = Surrogates(self._shared, vectors[there], regularization)
         own = Posterior(x, y, self._fitted(x, y, iteration))
@@ -232,11 +222,9 @@ class RGPEAgent(TransferAgent):
     ) -> Callable[[FloatArray], FloatArray]:
         rng = self._generator(iteration, Purpose.SURROGATE_SAMPLE)
         num = self.settings.num_samples
-        mean, variance = own.leave_one_out()
-        draws = rng.standard_normal((1, num, len(own.y)))
-        ours = mean + np.sqrt(variance) * draws
-        samples = np.concatenate([ours, others.samples(own.x, num, rng)])
-        weights = ensemble_weights(misranked_pairs(samples, own.y))
+        ours = left_out_misranked(own.leave_one_out(num, rng), own.y)
+        theirs = misranked_pairs(others.samples(own.x, num, rng), own.y)
+        weights = ensemble_weights(np.vstack([ours, theirs]))
         return partial(ensemble_improvement, own, others, weights)
 
 
@@ -275,6 +263,27 @@ def misranked_pairs(samples: FloatArray, y: FloatArray) -> NDArray[np.int64]:
     ours = samples[..., :, None] < samples[..., None, :]
     theirs = y[:, None] < y[None, :]
     return np.asarray(np.sum(ours ^ theirs, axis=(-2, -1)))
+
+
+def left_out_misranked(samples: FloatArray, y: FloatArray) -> NDArray[np.int64]:
+    """Return the same of the target's own model, which ranks what it has not seen.
+
+    A pair (j, k) is ranked by the model without observation j.
+
+    Parameters
+    ----------
+    samples : ndarray of shape (t, S, t)
+        Of `Posterior.leave_one_out`.
+    y : ndarray of shape (t,)
+
+    Returns
+    -------
+    ndarray of shape (S,)
+    """
+    left_out = np.einsum("jsj->js", samples)
+    ours = left_out[:, :, None] < samples
+    theirs = y[:, None] < y[None, :]
+    return np.asarray(np.sum(ours ^ theirs[:, None, :], axis=(0, 2)))
 
 
 def ensemble_weights(losses: NDArray[np.int64]) -> FloatArray:

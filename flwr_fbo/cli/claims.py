@@ -10,11 +10,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.study.base import Estimate, Experiment, Run
-from flwr_fbo.study.claims import Finding, findings
+from flwr_fbo.study.base import Claim, Estimate, Experiment, Run
+from flwr_fbo.study.claims import Finding, finding_of, findings
 from flwr_fbo.study.experiment import find_experiment
-from flwr_fbo.study.results import read_results
+from flwr_fbo.study.results import FILE_NAME, read_results
 
 _HEADER = """\
 | figure | command | seeds | claim | what came out | verdict |
@@ -49,19 +50,37 @@ def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) 
 
 def _rows(name: str, output: Path) -> list[str]:
     plan = find_experiment(name)
-    folder = output / plan.name
-    if not folder.exists():
-        return [_row(name, plan.num_seeds, c.text, "not run", "-") for c in plan.claims]
-    found = findings(plan, read_results(folder)[1])
-    return [
-        _row(name, f.gain.num_runs, f.claim.text, _outcome(f), f.verdict) for f in found
-    ]
+    require(len(plan.claims) > 0, "experiment", name, "one that has claims")
+    runs = _runs_of(plan, output)
+    return [_row(name, plan, claim, runs) for claim in plan.claims]
 
 
-def _row(name: str, seeds: int, claim: str, outcome: str, verdict: str) -> str:
-    command = f"`flwr-fbo run {name} --seeds {seeds}`"
-    seeds_run = 0 if outcome == "not run" else seeds
-    cells = (Path(name).stem, command, seeds_run, claim, outcome, verdict)
+def _runs_of(plan: Experiment, output: Path) -> list[Run]:
+    """Return the runs that are there, and are those of the plan."""
+    path = output / plan.name / FILE_NAME
+    if not path.is_file():
+        return []
+    stored, runs = read_results(path)
+    same = {
+        name
+        for name in {*plan.methods} & {*stored.methods}
+        if stored.recipe(name) == plan.recipe(name)
+    }
+    return [run for run in runs if run.method in same]
+
+
+def _row(name: str, plan: Experiment, claim: Claim, runs: Sequence[Run]) -> str:
+    try:
+        finding = finding_of(claim, plan, runs)
+    except ValueError:  # a method has not been run yet
+        num_seeds, outcome, verdict = 0, "not run", "-"
+    else:
+        num_seeds = finding.gain.num_runs
+        outcome, verdict = _outcome(finding), finding.verdict
+        if num_seeds < plan.num_seeds:
+            verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
+    command = f"`flwr-fbo run {name} --seeds {num_seeds or plan.num_seeds}`"
+    cells = (Path(name).stem, command, num_seeds, claim.text, outcome, verdict)
     return f"| {' | '.join(map(str, cells))} |"
 
 

@@ -76,7 +76,7 @@ def show(
             f"at delta = {spent.delta:g} ({spent.accounting_method})"
         )
     if not all(row.facts["private"] for row in rows):
-        console.print("NOT PRIVATE: the noise was seeded, or there was none.")
+        console.print(f"NOT PRIVATE: {kind.why_not}")
 
 
 def _journal_in(folder: Path) -> Path:
@@ -157,6 +157,7 @@ class _Kind:
     spent: Callable[[Mapping[str, Any], list[LedgerRow]], PrivacySpent | None]
     columns: Mapping[str, Callable[[LedgerRow], str]]
     whose: str = ""
+    why_not: str = "the noise was seeded, or there was none."
 
 
 _KINDS = {
@@ -189,6 +190,7 @@ _KINDS = {
         lambda journal: read_ledger(journal)[1],
         lambda identity, rows: None,
         {**_COMMON, "messages": _num_messages, **_VERSION},
+        why_not="every message reached all agents as it was.",
     ),
     SITE_KIND: _Kind(
         lambda journal: journal.ledger(),

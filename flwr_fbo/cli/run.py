@@ -59,7 +59,8 @@ def run(
     with plain_errors(ValueError, ImportError):
         plan = find_experiment(experiment)
         if iterations is not None:
-            plan = replace(plan, num_iterations=iterations)
+            # What is claimed is claimed of all iterations.
+            plan = replace(plan, num_iterations=iterations, claims=())
         if epsilon is not None:
             plan = plan.with_epsilon(epsilon)
         plan.check()

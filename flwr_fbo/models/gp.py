@@ -163,13 +163,41 @@ class Posterior:
         variance = np.maximum(self._hyperparameters.variance - explained, 0.0)
         return np.asarray(kernel @ self._alpha), np.asarray(variance)
 
-    def leave_one_out(self) -> tuple[FloatArray, FloatArray]:
-        """Return mean and variance of each observation, given the others, (t,) each.
+    def samples(self, x: FloatArray, num: int, rng: np.random.Generator) -> FloatArray:
+        """Return joint samples of the function at k points, shape (num, k)."""
+        h, kernel = self._hyperparameters, self._kernel(x)
+        squared = np.sum((x[:, None, :] - x[None, :, :]) ** 2, axis=-1)
+        prior = h.variance * np.exp(-0.5 * squared / h.lengthscale**2)
+        covariance = prior - kernel @ cho_solve(self._factor, kernel.T)
+        draws = rng.standard_normal((num, len(x)))
+        return np.asarray(kernel @ self._alpha + draws @ root(covariance).T)
 
-        Equation 5.12 of Rasmussen & Williams; the hyperparameters stay.
+    def leave_one_out(self, num: int, rng: np.random.Generator) -> FloatArray:
+        """Return joint samples at all t points, each from t - 1 observations.
+
+        The hyperparameters stay.
+
+        Returns
+        -------
+        ndarray of shape (t, num, t)
+            Row j is of the model that has not seen observation j.
         """
-        inverse = np.diagonal(cho_solve(self._factor, np.eye(len(self.y))))
-        return self.y - self._alpha / inverse, 1.0 / inverse
+        rest = ~np.eye(len(self.y), dtype=bool)
+        models = (
+            Posterior(self.x[others], self.y[others], self._hyperparameters)
+            for others in rest
+        )
+        return np.array([model.samples(self.x, num, rng) for model in models])
+
+
+def root(covariance: FloatArray) -> FloatArray:
+    """Return A with A A' = the covariance, shape (k, k), as near as rounding allows.
+
+    By eigenvalues, those below 0 taken for 0: a covariance of a posterior may well be
+    singular.
+    """
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 def sample_function(

@@ -63,7 +63,7 @@ class RelayServer:
             return
         vectors = np.full((self.num_agents, self._length), np.nan)
         for slot, message in messages.items():
-            if np.shape(message) == (self._length,) and np.all(np.isfinite(message)):
+            if _is_message(message, self._length):
                 vectors[slot] = message
         facts = {"private": False, "flwr_fbo": __version__}
         self.ledger.append(LedgerRow(iteration, facts, vectors))
@@ -80,3 +80,8 @@ class RelayServer:
             f"on after {when}",
             "NOT PRIVATE: every agent's message reaches all others as it is",
         ]
+
+
+def _is_message(message: Any, length: int) -> bool:
+    numbers = isinstance(message, np.ndarray) and message.dtype.kind in "fiu"
+    return numbers and message.shape == (length,) and bool(np.isfinite(message).all())

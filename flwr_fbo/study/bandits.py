@@ -163,17 +163,17 @@ def _baseline(experiment: BanditExperiment, name: Baseline) -> BanditSimulation:
     return _private(experiment).baseline(name)
 
 
-_CONTROLS = ("independent", "noise-only")
+_PRIVATE: dict[str, Any] = {
+    "controls": ("independent", "noise-only"),
+    "noisy": True,
+    "noise_only": "noise-only",
+}
 _ALL = (
-    BanditMethod("fed-ucb", "FedUCB", _private, controls=_CONTROLS, noisy=True),
+    BanditMethod("fed-ucb", "FedUCB", _private, **_PRIVATE),
     BanditMethod(
-        "fed-ucb-raw",
-        "FedUCB raw†",
-        partial(_private, local_data="raw"),
-        controls=_CONTROLS,
-        noisy=True,
+        "fed-ucb-raw", "FedUCB raw†", partial(_private, local_data="raw"), **_PRIVATE
     ),
-    BanditMethod("paper", "published†", _published, controls=_CONTROLS, noisy=True),
+    BanditMethod("paper", "published†", _published, **_PRIVATE),
     BanditMethod(
         "non-private",
         "non-private",

@@ -168,9 +168,9 @@ class Claim:
     better, than : str
         Names of methods.
     by : {"final", "mean"}
-        In the last iteration, or in the mean of all after the initial ones.
+        In the last iteration, or in the mean of all from the first on.
     until : int, optional
-        The last iteration that counts, >= 1; all count unless given.
+        The last iteration that counts, from 1 to T; T unless given.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -182,6 +182,8 @@ class Claim:
     until: int | None = None
 
     def __post_init__(self) -> None:
+        require("|" not in self.text, "text", self.text, "no '|', which ends a cell")
+        require(self.better != self.than, "than", self.than, "another than better")
         if self.until is not None:
             require_int("until", self.until, 1)
 
@@ -283,6 +285,9 @@ class Experiment(ABC):
         for name in (one for claim in self.claims for one in claim.methods):
             ok = name in self.methods
             require(ok, "claims", name, nearest(name, self.methods))
+        for claim in self.claims:
+            ok = claim.until is None or claim.until <= self.num_iterations
+            require(ok, "until", claim.until, f"at most {self.num_iterations}")
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon, under a name of its own.

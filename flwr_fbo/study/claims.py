@@ -3,8 +3,8 @@
 A claim says that one method is better than another. With d the paired difference over
 seeds, in the last iteration or in the mean of all, and its 95% t interval:
 
-- *confirmed*: the interval of d lies above 0; and if the better method is private, so
-  does that of its paired difference to its own noise-only control;
+- *confirmed*: the interval of d lies above 0; and if the better method has a noise-only
+  control (private methods, FTS), so does that of its paired difference to it;
 - *noise-only does as well*: d lies above 0, but the difference to noise-only does not,
   so what was gained is no gain of the federation;
 - *not confirmed*: the interval of d does not lie above 0; *the contrary* if it lies
@@ -59,29 +59,28 @@ class Finding:
 
 
 def findings(experiment: Experiment, runs: Sequence[Run]) -> list[Finding]:
-    """Return what the runs say of each claim.
+    """Return what the runs say of each claim: see `finding_of`."""
+    return [finding_of(claim, experiment, runs) for claim in experiment.claims]
 
-    Each is decided on the seeds that the methods it needs have all run.
+
+def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Finding:
+    """Return what the runs say of a claim, on the seeds all its methods have run.
 
     Raises
     ------
     ValueError
         If there is no such seed.
     """
-    return [_finding(experiment, runs, claim) for claim in experiment.claims]
-
-
-def _finding(experiment: Experiment, runs: Sequence[Run], claim: Claim) -> Finding:
     control = experiment.known_methods[claim.better].noise_only
     needed = [*claim.methods, *([control] if control is not None else [])]
     curves = curves_by_method(needed, runs)
     sign = -1.0 if experiment.lower_is_better else 1.0
-    last = claim.until if claim.until is None else claim.until + 1
+    iterations = experiment.iterations
+    counted = (iterations >= 1) & (iterations <= (claim.until or iterations[-1]))
 
     def over(other: str) -> Estimate:
-        gap = sign * (curves[claim.better] - curves[other])[:, :last]
-        final = claim.by == "final"
-        return Estimate.of(gap[:, -1] if final else gap[:, 1:].mean(axis=1))
+        gap = sign * (curves[claim.better] - curves[other])[:, counted]
+        return Estimate.of(gap[:, -1] if claim.by == "final" else gap.mean(axis=1))
 
     beside = over(control) if control is not None else None
     return Finding(claim, over(claim.than), beside)

@@ -68,10 +68,16 @@ class TuningExperiment(OptimisationExperiment):
         known = self.preset in PRESETS
         require(known, "preset", self.preset, nearest(self.preset, PRESETS))
         for name in self.curves:
-            require(name not in METHODS, "curves", name, "a name that no method has")
+            ok = name not in METHODS and not name.endswith("-noise-only")
+            require(ok, "curves", name, "a name that no method or control has")
         drawn = (name for name in methods_of(self.curves) if name not in self.methods)
         object.__setattr__(self, "methods", (*self.methods, *drawn))
         super().__post_init__()
+        if self.form == "tradeoff":
+            private = {n for n, c in self.curves.items() if c.method == "dp-fts-de"}
+            alone = sorted(n for n in private if not self.curves[n].series)
+            allowed = "private curves, each in a series, where form is 'tradeoff'"
+            require(len(private) > 0 and not alone, "curves", alone, allowed)
 
     @property
     def known_methods(self) -> Mapping[str, TuningMethod]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,10 +51,11 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
     controls = {known[name].noise_only: name for name in experiment.methods}
     others = [n for n in experiment.methods if n not in looks and n not in controls]
     taken = {part for look in looks.values() for part in look}
-    colors = itertools.cycle(c for c in COLORS if c not in taken)
-    markers = itertools.cycle(m for m in MARKERS if m not in taken)
-    for name, color, marker in zip(others, colors, markers, strict=False):
-        looks[name] = (color, "-" if known[name].noisy else "--", marker)
+    colors = [color for color in COLORS if color not in taken] or list(COLORS)
+    for i, name in enumerate(others):
+        again, color = divmod(i, len(colors))
+        marker = MARKERS[(color + again) % len(MARKERS)]
+        looks[name] = (colors[color], "-" if known[name].noisy else "--", marker)
     for name in experiment.methods:
         if name not in looks:
             looks[name] = (looks[controls[name]][0], ":", "")

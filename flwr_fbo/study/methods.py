@@ -140,6 +140,8 @@ class Curve:
             value = getattr(self, name)
             ok = value is None or self.method == "dp-fts-de"
             require(ok, name, value, f"left out, with method={self.method!r}")
+        ok = not self.series or self.method == "dp-fts-de"
+        require(ok, "series", self.series, f"left out, with method={self.method!r}")
 
     def privacy(self, shared: Privacy) -> Privacy:
         """Return the privacy setting of this curve."""
@@ -268,7 +270,13 @@ _ALL = (
         "noise-only", "noise-only", partial(_private, noise_only=True), noisy=True
     ),
     TuningMethod(
-        "liars", "1/3 liars", _private, liars=1 / 3, controls=_CONTROLS, noisy=True
+        "liars",
+        "1/3 liars",
+        _private,
+        liars=1 / 3,
+        controls=_CONTROLS,
+        noisy=True,
+        noise_only="noise-only",
     ),
     TuningMethod(
         "blind",
@@ -278,6 +286,7 @@ _ALL = (
         conspiring=False,
         controls=_CONTROLS,
         noisy=True,
+        noise_only="noise-only",
     ),
 )
 METHODS = {method.name: method for method in _ALL}

@@ -102,11 +102,12 @@ class ResultsFile:
         lines = _lines(self.path)
         runs: list[Run] = []
         if lines:
-            different = _differences(_header_of(self.path, lines), header)
+            different = _differences(_filled_in(_header_of(self.path, lines)), header)
             if different and len(lines) > 1:
                 raise ValueError(
                     f"{self.path} belongs to another experiment (there, now): "
-                    f"{different}. Give this one another output folder."
+                    f"{different}. Give this one another output folder, or rename that "
+                    "one: runs that are the same will be taken over."
                 )
             runs = _runs_of(self.path, experiment, lines)
         if not runs:
@@ -174,7 +175,10 @@ def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
     require(len(lines) > 0, "results", str(path), "a file that flwr-fbo run wrote")
     try:
         values = json.loads(lines[0])
-        return {key: values[key] for key in ("flwr_fbo", "experiment")}
+        header = {key: values[key] for key in ("flwr_fbo", "experiment")}
+        if not isinstance(header["experiment"], dict):
+            raise TypeError("no experiment")
+        return header
     except (ValueError, TypeError, KeyError) as error:
         raise _damaged(path, 1) from error
 
@@ -201,6 +205,15 @@ def _damaged(path: Path, number: int) -> ValueError:
     if number > 1:
         remedy += ", or remove that line (its run is then done again)"
     return ValueError(f"{path} is damaged in line {number}: {remedy}.")
+
+
+def _filled_in(header: dict[str, Any]) -> dict[str, Any]:
+    """Return a header with what has been added since it was written, as unset."""
+    try:
+        experiment = experiment_of(header["experiment"]).to_dict()
+    except ValidationError:  # its differences say more
+        return header
+    return {**header, "experiment": experiment}
 
 
 def _differences(there: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:

@@ -94,11 +94,12 @@ def _of_private(row: TuningRow) -> list[str]:
         lines.append(carried(row.label, row.over_noise_only))
     final = row.final_over_ts
     if final is not None and math.isfinite(final.lower_bound):
-        lines.append(_at_the_end(row.label, final.lower_bound))
+        lines.append(at_the_end(row.label, final.lower_bound))
     return lines
 
 
-def _at_the_end(label: str, lower_bound: float) -> str:
+def at_the_end(label: str, lower_bound: float) -> str:
+    """Say what is lost in the last iteration at most."""
     if lower_bound > 0:
         return f"In the last iteration {label} is ahead of TS (one-sided 95% bound)."
     return (

@@ -26,6 +26,7 @@ from flwr_fbo.study.looks import (
     save,
     title_of,
 )
+from flwr_fbo.study.methods import Privacy
 from flwr_fbo.study.transfer import TransferExperiment
 
 Results = tuple[TuningExperiment, Sequence[Run]]
@@ -67,7 +68,7 @@ def draw_series(experiment: TuningExperiment, runs: Sequence[Run], path: Path) -
     margin = 0.3 * (max(near) - min(near) or 1.0)
     axes.set_ylim(min(near) - margin, max(near) + margin)
     epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
-    _label_epsilon(axes, epsilons, [experiment.privacy.delta])
+    _label_epsilon(axes, epsilons, [experiment.privacy])
     axes.set_ylabel(
         f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
     )
@@ -101,8 +102,8 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
     for preset in sorted({experiment.preset for experiment, _ in results}):
         group = [one for one in results if one[0].preset == preset]
         _draw_preset(axes, preset, group, until)
-    deltas = sorted({experiment.privacy.delta for experiment, _ in results})
-    _label_epsilon(axes, [_epsilon_of(*one) for one in results], deltas)
+    settings = [experiment.privacy for experiment, _ in results]
+    _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
     axes.set_ylabel(f"best {first.task.unit}, mean of iterations 1 to {until}")
     axes.set_title(f"{first.task.name}: {first.num_agents} agents", fontsize=10)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -130,15 +131,16 @@ def draw_lengths(
     for experiment, _ in results:
         _require_same(first, experiment, shared)
     figure, axes = new_figure()
+    looks = looks_of(first)
     for name in first.methods:
         ends = [curves_by_method(e.methods, runs)[name][:, -1] for e, runs in results]
         lengths = [e.message_length(name) for e, _ in results]
         if all(lengths):
             points = sorted(zip(lengths, map(Estimate.of, ends), strict=True), key=_x)
-            _draw_points(axes, points, LOOKS[name], first.label_of(name))
+            _draw_points(axes, points, looks[name], first.label_of(name))
         else:
             most = max(ends, key=len)
-            _draw_level(axes, Estimate.of(most), LOOKS[name], first.label_of(name))
+            _draw_level(axes, Estimate.of(most), looks[name], first.label_of(name))
     axes.set(xscale="log", xlabel="numbers in a message")
     axes.set_ylabel(f"best {first.task.unit}, iteration {first.num_iterations}")
     axes.set_title(f"{first.task.name}: mean over {first.num_targets} targets", size=10)
@@ -175,7 +177,7 @@ def _draw_points(
 
 
 def _label_epsilon(
-    axes: Any, epsilons: Sequence[float], deltas: Sequence[float]
+    axes: Any, epsilons: Sequence[float], settings: Sequence[Privacy]
 ) -> None:
     from matplotlib.ticker import NullLocator
 
@@ -183,7 +185,9 @@ def _label_epsilon(
     ticks = _ticks(epsilons)
     axes.set_xticks(ticks, [f"{epsilon:.2g}" for epsilon in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"epsilon at delta = {', '.join(f'{d:.3g}' for d in deltas)} (PLD)")
+    deltas = ", ".join(f"{d:.3g}" for d in sorted({s.delta for s in settings}))
+    accountants = ", ".join(sorted({s.accountant.upper() for s in settings}))
+    axes.set_xlabel(f"epsilon at delta = {deltas} ({accountants})")
 
 
 def _ticks(epsilons: Sequence[float]) -> list[float]:

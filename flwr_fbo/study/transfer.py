@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +31,7 @@ from flwr_fbo.space import SearchSpace
 from flwr_fbo.study.base import ONE_SEED, Method, Run, helped
 from flwr_fbo.study.methods import Seeds
 from flwr_fbo.study.optimisation import OptimisationExperiment
+from flwr_fbo.study.summary import at_the_end
 from flwr_fbo.study.tuning import TuningRun, tell_truth
 
 FloatArray = NDArray[np.float64]
@@ -66,8 +68,8 @@ _ALL = (
         "fts-similar",
         "FTS, similarity",
         FTSSettings(weighting="similarity"),
-        controls=_CONTROLS,
-        noise_only="noise-only",
+        controls=(*_CONTROLS, "similar-noise-only"),
+        noise_only="similar-noise-only",
     ),
     TransferMethod("rgpe", "RGPE", RGPESettings(), controls=_CONTROLS),
     TransferMethod("taf", "TAF (0.5)", TAFSettings(), controls=_CONTROLS),
@@ -75,6 +77,12 @@ _ALL = (
         "taf-narrow", "TAF (0.1)", TAFSettings(bandwidth=0.1), controls=_CONTROLS
     ),
     TransferMethod("noise-only", "noise-only", FTSSettings(), zeroed=True),
+    TransferMethod(
+        "similar-noise-only",
+        "similar, noise-only",
+        FTSSettings(weighting="similarity"),
+        zeroed=True,
+    ),
 )
 _METHODS = {method.name: method for method in _ALL}
 
@@ -101,7 +109,7 @@ class TransferExperiment(OptimisationExperiment):
         All unless given.
     """
 
-    plays_together: ClassVar[bool] = True
+    plays_together: ClassVar[bool] = False
 
     num_targets: int
     num_initial: int = 3
@@ -152,21 +160,33 @@ class TransferExperiment(OptimisationExperiment):
             return 0
         return settings.message_length
 
+    def recipe(self, method: str) -> dict[str, Any]:
+        """Return what decides a method's runs, whatever experiment they are part of."""
+        values = super().recipe(method)
+        settings = self.settings_of(method)
+        unused = [] if isinstance(settings, FTSSettings) else ["follow"]
+        if self.message_length(method) == 0:
+            unused = ["follow", "num_features", "num_observations"]
+        return {name: value for name, value in values.items() if name not in unused}
+
     def check(self) -> None:
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
         self.task.check(self.num_agents)
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
         """Run some of the methods on one seed, after what all agents do first."""
-        finished = _finished_agents(self, seed)
-        return [_run(self, method, seed, finished) for method in methods]
+        return [_run(self, method, seed) for method in methods]
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether what others sent helped."""
         if any(row.final.num_runs < 2 for row in rows.values()):
             return [ONE_SEED]
-        compared = [row for row in rows.values() if _METHODS[row.method].controls]
-        return [f"{row.label} {helped(row.over_ts, 'TS')}" for row in compared]
+        lines = []
+        for row in rows.values():
+            if _METHODS[row.method].controls:
+                lines.append(f"{row.label} {helped(row.over_ts, 'TS')}")
+                lines.append(at_the_end(row.label, row.final_over_ts.lower_bound))
+        return lines
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
@@ -186,6 +206,7 @@ def _study(experiment: TransferExperiment, agent: AgentSettings, seed: int) -> S
     )
 
 
+@lru_cache(maxsize=2)
 def _finished_agents(experiment: TransferExperiment, seed: int) -> list[Agent]:
     """Return agents that have done Thompson sampling, each on its own objective."""
     alone = ThompsonSettings(
@@ -235,14 +256,13 @@ def messages_of(
     return server.vectors
 
 
-def _run(
-    experiment: TransferExperiment, method: str, seed: int, finished: Sequence[Agent]
-) -> TuningRun:
+def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
     """Run one method on one seed: each target alone with what the others sent."""
     chosen, seeds = _METHODS[method], Seeds.of_run(seed)
     study = _study(experiment, experiment.settings_of(method), seed)
     vectors = None
     if chosen.informed:
+        finished = _finished_agents(experiment, seed)
         vectors = messages_of(study, finished, seeds.noise, chosen.zeroed)
     began = time.process_time()
     targets = [

@@ -118,7 +118,7 @@ def surfaces() -> NDArray[np.float64]:
     Computed once, on all cores for some minutes, and kept in the cache folder.
     """
     key = [array for i in range(NUM_FIELDS) for array in vars(partition(i)).values()]
-    return kept("landmine", key, _compute_surfaces)
+    return kept("landmine", LandmineTask().space, key, _compute_surfaces)
 
 
 def _compute_surfaces() -> NDArray[np.float64]:

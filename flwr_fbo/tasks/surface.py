@@ -25,6 +25,8 @@ from flwr_fbo.space import SearchSpace
 from flwr_fbo.tasks.base import Objective
 
 GRID_SIZE = 41
+# Of how surfaces are computed: what is kept of another one is not read.
+_VERSION = 1
 
 _LOG = logging.getLogger("flwr_fbo")
 _ROOTS = np.linspace(0.0, 1.0, GRID_SIZE)
@@ -68,7 +70,10 @@ def grid_values(
 
 
 def kept(
-    name: str, made_from: Iterable[NDArray[Any]], compute: Callable[[], FloatArray]
+    name: str,
+    space: Mapping[str, BaseDistribution],
+    made_from: Iterable[NDArray[Any]],
+    compute: Callable[[], FloatArray],
 ) -> FloatArray:
     """Return what ``compute`` gives, from the cache folder once it has been computed.
 
@@ -76,21 +81,22 @@ def kept(
     ----------
     name : str
         Of the file, beside a digest of what it was made from.
+    space : mapping of str to Optuna distribution
     made_from : iterable of arrays
-        The data: with others, it is computed anew.
+        The data: with others, or another space, it is computed anew.
     compute : callable
         Returns an array.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr((_VERSION, SearchSpace(space).to_json())).encode())
     for array in made_from:
         digest.update(np.ascontiguousarray(array).tobytes())
     file = f"{name}-surface-{GRID_SIZE}-{digest.hexdigest()[:12]}.npy"
     path = Path(pooch.os_cache("flwr-fbo")) / file
     if path.is_file():
         return np.asarray(np.load(path, allow_pickle=False))
+    path.parent.mkdir(parents=True, exist_ok=True)
     _LOG.warning("computing the surface of %s, once: some minutes", name)
     values = compute()
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Whole or not there at all, whoever else computes it or ends this process.
     partial = path.with_suffix(f".{os.getpid()}.part")
     with partial.open("wb") as part:

@@ -125,6 +125,7 @@ def test_one_sub_region_is_the_whole_space(figure: TuningExperiment) -> None:
     ("old", "new", "words"),
     [
         ("num_sub_regions", "num_sub_region", "did you mean 'num_sub_regions'"),
+        ("= 4.0", '= "x"', r"curves\.loud\.noise_multiplier='x' is not allowed"),
         ('than = "loud"', 'than = "lout"', "claims='lout' .*did you mean 'loud'"),
         ('by = "mean"', 'bye = "mean"', "did you mean 'by'"),
         ("[curves.fts]", "[curves.ts]", "curves='ts' is not allowed"),
@@ -171,7 +172,7 @@ def test_what_a_curve_must_not_be_is_refused_before_any_work(
             methods=("ts", "random"),
             curves={"a": curve},
         )
-        with pytest.raises(ValueError, match=re.escape(words)):
+        with pytest.raises(ValueError, match=re.escape(f"a: {words}")):
             plan.check()
     with pytest.raises(ValueError, match=r"epsilon=2\.0 is not allowed: left out"):
         figure.with_epsilon(2.0)

@@ -21,9 +21,12 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.agents.base import Agent
+from flwr_fbo.agents.base import Agent, play_round
 from flwr_fbo.agents.fts import FTSAgent
+from flwr_fbo.agents.record import load_agent
+from flwr_fbo.agents.study import Study
 from flwr_fbo.cli import app
+from flwr_fbo.journal import Journal
 from flwr_fbo.servers.relay import RelayServer
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import (
@@ -171,6 +174,32 @@ def test_asked_again_it_gives_the_same_query() -> None:
         again.load_state_dict(agent.state_dict())
         np.testing.assert_array_equal(again.suggest(iteration), query)
         assert again._followed == agent._followed
+
+
+def test_killed_in_an_evaluation_it_evaluates_the_same(tmp_path: Path) -> None:
+    """With its journal: what it noted before the evaluation is all that is left."""
+    settings = replace(ONCE, share_after=0)
+    study = Study(SearchSpace(SPACE), "maximize", settings, 5, 12, study_id="a")
+    asked: list[Any] = []
+
+    def play(iteration: int, dies: bool, vectors: Any = None) -> None:
+        def objective(params: Any) -> float:
+            asked.append(dict(params))
+            if dies:
+                raise KeyboardInterrupt
+            return objective_of(1)(params)
+
+        with Journal({"kind": "agent"}, tmp_path / "journal.sqlite") as journal:
+            agent = load_agent(journal, study, 1)
+            play_round(agent, objective, iteration, vectors, False, journal)
+
+    play(0, dies=False)
+    for iteration in range(1, 8):
+        vectors = _vectors() if iteration == 1 else None
+        with pytest.raises(KeyboardInterrupt):
+            play(iteration, dies=True, vectors=vectors)
+        play(iteration, dies=False, vectors=vectors)
+        assert asked[-2] == asked[-1]
 
 
 def test_similar_agents_are_preferred() -> None:

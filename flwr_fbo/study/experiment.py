@@ -105,7 +105,10 @@ class TuningExperiment(OptimisationExperiment):
     def check(self) -> None:
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
         for name in self.methods:  # what only the methods can refuse
-            self.known_methods[name].build(self, Seeds.of_run(0))
+            try:
+                self.known_methods[name].build(self, Seeds.of_run(0))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
         self.task.check(self.num_agents)
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
@@ -191,7 +194,8 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
     """Return what pydantic found in the words of our own errors."""
     # Between "task" and the key pydantic puts the kind of the task.
     parts = [str(part) for part in error["loc"]]
-    key = ".".join(parts[:1] + parts[-1:] if len(parts) > 2 else parts)
+    in_task = parts[:1] == ["task"] and len(parts) > 2
+    key = ".".join(parts[:1] + parts[-1:] if in_task else parts)
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     if error["type"] == "missing":

@@ -28,7 +28,7 @@ GRID_SIZE = 41
 # Of how surfaces are computed: what is kept of another one is not read.
 _VERSION = 1
 
-_LOG = logging.getLogger("flwr_fbo")
+_LOG = logging.getLogger("flwr.fbo")
 _ROOTS = np.linspace(0.0, 1.0, GRID_SIZE)
 
 FloatArray = NDArray[np.float64]

@@ -191,7 +191,10 @@ class TransferExperiment(OptimisationExperiment):
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
         title, lines = super().notes(runs, until)
-        title = title.replace("over agents", f"over {self.num_targets} targets")
+        targets = (
+            "the target" if self.num_targets == 1 else f"{self.num_targets} targets"
+        )
+        title = title.replace("over agents", f"over {targets}")
         return title, [*lines, "NOT PRIVATE: messages are passed on as they are."]
 
 

@@ -392,7 +392,8 @@ def test_published_figures_are_complete() -> None:
         assert 0 < len(plan.description) < 80
         assert plan.claims
         assert {"ts", "random"} <= set(plan.methods)
-        rows = [line for line in table.splitlines() if f"run {plan.name} " in line]
+        mark = f"| {plan.name} | `flwr-fbo run {plan.name} --seeds "
+        rows = [line for line in table.splitlines() if line.startswith(mark)]
         texts = [claim.text for claim in plan.claims]
         assert [row.split(" | ")[3] for row in rows] == texts
         if not isinstance(plan, TuningExperiment):

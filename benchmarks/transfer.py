@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
-    table = Table("method", "message", f"s, {AGENTS[0]} agents")
+    table = Table("method", "numbers sent", f"s, {AGENTS[0]} agents")
     for number in AGENTS[1:]:
         table.add_column(f"{number} agents", justify="right", no_wrap=True)
     medians: dict[str, Sequence[float]] = {}
@@ -119,10 +119,7 @@ def main() -> None:
             ),
         )
     Console(width=100).print(table)
-    print(
-        "ratios of medians; in brackets the middle half of the paired ratios; message:"
-    )
-    print("how many numbers an agent sends")
+    print("ratios of medians; in brackets the middle half of the paired ratios")
     if options.figure is not None:
         draw(medians, options.figure)
 

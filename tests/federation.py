@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from flwr_fbo import DPFTSDE, InProcessGrid, ThompsonClient, ThompsonSettings
+from flwr_fbo._compat import reply_arrays
 from flwr_fbo.agents.base import Agent
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
@@ -62,6 +63,20 @@ class SilentGrid(InProcessGrid):
         replies = super().send_and_receive(asked, timeout=timeout)
         silent = self._rounds & {message.metadata.group_id for message in asked}
         return [] if silent else replies
+
+
+class CountingGrid(InProcessGrid):
+    """Which remembers how many numbers each array of each reply had."""
+
+    def __init__(self, app: ClientApp, num_nodes: int) -> None:
+        super().__init__(app, num_nodes)
+        self.sizes: list[list[int]] = []
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        """Deliver all messages and replies."""
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        self.sizes += [[a.size for a in reply_arrays(r.content)] for r in replies]
+        return replies
 
 
 def strategy(**options: Any) -> DPFTSDE:

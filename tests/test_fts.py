@@ -20,7 +20,6 @@ from flwr_fbo import (
     ThompsonSettings,
     tuning_app,
 )
-from flwr_fbo._compat import reply_arrays
 from flwr_fbo.agents.base import Agent, play_round
 from flwr_fbo.agents.fts import FTSAgent
 from flwr_fbo.agents.record import load_agent
@@ -33,6 +32,7 @@ from tests.federation import (
     NUM_AGENTS,
     NUM_ITERATIONS,
     SPACE,
+    CountingGrid,
     assert_same,
     make_objective,
     numpy_app,
@@ -50,21 +50,9 @@ def _strategy(agent: FTSSettings = SETTINGS, **options: Any) -> FTS:
     return FTS(SPACE, "maximize", NUM_AGENTS, agent=agent, **{**seeds, **options})
 
 
-class _CountingGrid(InProcessGrid):
-    """Which remembers how many numbers each reply carried."""
-
-    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
-        replies = list(super().send_and_receive(messages, timeout=timeout))
-        self.sizes = getattr(self, "sizes", [])
-        self.sizes += [
-            [a.size for a in reply_arrays(reply.content)] for reply in replies
-        ]
-        return replies
-
-
 def _run(client_app: Any, agent: FTSSettings) -> tuple[FTS, list[Agent], list[Any]]:
     strategy = _strategy(agent)
-    grid = _CountingGrid(client_app, NUM_AGENTS)
+    grid = CountingGrid(client_app, NUM_AGENTS)
     strategy.start(grid, num_rounds=NUM_ITERATIONS + 1)
     return strategy, grid.agents(strategy.study), grid.sizes
 

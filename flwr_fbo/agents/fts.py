@@ -18,7 +18,7 @@ from scipy.stats import kendalltau
 
 from flwr_fbo._random import Purpose
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.relayed import checked, present
+from flwr_fbo.agents.relayed import checked, others_present
 from flwr_fbo.agents.thompson import Follow, ThompsonAgent, ThompsonSettings
 
 FloatArray = NDArray[np.float64]
@@ -106,8 +106,7 @@ class FTSAgent(ThompsonAgent):
 
     def _weights(self, vectors: FloatArray, iteration: int) -> FloatArray:
         """Return P_N up to a factor, shape (N,); zeros where there is nobody."""
-        there = present(vectors)
-        there[self.slot] = False
+        there = others_present(vectors, self.slot)
         for slot, followed in self._followed.items():
             # Asked again for this iteration's query, it must be the same one.
             there[slot] &= followed >= iteration

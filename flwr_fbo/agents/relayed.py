@@ -13,6 +13,13 @@ def present(vectors: FloatArray) -> NDArray[np.bool_]:
     return np.asarray(~np.isnan(vectors).all(axis=1))
 
 
+def others_present(vectors: FloatArray, slot: int) -> NDArray[np.bool_]:
+    """Return the same without an agent's own."""
+    there = present(vectors)
+    there[slot] = False
+    return there
+
+
 def checked(vectors: FloatArray, length: int, slot: int) -> FloatArray:
     """Return the messages as an agent may keep them, shape (N, L).
 

@@ -31,7 +31,7 @@ from scipy.stats import norm
 from flwr_fbo._random import Purpose
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.agents.acquisition import maximize_function
-from flwr_fbo.agents.relayed import checked, present
+from flwr_fbo.agents.relayed import checked, others_present
 from flwr_fbo.agents.search import SearchAgent, SearchSettings
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Posterior, root
@@ -192,8 +192,7 @@ class TransferAgent(SearchAgent, ABC):
         x, y = self._observations(iteration)
         if len(y) == 0:
             return None
-        there = present(vectors)
-        there[self.slot] = False
+        there = others_present(vectors, self.slot)
         regularization = self.settings.regularization
         others = Surrogates(self._shared, vectors[there], regularization)
         own = Posterior(x, y, self._fitted(x, y, iteration))

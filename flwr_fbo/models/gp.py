@@ -114,7 +114,7 @@ def fit_hyperparameters(
     starts = rng.uniform(lower, upper, (num_restarts, 3))
     if previous is not None:
         starts = np.vstack([np.clip(previous.log(), lower, upper), starts])
-    distances = np.sum((x[:, None, :] - x[None, :, :]) ** 2, axis=-1)
+    distances = _squared_distances(x, x)
     ends = [
         minimize(
             negative_log_likelihood,
@@ -146,29 +146,27 @@ class Posterior:
     ) -> None:
         self.x, self.y = x, y
         self._hyperparameters = hyperparameters
-        covariance = self._kernel(x)
+        covariance = self._kernel(x, x)
         covariance.flat[:: len(y) + 1] += hyperparameters.noise
         self._factor = cho_factor(covariance, lower=True)
         self._alpha = cho_solve(self._factor, y)
 
-    def _kernel(self, x: FloatArray) -> FloatArray:
-        h = self._hyperparameters
-        squared = np.sum((x[:, None, :] - self.x[None, :, :]) ** 2, axis=-1)
+    def _kernel(self, x: FloatArray, other: FloatArray) -> FloatArray:
+        h, squared = self._hyperparameters, _squared_distances(x, other)
         return np.asarray(h.variance * np.exp(-0.5 * squared / h.lengthscale**2))
 
     def predict(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return mean and variance of the function at k points, shape (k,) each."""
-        kernel = self._kernel(x)
+        kernel = self._kernel(x, self.x)
         explained = np.sum(kernel.T * cho_solve(self._factor, kernel.T), axis=0)
         variance = np.maximum(self._hyperparameters.variance - explained, 0.0)
         return np.asarray(kernel @ self._alpha), np.asarray(variance)
 
     def samples(self, x: FloatArray, num: int, rng: np.random.Generator) -> FloatArray:
         """Return joint samples of the function at k points, shape (num, k)."""
-        h, kernel = self._hyperparameters, self._kernel(x)
-        squared = np.sum((x[:, None, :] - x[None, :, :]) ** 2, axis=-1)
-        prior = h.variance * np.exp(-0.5 * squared / h.lengthscale**2)
-        covariance = prior - kernel @ cho_solve(self._factor, kernel.T)
+        kernel = self._kernel(x, self.x)
+        explained = kernel @ cho_solve(self._factor, kernel.T)
+        covariance = self._kernel(x, x) - explained
         draws = rng.standard_normal((num, len(x)))
         return np.asarray(kernel @ self._alpha + draws @ root(covariance).T)
 
@@ -188,6 +186,10 @@ class Posterior:
             for others in rest
         )
         return np.array([model.samples(self.x, num, rng) for model in models])
+
+
+def _squared_distances(x: FloatArray, other: FloatArray) -> FloatArray:
+    return np.asarray(np.sum((x[:, None, :] - other[None, :, :]) ** 2, axis=-1))
 
 
 def root(covariance: FloatArray) -> FloatArray:

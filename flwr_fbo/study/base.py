@@ -412,8 +412,10 @@ def curves_by_method(
     """
     seeds = common_seeds(methods, runs)
     require(len(seeds) > 0, "results", len(runs), "one seed that all methods have run")
-    by_key = {(run.method, run.seed): run.curve for run in runs}
-    return {name: np.array([by_key[name, seed] for seed in seeds]) for name in methods}
+    by_key = {(run.method, run.seed): run for run in runs}
+    return {
+        name: np.array([by_key[name, seed].curve for seed in seeds]) for name in methods
+    }
 
 
 def epsilon_of(runs: Sequence[Run], method: str) -> float:

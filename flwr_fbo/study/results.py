@@ -71,15 +71,18 @@ class ResultsFile:
         It is left alone if it cannot be read, or was written by another version.
         Returns how many runs were added.
         """
+        names = {_key(experiment, name): name for name in experiment.methods}
         try:
-            header = _header_of(path, _lines(path))
-            other, runs = read_results(path)
+            lines = _lines(path)
+            header = _header_of(path, lines)
+            other = _experiment_of(path, header)
+            keys = {name: _key(other, name) for name in other.methods}
+            shared = names.keys() & keys.values()
+            if header["flwr_fbo"] != __version__ or not shared:
+                return 0
+            runs = _runs_of(path, other, lines)
         except (ValueError, OSError):
             return 0
-        if header["flwr_fbo"] != __version__:
-            return 0
-        names = {_key(experiment, name): name for name in experiment.methods}
-        keys = {name: _key(other, name) for name in other.methods}
         there = {(run.method, run.seed) for run in self.runs}
         num_there = len(there)
         for run in runs:
@@ -154,11 +157,7 @@ def read_results(path: Path) -> tuple[Experiment, list[Run]]:
     """
     path = path / FILE_NAME if path.is_dir() else path
     lines = _lines(path)
-    header = _header_of(path, lines)
-    try:
-        experiment = experiment_of(header["experiment"])
-    except ValidationError as error:
-        raise _damaged(path, 1) from error
+    experiment = _experiment_of(path, _header_of(path, lines))
     return experiment, _runs_of(path, experiment, lines)
 
 
@@ -180,6 +179,13 @@ def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
             raise TypeError("no experiment")
         return header
     except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, 1) from error
+
+
+def _experiment_of(path: Path, header: dict[str, Any]) -> Experiment:
+    try:
+        return experiment_of(header["experiment"])
+    except ValidationError as error:
         raise _damaged(path, 1) from error
 
 

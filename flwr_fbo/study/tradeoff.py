@@ -27,6 +27,7 @@ from flwr_fbo.study.looks import (
     title_of,
 )
 from flwr_fbo.study.methods import Privacy
+from flwr_fbo.study.optimisation import OptimisationExperiment
 from flwr_fbo.study.transfer import TransferExperiment
 
 Results = tuple[TuningExperiment, Sequence[Run]]
@@ -69,12 +70,8 @@ def draw_series(experiment: TuningExperiment, runs: Sequence[Run], path: Path) -
     axes.set_ylim(min(near) - margin, max(near) + margin)
     epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
     _label_epsilon(axes, epsilons, [experiment.privacy])
-    axes.set_ylabel(
-        f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
-    )
-    axes.set_title(title_of(experiment, runs), fontsize=10)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    save(figure, axes, runs, path)
+    axes.set_ylabel(_in_the_end(experiment))
+    _finish(figure, axes, title_of(experiment, runs), runs, path)
 
 
 def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
@@ -105,9 +102,8 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
     settings = [experiment.privacy for experiment, _ in results]
     _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
     axes.set_ylabel(f"best {first.task.unit}, mean of iterations 1 to {until}")
-    axes.set_title(f"{first.task.name}: {first.num_agents} agents", fontsize=10)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    save(figure, axes, [run for _, runs in results for run in runs], path)
+    title = f"{first.task.name}: {first.num_agents} agents"
+    _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
 
 
 def draw_lengths(
@@ -132,8 +128,9 @@ def draw_lengths(
         _require_same(first, experiment, shared)
     figure, axes = new_figure()
     looks = looks_of(first)
+    tables = [curves_by_method(e.methods, runs) for e, runs in results]
     for name in first.methods:
-        ends = [curves_by_method(e.methods, runs)[name][:, -1] for e, runs in results]
+        ends = [curves[name][:, -1] for curves in tables]
         lengths = [e.message_length(name) for e, _ in results]
         if all(lengths):
             points = sorted(zip(lengths, map(Estimate.of, ends), strict=True), key=_x)
@@ -142,10 +139,22 @@ def draw_lengths(
             most = max(ends, key=len)
             _draw_level(axes, Estimate.of(most), looks[name], first.label_of(name))
     axes.set(xscale="log", xlabel="numbers in a message")
-    axes.set_ylabel(f"best {first.task.unit}, iteration {first.num_iterations}")
-    axes.set_title(f"{first.task.name}: mean over {first.num_targets} targets", size=10)
+    axes.set_ylabel(_in_the_end(first))
+    title = f"{first.task.name}: mean over {first.num_targets} targets"
+    _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
+
+
+def _in_the_end(experiment: OptimisationExperiment) -> str:
+    return f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
+
+
+def _finish(
+    figure: Any, axes: Any, title: str, runs: Sequence[Run], path: Path
+) -> None:
+    """Write the PNG, with its legend beside it."""
+    axes.set_title(title, fontsize=10)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    save(figure, axes, [run for _, runs in results for run in runs], path)
+    save(figure, axes, runs, path)
 
 
 def _x(point: tuple[float, Estimate]) -> float:

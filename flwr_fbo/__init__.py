@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr_fbo.agents.graph import PeerGraph as PeerGraph
     from flwr_fbo.agents.linear_ucb import LinearUCBSettings as LinearUCBSettings
     from flwr_fbo.agents.policy import LinearBanditPolicy as LinearBanditPolicy
     from flwr_fbo.agents.sampler import FederatedSampler as FederatedSampler
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from flwr_fbo.privacy.continual import ContinualSettings as ContinualSettings
     from flwr_fbo.simulation.grid import InProcessGrid as InProcessGrid
     from flwr_fbo.space import SearchSpace as SearchSpace
+    from flwr_fbo.strategies.decentralized_fed_ucb import (
+        DecentralizedFedUCB as DecentralizedFedUCB,
+    )
     from flwr_fbo.strategies.dp_fts_de import DPFTSDE as DPFTSDE
     from flwr_fbo.strategies.fed_ucb import FedUCB as FedUCB
     from flwr_fbo.strategies.fts import FTS as FTS
@@ -39,6 +43,7 @@ _EXPORTS = {
     "BanditResult": "flwr_fbo.strategies.result",
     "ContinualSettings": "flwr_fbo.privacy.continual",
     "DPFTSDE": "flwr_fbo.strategies.dp_fts_de",
+    "DecentralizedFedUCB": "flwr_fbo.strategies.decentralized_fed_ucb",
     "FTS": "flwr_fbo.strategies.fts",
     "FTSSettings": "flwr_fbo.agents.fts",
     "FedUCB": "flwr_fbo.strategies.fed_ucb",
@@ -51,6 +56,7 @@ _EXPORTS = {
     "with_tuning": "flwr_fbo.clients.app",
     "FederatedSampler": "flwr_fbo.agents.sampler",
     "InProcessGrid": "flwr_fbo.simulation.grid",
+    "PeerGraph": "flwr_fbo.agents.graph",
     "SearchSpace": "flwr_fbo.space",
     "Objective": "flwr_fbo.agents.trial",
     "ThompsonClient": "flwr_fbo.clients.thompson",

@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     TRAINING = 14
     LIE = 15
     CONTEXTS = 16
+    GRAPH = 17
 
 
 def generator(entropy: int, *key: int) -> np.random.Generator:

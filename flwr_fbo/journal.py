@@ -107,15 +107,15 @@ class LedgerRow:
     iteration : int
     facts : dict
         JSON values that describe it.
-    vectors : ndarray of shape (P, M)
-        What left, or was about to.
+    vectors : ndarray
+        What left, or was about to; of a server that tunes, of shape (P, M).
     committed : float
         Unix time; NaN before it is in a journal.
     """
 
     iteration: int
     facts: dict[str, Any]
-    vectors: NDArray[np.float64]
+    vectors: NDArray[Any]
     committed: float = math.nan
 
 

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from flwr_fbo._validation import require_seed
+from flwr_fbo._validation import require, require_seed
+from flwr_fbo.agents.graph import PeerGraph
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.privacy.continual import ContinualSettings
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class BanditStudy:
         When an agent reports that it wants to synchronise; never unless given.
     noise_seed : int, optional
         *Experiments only*: makes the agents' noise repeat, and is known to all.
+    graph : PeerGraph, optional
+        Along which agents talk to each other; there is a centre unless given. Then
+        ``settings.releases`` has as many streams as an agent has estimators.
     study_id : str
         Tells this study from any other at the same client.
     """
@@ -38,6 +42,7 @@ class BanditStudy:
     settings: LinearUCBSettings
     trigger: DeterminantTrigger | None = None
     noise_seed: int | None = None
+    graph: PeerGraph | None = None
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     # What tells it from another one with the same settings.
@@ -45,6 +50,25 @@ class BanditStudy:
 
     def __post_init__(self) -> None:
         require_seed("noise_seed", self.noise_seed)
+        streams = 1 if self.graph is None else self.graph.streams
+        given = self.settings.releases.num_streams
+        require(given == streams, "num_streams", given, f"{streams}, the estimators")
+        if self.graph is not None:
+            agents, expected = self.graph.num_agents, self.settings.num_agents
+            allowed = f"{expected}, as in the settings"
+            require(agents == expected, "graph.num_agents", agents, allowed)
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents release is private at all."""
+        noisy = self.settings.releases.noise_std > 0
+        return noisy and self.noise_seed is None and self.trigger is None
+
+    def settings_of(self, slot: int) -> LinearUCBSettings:
+        """Return the settings of one agent: those of all, or of its pool in a graph."""
+        if self.graph is None:
+            return self.settings
+        return self.graph.settings_of(slot, self.settings)
 
     def enrolment(self) -> dict[str, int | str | bool]:
         """Return the config that asks a client which slot it holds."""
@@ -58,11 +82,13 @@ class BanditStudy:
     def from_dict(cls, fields: Mapping[str, Any]) -> BanditStudy:
         """Return the study that ``to_dict`` gave."""
         settings, trigger = dict(fields["settings"]), fields["trigger"]
+        graph = fields.get("graph")
         settings["releases"] = ContinualSettings(**settings["releases"])
         return cls(
             settings=LinearUCBSettings(**settings),
             trigger=None if trigger is None else DeterminantTrigger(**trigger),
             noise_seed=fields["noise_seed"],
+            graph=None if graph is None else PeerGraph.from_dict(graph),
             study_id=fields["study_id"],
         )
 
@@ -91,6 +117,11 @@ class BanditInstruction:
         Whether the answer should carry the next one.
     num_trials : int
         How many trials the agent should have played then, if it has an environment.
+    iteration : int
+        From 0; one that is asked for again was cut off.
+    synchronisation, believed : int
+        Among peers: which synchronisation the next release is for, 0 for none; and up
+        to which one messages have arrived, so that their sum can be believed.
     """
 
     phase: Phase
@@ -100,6 +131,9 @@ class BanditInstruction:
     included: int = 0
     send_release: bool = False
     num_trials: int = 0
+    iteration: int = 0
+    synchronisation: int = 0
+    believed: int = 0
 
     def to_config(self) -> dict[str, int | str | bool]:
         """Return the instruction as entries of a Flower config."""
@@ -112,6 +146,9 @@ class BanditInstruction:
             "fbo-included": self.included,
             "fbo-send-release": self.send_release,
             "fbo-num-trials": self.num_trials,
+            "fbo-iteration": self.iteration,
+            "fbo-synchronisation": self.synchronisation,
+            "fbo-believed": self.believed,
         }
 
     @classmethod
@@ -138,4 +175,7 @@ class BanditInstruction:
             included=int(config["fbo-included"]),
             send_release=bool(config["fbo-send-release"]),
             num_trials=int(config["fbo-num-trials"]),
+            iteration=int(config["fbo-iteration"]),
+            synchronisation=int(config["fbo-synchronisation"]),
+            believed=int(config["fbo-believed"]),
         )

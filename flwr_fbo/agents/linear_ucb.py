@@ -180,15 +180,16 @@ class LinearUCBSettings:
         return np.asarray(self.noise_scale * radius + copies * prior)
 
     def ellipsoid(self, total: FloatArray) -> Ellipsoid:
-        """Return what a sum of releases, shape (d + 1, d + 1), lets one believe.
+        """Return what a sum of releases, shape (..., d + 1, d + 1), lets one believe.
 
         S + shift I, and more where an eigenvalue is still below rho_min: only if the
         bounds fail, or without noise by rounding.
         """
         d, copies, bounds = self.releases.dimension, self._copies, self.bounds
-        matrix = total[:d, :d] + copies * bounds.shift * np.eye(d)
-        missing = copies * bounds.rho_min - float(np.linalg.eigvalsh(matrix)[0])
-        return Ellipsoid(matrix + max(missing, 0.0) * np.eye(d), total[:d, d])
+        matrix = total[..., :d, :d] + copies * bounds.shift * np.eye(d)
+        missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]
+        matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
+        return Ellipsoid(matrix, total[..., :d, d])
 
     def upper_bounds(self, ellipsoid: Ellipsoid, actions: FloatArray) -> FloatArray:
         """Return the upper confidence bound of each action's mean reward."""

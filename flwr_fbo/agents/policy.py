@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import is_number, require
 from flwr_fbo.agents.bandit_study import BanditStudy
-from flwr_fbo.agents.linear_ucb import LinearUCBAgent
+from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBAgent
 from flwr_fbo.journal import Journal, JournalError, open_patiently
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
@@ -74,10 +74,7 @@ class RecordedBandit:
             # The journal's own, to tell it from one that was begun anew.
             number = np.array(secrets.randbits(62))
             self._put({"number": number, "slot": np.array(_NO_SLOT)})
-        self.agent = LinearUCBAgent(self.study.settings)
-        if "total" in self._state:
-            self.agent.receive(self._state["total"])
-        self._tell_own()
+        self._believe()
 
     @property
     def number(self) -> int:
@@ -106,7 +103,7 @@ class RecordedBandit:
 
     def choose(self, actions: ArrayLike) -> tuple[int, int]:
         """Choose one of the actions; return its index and a ticket for its reward."""
-        index = self.agent.choose(actions)
+        index = self._agent_of(self.num_trials).choose(actions)
         action = np.asarray(actions, dtype=float)[index]
         return index, self._journal.add_trial(self.num_releases, action)
 
@@ -123,16 +120,23 @@ class RecordedBandit:
         assert action is not None
         releases = self.study.settings.releases
         [product] = releases.outer_products([action], [value])
-        window = {f"window-{release}": self._window(release) + product}
+        added = self._window(release).copy()
+        streams = added.reshape(releases.num_streams, *product.shape)
+        streams[ticket % releases.num_streams] += product
+        window = {f"window-{release}": added}
         self._journal.complete_trial(ticket, release, value, window)
         self._state |= window
         if self._acts_on_own:
-            self.agent.tell(action, value)
+            self._agent_of(ticket).tell(action, value)
+
+    def _agent_of(self, ticket: int) -> LinearUCBAgent:
+        """Return whose turn a trial is: estimators are played in turn."""
+        return self.agents[ticket % len(self.agents)]
 
     def _window(self, release: int) -> FloatArray:
         """Return what was rewarded between a release and the next one."""
-        size = self.study.settings.releases.dimension + 1
-        return self._state.get(f"window-{release}", np.zeros((size, size)))
+        shape = self.study.settings.releases.sum_shape
+        return self._state.get(f"window-{release}", np.zeros(shape))
 
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names.
@@ -153,12 +157,30 @@ class RecordedBandit:
             )
         if self.slot == _NO_SLOT:
             self._put({"slot": np.array(slot)})
+            self._believe()
 
     def receive(self, total: FloatArray, included: int) -> None:
         """Take the sum of all agents' releases, ``included`` of our own among them."""
-        self.agent.receive(total)  # raises where it is no sum
+        self._receive(total)  # raises where it is no sum
         self._put({"total": np.asarray(total), "included": np.array(included)})
         self._tell_own()
+
+    def _believe(self) -> None:
+        """Make the agent, or the several in turn, with what it has learned so far."""
+        settings = self.study.settings
+        if self.slot != _NO_SLOT:
+            settings = self.study.settings_of(self.slot)
+        streams = range(settings.releases.num_streams)
+        self.agents = [LinearUCBAgent(settings) for _ in streams]
+        if "total" in self._state:
+            self._receive(self._state["total"])
+        self._tell_own()
+
+    def _receive(self, total: FloatArray) -> None:
+        shape = self.study.settings.releases.sum_shape
+        require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
+        for agent, one in zip(self.agents, total.reshape(-1, *shape[-2:]), strict=True):
+            agent.receive(one)
 
     @property
     def _acts_on_own(self) -> bool:
@@ -172,7 +194,7 @@ class RecordedBandit:
         included = int(self._state.get("included", 0))
         for trial in self._journal.trials(since=included):
             if trial.state == "complete":
-                self.agent.tell(trial.point, trial.value)
+                self._agent_of(trial.number).tell(trial.point, trial.value)
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
@@ -195,6 +217,10 @@ class RecordedBandit:
             return None
         seed = self.study.noise_seed
         return OsEntropy() if seed is None else SeededEntropy(seed, self.slot)
+
+    def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
+        """Return whether an estimator has seen enough since the last one."""
+        return any(agent.wants_synchronisation(trigger) for agent in self.agents)
 
     def play(self, environment: BanditEnvironment, num_trials: int) -> None:
         """Play in an environment until there are so many trials."""

@@ -28,6 +28,7 @@ from flwr_fbo.strategies.record import (
     BANDIT_KIND,
     FILE_NAME,
     KIND,
+    PEER_KIND,
     RELAY_KIND,
     read_ledger,
 )
@@ -182,6 +183,17 @@ _KINDS = {
             **_COMMON,
             "releases an agent": _made,
             "norm of total": _norm_of_total,
+            **_VERSION,
+        },
+        " of each agent, for one trial of it",
+    ),
+    PEER_KIND: _Kind(
+        lambda journal: read_ledger(journal)[1],
+        _bandit_spent,
+        {
+            **_COMMON,
+            "releases an agent": _made,
+            "messages": lambda row: str(len(row.facts["senders"])),
             **_VERSION,
         },
         " of each agent, for one trial of it",

@@ -19,6 +19,7 @@ from flwr_fbo.agents.bandit_study import (
     BanditStudy,
     is_bandit_instruction,
 )
+from flwr_fbo.agents.peers import RecordedPeer
 from flwr_fbo.agents.policy import (
     FILE_NAME,
     BanditEnvironment,
@@ -105,7 +106,7 @@ class LinearBanditSite:
         wrong = ""
         if max_epsilon == math.inf:
             return
-        if releases.noise_std == 0 or study.noise_seed is not None or study.trigger:
+        if not study.private:
             wrong = "is not private: no noise, seeded noise, or a trigger"
         elif (max_epsilon or max_delta) and settings.local_data == "raw":
             wrong = "has local_data='raw', which promises less than it says"
@@ -128,7 +129,8 @@ class LinearBanditSite:
         ----------
         context : flwr.app.Context
         arrays : sequence of ndarray
-            Empty, or the total of shape (d + 1, d + 1).
+            Empty, or the total of shape (d + 1, d + 1); of `DecentralizedFedUCB` what
+            the agent's neighbours have sent, as bytes.
         config : mapping
             What `BanditInstruction.to_config` wrote.
 
@@ -171,18 +173,45 @@ class LinearBanditSite:
         instruction: BanditInstruction,
     ) -> Answer:
         bandit.join(instruction.slot, instruction.journal)
+        if isinstance(bandit, RecordedPeer):
+            return self._pass_on(context, bandit, arrays, instruction)
         if len(arrays):
             bandit.receive(arrays[0], instruction.included)
-        if self._make_environment is not None:
-            with _unquoted():
-                environment = self._make_environment(context)
-                bandit.play(environment, instruction.num_trials)
+        self._play_trials(context, bandit, instruction)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [bandit.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
             return Answer(released)
-        wants = bandit.agent.wants_synchronisation(trigger)
+        wants = bandit.wants_synchronisation(trigger)
         return Answer(metrics={"wants-synchronisation": int(wants)})
+
+    def _pass_on(
+        self,
+        context: Context,
+        peer: RecordedPeer,
+        mail: Sequence[NDArray[Any]],
+        instruction: BanditInstruction,
+    ) -> Answer:
+        """Play, take what has come in the meantime, and say what there is to say."""
+        if peer.num_releases < instruction.included:
+            raise JournalError(f"{_OLDER} It had {instruction.included} releases.")
+        self._play_trials(context, peer, instruction)
+        sent: list[NDArray[Any]] = [*peer.deliver(mail, instruction.iteration)]
+        if instruction.study.trigger is not None:
+            sent += peer.step()
+        peer.believe(instruction.believed)
+        if instruction.synchronisation:
+            sent.append(peer.synchronise(instruction.synchronisation))
+        return Answer(sent, metrics={"num-releases": peer.num_releases})
+
+    def _play_trials(
+        self, context: Context, bandit: RecordedBandit, instruction: BanditInstruction
+    ) -> None:
+        if self._make_environment is None:
+            return
+        with _unquoted():
+            environment = self._make_environment(context)
+            bandit.play(environment, instruction.num_trials)
 
     def _path(self, context: Context) -> Path | None:
         folder = client_folder(context) if self._folder is None else self._folder
@@ -219,7 +248,7 @@ def _held(
     if not new and not path.is_file():
         raise JournalError(f"{_LOST} {path}.")
     with open_patiently(bandit_identity(study), path, _PATIENCE) as journal:
-        bandit = RecordedBandit(journal)
+        bandit = _bandit_in(journal)
         _refuse_older_copy(context, bandit)
         try:
             yield bandit
@@ -240,16 +269,23 @@ def _refuse_older_copy(context: Context, bandit: RecordedBandit) -> None:
     made = known["num-releases"]
     assert isinstance(made, int)
     if bandit.num_releases < made:
-        raise JournalError(
-            f"This agent's journal has {bandit.num_releases} releases and had {made}: "
-            "it is an older copy. Give the newer one back, or begin another study."
-        )
+        raise JournalError(f"{_OLDER} It had {made} releases.")
 
 
+_OLDER = (
+    "This agent's journal is an older copy: give the newer one back, or begin another "
+    "study."
+)
 _LOST = (
     "This agent's journal is lost, and with it the noise of its releases, so it stops: "
     "give it back, or begin another study. It was"
 )
+
+
+def _bandit_in(journal: Journal) -> RecordedBandit:
+    """Return the agent of a journal: one that has peers, where there is a graph."""
+    has_peers = journal.identity.get("graph") is not None
+    return RecordedPeer(journal) if has_peers else RecordedBandit(journal)
 
 
 @contextmanager
@@ -265,7 +301,7 @@ def _in_state(
         raise JournalError(f"{_LOST} in context.state.")
     with Journal(bandit_identity(study), content=content) as journal:
         try:
-            yield RecordedBandit(journal)
+            yield _bandit_in(journal)
         finally:
             # What was played and released is kept, whatever came after it.
             records[_STATE] = ConfigRecord(

@@ -41,6 +41,7 @@ _GRID_BITS = 30
 # (d + 1) grid steps, with d <= 1000, and norms that are checked to 1e-9.
 _ROUNDING = 2.0**-20
 _LARGEST_DIMENSION = 1000
+_MOST_STREAMS = 1000
 _NORM_TOLERANCE = 1e-9
 _BLOCK_LENGTH = 1024
 
@@ -93,6 +94,9 @@ class ContinualSettings:
         Dubey & Pentland (2020), for ``mechanism="tree"`` and B <= 1 only; ``mu`` says
         what it spends, far less than allowed; but more than that from an epsilon of
         about 260 on at delta = 0.1, where it is refused.
+    num_streams : int
+        From 1 to 1000: running sums that are released together, with independent noise.
+        Every trial is in one of them.
     """
 
     num_releases: int
@@ -103,8 +107,12 @@ class ContinualSettings:
     max_reward: float = 1.0
     mechanism: Mechanism = "toeplitz"
     calibration: Calibration = "exact"
+    num_streams: int = 1
 
     def __post_init__(self) -> None:
+        require_int("num_streams", self.num_streams, 1)
+        ok = self.num_streams <= _MOST_STREAMS
+        require(ok, "num_streams", self.num_streams, f"at most {_MOST_STREAMS}")
         require_int("dimension", self.dimension, 1)
         ok = self.dimension <= _LARGEST_DIMENSION
         require(ok, "dimension", self.dimension, f"at most {_LARGEST_DIMENSION}")
@@ -127,6 +135,12 @@ class ContinualSettings:
                 kept = gaussian_delta(self.epsilon, self.mu) <= self.delta
                 allowed = "less, as the paper's noise does not keep what it promises"
                 require(kept, "epsilon", self.epsilon, allowed)
+
+    @property
+    def sum_shape(self) -> tuple[int, ...]:
+        """Of what is released at once: (d + 1, d + 1), after (E,) for E > 1 streams."""
+        size = self.dimension + 1
+        return (size, size) if self.num_streams == 1 else (self.num_streams, size, size)
 
     @cached_property
     def factorisation(self) -> Factorisation:
@@ -275,6 +289,10 @@ class ContinualRelease:
     of mu_k^2 (Dong, Roth & Su, 2022, corollary 3.3), which is at most (Delta max_t
     ||C_t|| / sigma)^2. See also theorem 2.1 of Denisov et al., 2022.
 
+    Streams: with several running sums a trial is in one of them only, which is public,
+    and the noise of each is independent. So it is the same mechanism on a longer
+    stream, C being block-diagonal: the columns' norms, and mu, are those of one.
+
     Floating point: a sum is a multiple of a public grid, exactly; the noise is computed
     without looking at it and rounded to the same grid; their sum is then exact or, if
     it is too long for a float, a function of the exact one. So no low bit tells of the
@@ -346,13 +364,13 @@ class ContinualRelease:
         ----------
         k : int
             From 1 to n.
-        running_sum : ndarray of shape (d + 1, d + 1)
+        running_sum : ndarray of shape ``settings.sum_shape``
             Of all trials so far, those of earlier releases included; of no effect where
             the release is on record.
 
         Returns
         -------
-        ndarray of shape (d + 1, d + 1)
+        ndarray of shape ``settings.sum_shape``
             Symmetric; not positive definite where the noise is large.
 
         Raises
@@ -386,12 +404,12 @@ class ContinualRelease:
         return released.copy()
 
     def _check(self, running_sum: FloatArray) -> None:
-        size, grid = self.settings.dimension + 1, self.settings.grid
+        grid, expected = self.settings.grid, self.settings.sum_shape
         shape = np.shape(running_sum)
-        ok = shape == (size, size)
-        require(ok, "running_sum", shape, f"an array of shape {(size, size)}")
+        ok = shape == expected
+        require(ok, "running_sum", shape, f"an array of shape {expected}")
         ok = bool(np.all(np.isfinite(running_sum))) and np.array_equal(
-            running_sum, running_sum.T
+            running_sum, np.swapaxes(running_sum, -1, -2)
         )
         # The sum is not quoted: Flower sends an exception's text to the server.
         require(ok, "running_sum", shape, "a symmetric matrix of finite numbers")
@@ -402,12 +420,12 @@ class ContinualRelease:
             require(bool(ok), "running_sum", shape, allowed)
 
     def _draw(self, k: int) -> FloatArray:
-        """Return the fresh noise of release k: unit normals, (d + 1)(d + 2)/2 of them.
+        """Return the fresh noise of release k: unit normals, (d + 1)(d + 2)/2 a stream.
 
         In an orthonormal basis of the symmetric matrices, so isotropic.
         """
         size = self.settings.dimension + 1
-        zeros = np.zeros((1, size * (size + 1) // 2))
+        zeros = np.zeros((1, self.settings.num_streams * size * (size + 1) // 2))
         if self.settings.noise_std == 0:
             return zeros.ravel()
         assert self._entropy is not None
@@ -416,15 +434,17 @@ class ContinualRelease:
     def _noise(self, draws: list[FloatArray]) -> FloatArray:
         """Return the noise of the release that has these draws, on the grid."""
         size, grid = self.settings.dimension + 1, self.settings.grid
-        noise = np.zeros((size, size))
+        noise = np.zeros(self.settings.sum_shape)
         if not grid:
             return noise
         weights = self.settings.factorisation.row(len(draws))
         entries = self.settings.noise_std * (weights @ np.array(draws))
         rows, columns = np.triu_indices(size)
+        entries = entries.reshape(*noise.shape[:-2], len(rows))
         # An entry off the diagonal is there twice, so each has half of the variance.
-        entries[rows != columns] /= math.sqrt(2.0)
-        noise[rows, columns] = noise[columns, rows] = np.rint(entries / grid) * grid
+        entries[..., rows != columns] /= math.sqrt(2.0)
+        rounded = np.rint(entries / grid) * grid
+        noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise
 
     def _facts(self) -> dict[str, Any]:

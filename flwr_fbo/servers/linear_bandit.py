@@ -119,8 +119,7 @@ class LinearBanditServer:
     @property
     def private(self) -> bool:
         """Whether what agents release is private at all."""
-        noisy = self.study.settings.releases.noise_std > 0
-        return noisy and self.study.noise_seed is None and self.study.trigger is None
+        return self.study.private
 
     @property
     def privacy_spent(self) -> PrivacySpent:
@@ -133,30 +132,35 @@ class LinearBanditServer:
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
-        s, r = self.study.settings, self.study.settings.releases
-        lines = [
-            f"{s.num_agents} agents, dimension {r.dimension}, actions of norm up to "
-            f"{r.max_action_norm:g}, rewards in [{-r.max_reward:g}, {r.max_reward:g}]",
-            f"{r.num_releases} releases an agent, {r.mechanism} with {r.calibration} "
-            f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
-            "an agent",
-        ]
-        if r.noise_std == 0:
-            lines.append("NOT PRIVATE: epsilon is infinite, sums are sent as they are")
-        elif self.study.trigger is not None:
-            lines.append(
-                "NOT PRIVATE: agents synchronise when their raw data say so, and "
-                "everybody sees when (Zhou & Chowdhury, ICLR 2024)"
-            )
-        elif self.study.noise_seed is not None:
-            lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
-        if s.local_data == "raw":
-            lines.append(
-                "WARNING: local_data='raw' lets an agent act on its own raw trials: "
-                "the guarantee holds for one trial with all other trials fixed, not "
-                "for what it changes in later ones"
-            )
-        return lines
+        return lines_of(self.study)
+
+
+def lines_of(study: BanditStudy) -> list[str]:
+    """Describe what all agents have in common, a line each."""
+    s, r = study.settings, study.settings.releases
+    lines = [
+        f"{s.num_agents} agents, dimension {r.dimension}, actions of norm up to "
+        f"{r.max_action_norm:g}, rewards in [{-r.max_reward:g}, {r.max_reward:g}]",
+        f"{r.num_releases} releases an agent, {r.mechanism} with {r.calibration} "
+        f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
+        "an agent",
+    ]
+    if r.noise_std == 0:
+        lines.append("NOT PRIVATE: epsilon is infinite, sums are sent as they are")
+    elif study.trigger is not None:
+        lines.append(
+            "NOT PRIVATE: agents synchronise when their raw data say so, and "
+            "everybody sees when (Zhou & Chowdhury, ICLR 2024)"
+        )
+    elif study.noise_seed is not None:
+        lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
+    if s.local_data == "raw":
+        lines.append(
+            "WARNING: local_data='raw' lets an agent act on its own raw trials: "
+            "the guarantee holds for one trial with all other trials fixed, not "
+            "for what it changes in later ones"
+        )
+    return lines
 
 
 def spent_by_agent(study: BanditStudy, num_releases: int) -> PrivacySpent:

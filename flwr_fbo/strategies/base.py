@@ -317,19 +317,24 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         # Before the first broadcast, and whenever an agent was given a slot.
         self._commit()
         server_round += self._resumed_after
-        full, empty = _to_record(self.server.vectors) or ArrayRecord(), ArrayRecord()
+        outgoing = self._outgoing(slots)
         self._asked = []
         for node, slot in slots.items():
             entries = self.instruction(slot, server_round - 1)
             config_record = ConfigRecord(
                 {**config, "server-round": server_round, **entries}
             )
-            arrays = empty if node in self._up_to_date else full
+            arrays = outgoing[node]
             content = instruction_content(arrays, config_record, self._client_api)
             kind = message_type(self._client_api)
             message = Message(content, node, kind, group_id=str(server_round))
             self._asked.append(message)
         return self._asked
+
+    def _outgoing(self, slots: Mapping[int, int]) -> dict[int, ArrayRecord]:
+        """Return the arrays for each node: the vectors, where it has not got them."""
+        full, empty = _to_record(self.server.vectors) or ArrayRecord(), ArrayRecord()
+        return {node: empty if node in self._up_to_date else full for node in slots}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -343,7 +348,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         answers = self._answers(server_round, replies)
         wanted = self.server.wants_messages(server_round - 1)
         messages = {
-            slot: _message(slot, reply, wanted) for slot, reply in answers.items()
+            slot: self._read(slot, reply, wanted) for slot, reply in answers.items()
         }
         before = list(self.server.ledger)
         try:
@@ -358,6 +363,10 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         if len(self.server.ledger) > len(before):
             self._up_to_date.clear()
         return _to_record(self.server.vectors), self._reported(answers)
+
+    def _read(self, slot: int, reply: Message, wanted: bool) -> Any:
+        """Return what the server half takes of a reply."""
+        return _message(slot, reply, wanted)
 
     def _answers(
         self, server_round: int, replies: Iterable[Message]

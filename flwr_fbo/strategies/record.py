@@ -21,6 +21,7 @@ from flwr_fbo.strategies.result import Round
 
 FILE_NAME = "server.sqlite"
 KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"
+PEER_KIND = "peer-server"
 _PROGRESS = "progress"
 
 

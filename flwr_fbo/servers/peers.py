@@ -1,0 +1,160 @@
+"""The server of peer-to-peer FedUCB: a postman.
+
+Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020):
+agents talk along a graph. Flower has one server, to which everybody is connected; here
+it carries what an agent sends to that agent's neighbours, one hop a round, and never
+looks into it, nor adds anything up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo import __version__
+from flwr_fbo.agents.bandit_study import BanditStudy
+from flwr_fbo.journal import LedgerRow
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.servers.linear_bandit import lines_of, spent_by_agent
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class PeerReply:
+    """What an agent gave to the postman.
+
+    Attributes
+    ----------
+    mail : sequence of ndarray of uint8, shape (L,)
+        Sealed, each for all of its neighbours.
+    num_releases : int
+        How many of its own it has made so far, as it says.
+    """
+
+    mail: Sequence[Bytes]
+    num_releases: int
+
+
+class PeerServer:
+    """Carries messages along the edges of a graph.
+
+    Parameters
+    ----------
+    study : BanditStudy
+        With a graph.
+
+    Attributes
+    ----------
+    ledger : list of LedgerRow
+        One a round in which anything was sent: all of it, end to end, and by whom.
+
+    Notes
+    -----
+    *Formal guarantees.* None of its own, and none needed: what passes has been made
+    private by those who sent it (`ContinualRelease`). Nothing is signed or encrypted:
+    the server, and every agent on the way, could read or change what it carries, as
+    whoever it is for could. Reading costs nobody's privacy; a change, or a message in
+    another's name, can spoil the estimates of those that hear it.
+    """
+
+    def __init__(self, study: BanditStudy) -> None:
+        assert study.graph is not None
+        self.study = study
+        self.graph = study.graph
+        self.ledger: list[LedgerRow] = []
+        self._mail: dict[int, list[Bytes]] = {}
+
+    @property
+    def num_agents(self) -> int:
+        """M, the slots of the study."""
+        return self.graph.num_agents
+
+    @property
+    def vectors(self) -> None:
+        """Nothing is for all agents."""
+        return None
+
+    @property
+    def num_releases(self) -> list[int]:
+        """How many releases each agent has made, as it said."""
+        if not self.ledger:
+            return [0] * self.num_agents
+        return list(self.ledger[-1].facts["num_releases"])
+
+    def wants_messages(self, iteration: int) -> bool:
+        """Return True: agents may always have something to pass on."""
+        return True
+
+    def mail_for(self, slot: int) -> list[Bytes]:
+        """Return what an agent's neighbours sent in the last round, in slot order."""
+        neighbours = self.graph.neighbours(slot)
+        return [one for sender in neighbours for one in self._mail.get(sender, ())]
+
+    def receive(self, iteration: int, messages: Mapping[int, PeerReply]) -> None:
+        """Take what is to be carried; what was carried before is forgotten.
+
+        Parameters
+        ----------
+        iteration : int
+        messages : mapping of int to PeerReply
+            By slot, of who has answered: what others carried is lost.
+        """
+        self._mail = {slot: list(reply.mail) for slot, reply in messages.items()}
+        sent = [(slot, one) for slot, mail in self._mail.items() for one in mail]
+        if not sent:
+            return
+        counts = self.num_releases
+        for slot, reply in messages.items():
+            counts[slot] = max(counts[slot], reply.num_releases)
+        facts = {
+            "num_releases": counts,
+            "senders": [slot for slot, _ in sent],
+            "lengths": [len(one) for _, one in sent],
+            "settings": asdict(self.study.settings),
+            "private": self.private,
+            "flwr_fbo": __version__,
+        }
+        contents = np.concatenate([one for _, one in sent])
+        self.ledger.append(LedgerRow(iteration, facts, contents))
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run carried."""
+        self.ledger = list(ledger)
+        self._mail = {}
+
+    def carry_again(self, iteration: int) -> None:
+        """Take up what was under way after an iteration, when a run was ended."""
+        if not self.ledger or self.ledger[-1].iteration != iteration:
+            return
+        row = self.ledger[-1]
+        ends = np.cumsum(row.facts["lengths"])[:-1]
+        for slot, one in zip(
+            row.facts["senders"], np.split(row.vectors, ends), strict=True
+        ):
+            self._mail.setdefault(slot, []).append(one)
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents release is private at all."""
+        return self.study.private
+
+    @property
+    def privacy_spent(self) -> PrivacySpent:
+        """Epsilon at delta of all planned releases of an agent, in Flower's type."""
+        return spent_by_agent(self.study, max(self.num_releases))
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        graph = self.graph
+        sizes = sorted(map(len, graph.pools))
+        return [
+            *lines_of(self.study),
+            f"no centre: {len(graph.edges)} edges, messages travel {graph.hops} of at "
+            f"most {graph.diameter} hops, {graph.streams} estimators an agent",
+            f"an agent adds up the sums of its {graph.pooling}, {sizes[0]} to "
+            f"{sizes[-1]} agents; {len(graph.cliques)} cliques cover the graph",
+        ]

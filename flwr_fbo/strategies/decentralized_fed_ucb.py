@@ -1,0 +1,223 @@
+"""Peer-to-peer FedUCB (Dubey & Pentland, NeurIPS 2020) as a Flower strategy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+
+from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
+from flwr_fbo._validation import require
+from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
+from flwr_fbo.agents.graph import PeerGraph
+from flwr_fbo.agents.linear_ucb import LinearUCBSettings
+from flwr_fbo.agents.study import Phase
+from flwr_fbo.servers.peers import Bytes, PeerReply, PeerServer
+from flwr_fbo.strategies.linear_bandit import (
+    LinearBanditStrategy,
+    Schedule,
+    check_trigger,
+)
+from flwr_fbo.strategies.record import PEER_KIND
+
+_log = logging.getLogger("flwr.fbo")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What agents are asked in one round.
+
+    Attributes
+    ----------
+    num_trials : int
+        How many they have played then, if they have environments.
+    synchronisation : int
+        The one for which they send their sums; 0 for none.
+    believed : int
+        The last one of which all has arrived.
+    """
+
+    num_trials: int = 0
+    synchronisation: int = 0
+    believed: int = 0
+
+
+class DecentralizedFedUCB(LinearBanditStrategy):
+    """Federated linear bandits without a centre: agents talk along a graph.
+
+    Flower's server carries sealed messages from neighbour to neighbour, one hop a
+    round. Sites by the clock (``interval``), agents with an environment (``schedule``),
+    and the paper's trigger are as in `FedUCB`; the clients are the same.
+
+    Parameters
+    ----------
+    settings : LinearUCBSettings
+        What all agents have in common, with ``num_agents`` those of the graph. Its
+        ``releases`` are those of each agent; their streams are set here.
+    graph : PeerGraph
+        Who hears whom, and how far messages travel: gamma hops.
+    interval : float, optional
+        Seconds before each synchronisation, the gamma rounds after which carry its
+        messages: (gamma + 1) n + 1 rounds, the first of which enrols the sites.
+    schedule : sequence of int, or DeterminantTrigger, optional
+        After how many trials agents send their sums, gamma trials or more apart. There
+        is one round for each of these and of the gamma trials after it, and a last one
+        that plays on up to ``num_trials``. Or the paper's trigger, with one trial a
+        round and its threshold scaled as `PeerGraph.trigger` says: *not private*.
+    num_trials : int, optional
+        T, trials of an agent; gamma after the last synchronisation unless given.
+    noise_seed : int, optional
+        *Experiments only*: makes the agents' noise repeat, which protects nobody.
+    **options
+        See `StudyStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+
+    Notes
+    -----
+    *Formal guarantees*: those of `FedUCB`, for one trial of one agent replaced by
+    another, against the server, all other agents, and whoever reads what passes. The
+    estimators of an agent learn from different trials, so that they share one epsilon.
+    Who can hear whom, and when, is public. Messages are not signed: whoever carries
+    one can change it, which spoils estimates, not privacy. A message that is lost, with
+    an agent that is away in the round, is not sent again: the next one takes its place.
+
+    Examples
+    --------
+    >>> graph = PeerGraph.named("ring", 20, hops=2)
+    >>> strategy = DecentralizedFedUCB(settings, graph, interval=86400)
+    >>> strategy.start(grid)  # doctest: +SKIP
+    """
+
+    server: PeerServer
+
+    def __init__(
+        self,
+        settings: LinearUCBSettings,
+        graph: PeerGraph,
+        *,
+        interval: float | None = None,
+        schedule: Schedule | None = None,
+        num_trials: int | None = None,
+        noise_seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        trigger = check_trigger(settings, schedule)
+        require(isinstance(graph, PeerGraph), "graph", graph, "a PeerGraph")
+        releases = replace(settings.releases, num_streams=graph.streams)
+        settings = replace(settings, releases=releases)
+        study = BanditStudy(settings, trigger, noise_seed, graph)
+        self._hops = self._shortest_gap = self._trials_after_last = graph.hops
+        super().__init__(
+            PeerServer(study),
+            study,
+            interval=interval,
+            schedule=schedule,
+            num_trials=num_trials,
+            **options,
+        )
+        self._steps = self._scheduled()
+
+    def _scheduled(self) -> list[_Step]:
+        """Return a step for every round of a schedule."""
+        sent = {t: number for number, t in enumerate(self._times, 1)}
+        arrived = {t + self._hops: number for t, number in sent.items()}
+        after = {t + hop for t in sent for hop in range(self._hops + 1)}
+        steps, believed = [], 0
+        for t in sorted(after | {self._num_trials}):
+            believed = arrived.get(t, believed)
+            steps.append(_Step(t, sent.get(t, 0), believed))
+        return steps
+
+    def default_rounds(self) -> int:
+        """Return as many as all planned synchronisations take.
+
+        Raises
+        ------
+        ValueError
+            If there is a trigger: nobody knows when it fires.
+        """
+        allowed = "given, with a trigger"
+        require(self.study.trigger is None, "num_rounds", None, allowed)
+        planned = self.study.settings.releases.num_releases
+        return len(self._steps) if self._times else (self._hops + 1) * planned + 1
+
+    def plan(self, horizon: int) -> None:
+        """Refuse a number of rounds that leaves messages under way."""
+        if self._times:
+            wanted = len(self._steps)
+            require(horizon + 1 == wanted, "num_rounds", horizon + 1, f"{wanted}")
+        elif self.study.trigger is None:
+            rounds = self._hops + 1  # of a synchronisation
+            most = rounds * self.study.settings.releases.num_releases
+            ok = horizon % rounds == 0 and horizon <= most
+            allowed = f"1 more than a multiple of {rounds}, at most {most + 1}"
+            require(ok, "num_rounds", horizon + 1, allowed)
+
+    def _step(self, iteration: int) -> _Step:
+        if self._times:
+            return self._steps[iteration]
+        if self.study.trigger is not None:
+            return _Step(iteration + 1)
+        if iteration == 0:
+            return _Step()
+        number, hop = divmod(iteration - 1, self._hops + 1)
+        return _Step(0, 0 if hop else number + 1, number + (hop == self._hops))
+
+    def _synchronises(self, iteration: int) -> bool:
+        return self._step(iteration).synchronisation > 0
+
+    def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config."""
+        step = self._step(iteration)
+        return BanditInstruction(
+            phase=Phase.ROUND,
+            study=self.study,
+            slot=slot,
+            journal=self._enrolment.journals.get(slot, 0),
+            included=self.server.num_releases[slot],
+            num_trials=step.num_trials,
+            iteration=iteration,
+            synchronisation=step.synchronisation,
+            believed=step.believed,
+        ).to_config()
+
+    def _outgoing(self, slots: Mapping[int, int]) -> dict[int, ArrayRecord]:
+        """Return for each node what its neighbours have sent."""
+        mail = {node: self.server.mail_for(slot) for node, slot in slots.items()}
+        return {node: to_array_record(arrays) for node, arrays in mail.items()}
+
+    def _read(self, slot: int, reply: Message, wanted: bool) -> PeerReply:
+        """Return the mail of a reply, unopened."""
+        count: Any = reply_metrics(reply.content).get("num-releases")
+        planned = self.study.settings.releases.num_releases
+        ok = type(count) is int and 0 <= count <= planned
+        return PeerReply(_sealed(slot, reply), count if ok else 0)
+
+    def _resume(self, num_rounds: int) -> None:
+        super()._resume(num_rounds)
+        self.server.carry_again(len(self._rounds) - 1)
+
+    def _identity(self, num_rounds: int) -> dict[str, Any]:
+        return {**super()._identity(num_rounds), "kind": PEER_KIND}
+
+
+def _sealed(slot: int, reply: Message) -> list[Bytes]:
+    """Return the byte strings of a reply; whatever else is in it is dropped."""
+    try:
+        arrays = reply_arrays(reply.content)
+    except Exception as error:  # bytes of a stranger can fail in any way
+        reason = type(error).__name__  # its text may quote them
+        _log.warning("\t> agent %d: its messages are dropped: %s", slot, reason)
+        return []
+    ok = [a.dtype == np.uint8 and a.ndim == 1 and a.size > 0 for a in arrays]
+    if not all(ok):
+        _log.warning("\t> agent %d: what it sent is no message", slot)
+    return [array for array, is_bytes in zip(arrays, ok, strict=True) if is_bytes]

@@ -1,0 +1,520 @@
+"""FedUCB without a centre: who hears what and when, and that nobody reads the mail."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from flwr_fbo import (
+    ContinualSettings,
+    DecentralizedFedUCB,
+    InProcessGrid,
+    LinearBanditClient,
+    LinearBanditPolicy,
+    LinearUCBSettings,
+    PeerGraph,
+    linear_bandit_app,
+)
+from flwr_fbo._compat import to_array_record
+from flwr_fbo.agents.bandit_study import BanditStudy
+from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBAgent
+from flwr_fbo.agents.peers import PeerMessage
+from flwr_fbo.agents.policy import BanditEnvironment
+from flwr_fbo.cli import app as cli
+from flwr_fbo.clients.linear_bandit import _STATE
+from flwr_fbo.journal import Journal, Trial
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.simulation.bandits import BanditSimulation
+from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+
+TASK = LinearBanditTask(dimension=3, num_actions=6)
+M, T, SCHEDULE, SEED, NOISE_SEED = 6, 50, [10, 24, 38], 7, 8
+RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
+SETTINGS = LinearUCBSettings(RELEASES, M)
+RAW = replace(SETTINGS, local_data="raw")
+OPEN = replace(SETTINGS, releases=replace(RELEASES, epsilon=math.inf))
+COMPLETE = PeerGraph.named("complete", M)
+RING = PeerGraph.named("ring", M, hops=2)
+LINE = PeerGraph.named("line", M, hops=3)
+
+
+def make_environment(context: Context) -> BanditEnvironment:
+    slot = int(context.node_config["partition-id"])
+    return LinearBanditEnvironment(TASK, SEED, slot)
+
+
+APP = linear_bandit_app(make_environment=make_environment)
+
+
+def strategy_of(
+    graph: PeerGraph, settings: LinearUCBSettings = SETTINGS, **options: Any
+) -> DecentralizedFedUCB:
+    defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
+    if "interval" in options:
+        defaults = {}
+    return DecentralizedFedUCB(
+        settings, graph, **{"patience": 0.0, **defaults, **options}
+    )
+
+
+def journal_of(context: Context) -> Journal:
+    content = context.state.config_records[_STATE]["journal"]
+    assert isinstance(content, bytes)
+    return Journal(None, content=content)
+
+
+def trials_of(context: Context) -> list[Trial]:
+    with journal_of(context) as journal:
+        return journal.trials()
+
+
+def heard_by(context: Context) -> list[int]:
+    """Return the newest synchronisation that an agent has heard of, by slot."""
+    with journal_of(context) as journal:
+        return [int(n) for n in journal.load_state().get("heard", np.zeros(M))]
+
+
+def played(grid: InProcessGrid) -> list[NDArray[np.float64]]:
+    return [np.array([t.point for t in trials_of(c)]) for c in grid.contexts.values()]
+
+
+# The graph.
+
+
+@pytest.mark.parametrize(
+    ("name", "hops"),
+    [("complete", 1)]
+    + [(name, hops) for name in ("ring", "star", "line", "random") for hops in (1, 2)],
+)
+def test_cliques_cover_the_power_graph(name: str, hops: int) -> None:
+    graph = PeerGraph.named(name, 12, hops=hops)
+    assert sorted(slot for clique in graph.cliques for slot in clique) == [*range(12)]
+    drawn = nx.Graph(graph.edges)
+    for clique in graph.cliques:
+        for a in clique:
+            assert all(nx.shortest_path_length(drawn, a, b) <= hops for b in clique)
+
+
+def test_known_covers() -> None:
+    def covers(name: str, hops: int) -> int:
+        return len(PeerGraph.named(name, 12, hops=hops).cliques)
+
+    assert covers("complete", 1) == 1
+    assert [covers("ring", hops) for hops in (1, 2, 3)] == [6, 4, 3]
+    assert [covers("line", hops) for hops in (1, 2, 3)] == [6, 4, 3]
+    assert [covers("star", hops) for hops in (1, 2)] == [11, 1]
+    assert PeerGraph.named("ring", 12, hops=2).regret_factor == math.sqrt(8)
+
+
+def test_a_neighbourhood_is_all_that_is_heard() -> None:
+    line = PeerGraph.named("line", 5, hops=2, pooling="neighbourhood")
+    assert line.pools == ((0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3, 4), (1, 2, 3, 4),
+                          (2, 3, 4))  # fmt: skip
+    assert [line.settings_of(i, replace(SETTINGS, num_agents=5)).num_agents
+            for i in range(5)] == [3, 4, 5, 4, 3]  # fmt: skip
+
+
+def test_alpha_is_shared_out() -> None:
+    """A union over cliques, and estimators, gives no more than alpha."""
+    shares = [RING.settings_of(clique[0], SETTINGS).alpha for clique in RING.cliques]
+    assert sum(shares) * RING.streams == pytest.approx(SETTINGS.alpha)
+    # With one clique, and one estimator, all is as at a centre.
+    assert COMPLETE.settings_of(3, SETTINGS) == SETTINGS
+
+
+def test_a_graph_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "graph.txt"
+    path.write_text("# a line, and a tail\n0 1\n2 1\n\n2 3 # here\n")
+    assert PeerGraph.read(path, 4, hops=2) == PeerGraph.named("line", 4, hops=2)
+    path.write_text("0 1\n1;2\n")
+    with pytest.raises(ValueError, match=r"line 2='1;2' is not allowed"):
+        PeerGraph.read(path, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PeerGraph(4, ((0, 1), (2, 3))), r"edges=.*connected.*no path .*2, 3"),
+        (lambda: PeerGraph(4, ((0, 1), (1, 2))), r"edges=.*connected.*\[3\]"),
+        (lambda: PeerGraph(3, ((0, 1), (1, 1))), r"edges=\(1, 1\).*itself"),
+        (lambda: PeerGraph(3, ((0, 1), (1, 3))), "edges=3 is not allowed: 0 to 2"),
+        (lambda: PeerGraph(3, ((0, 1, 2),)), "edges=.*a pair of slots"),  # type: ignore[arg-type]
+        (lambda: PeerGraph.named("ring", 6, hops=4), "hops=4.*at most 3, the graph's"),
+        (lambda: PeerGraph.named("ring", 6, hops=0), "hops=0"),
+        (lambda: PeerGraph.named("ring", 2), "num_agents=2"),
+        (lambda: PeerGraph.named("rng", 6), "graph='rng'.*ring"),
+        (lambda: PeerGraph.named("ring", 6, pooling="all"), "pooling='all'"),
+        (lambda: PeerGraph.named("ring", 6, num_estimators=2), "num_estimators=2.*1"),
+        (lambda: strategy_of(PeerGraph.named("ring", 5)), "num_agents=5.*6"),
+        (lambda: strategy_of(RING, schedule=[10, 11]), r"schedule=.*at least 2 trials"),
+        (lambda: strategy_of(RING, num_trials=39), "num_trials=39"),
+        (lambda: strategy_of("ring"), "graph='ring'"),  # type: ignore[arg-type]
+        (
+            lambda: BanditStudy(SETTINGS, graph=RING),
+            "num_streams=1 is not allowed: 2, the estimators",
+        ),
+        (
+            lambda: strategy_of(RING, interval=0.0).start(
+                InProcessGrid(APP, M), None, 3
+            ),
+            "num_rounds=3.*multiple of 3",
+        ),
+    ],
+)
+def test_what_is_not_allowed(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_random_graphs_repeat_and_are_connected() -> None:
+    graphs = {seed: PeerGraph.named("random", 20, seed) for seed in range(20)}
+    assert graphs[3] == PeerGraph.named("random", 20, 3)
+    assert len({graph.edges for graph in graphs.values()}) == 20
+
+
+# The algorithm.
+
+
+def centre_with_a_delay(settings: LinearUCBSettings) -> list[NDArray[np.float64]]:
+    """Play the central algorithm, each total of which arrives one trial later."""
+    agents = [LinearUCBAgent(settings) for _ in range(M)]
+    bandits = [LinearBanditEnvironment(TASK, SEED, slot) for slot in range(M)]
+    releases = [
+        ContinualRelease(settings.releases, SeededEntropy(NOISE_SEED, slot))
+        for slot in range(M)
+    ]
+    actions: list[list[Any]] = [[] for _ in range(M)]
+    total: NDArray[np.float64] | None = None
+    for t in range(T):
+        for slot, (agent, bandit) in enumerate(zip(agents, bandits, strict=True)):
+            contexts = bandit.contexts(t)
+            action = contexts[agent.choose(contexts)]
+            reward = bandit.reward(action)
+            agent.tell(action, reward)
+            actions[slot].append(action)
+            if total is not None:  # of trials before this one
+                agent.receive(total)
+                if settings.local_data == "raw":
+                    agent._ellipsoid.observe(action, reward)
+        total = None
+        if t + 1 in SCHEDULE:
+            k = SCHEDULE.index(t + 1) + 1
+            sums = [agent.running_sum for agent in agents]
+            pairs = zip(releases, sums, strict=True)
+            total = np.sum([one.release(k, own) for one, own in pairs], axis=0)
+    return [np.array(one) for one in actions]
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, RAW, OPEN])
+def test_the_complete_graph_is_the_centre_a_trial_later(
+    settings: LinearUCBSettings,
+) -> None:
+    grid = InProcessGrid(APP, M)
+    strategy_of(COMPLETE, settings).start(grid)
+    for mine, expected in zip(played(grid), centre_with_a_delay(settings), strict=True):
+        np.testing.assert_array_equal(mine, expected)
+
+
+SINGLE = replace(RING, num_estimators=1, pooling="neighbourhood")
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, RAW, OPEN])
+@pytest.mark.parametrize("graph", [COMPLETE, RING, LINE, SINGLE])
+def test_plays_as_the_simulator_does(
+    graph: PeerGraph, settings: LinearUCBSettings
+) -> None:
+    grid = InProcessGrid(APP, M)
+    result = strategy_of(graph, settings).start(grid)
+    centre = BanditSimulation(settings, TASK, T, SCHEDULE)
+    expected = centre.among_peers(graph).run(SEED, NOISE_SEED)
+    for slot, context in enumerate(grid.contexts.values()):
+        bandit = LinearBanditEnvironment(TASK, SEED, slot)
+        trials = trials_of(context)
+        assert [trial.state for trial in trials] == ["complete"] * T
+        for t, trial in enumerate(trials):
+            action = bandit.contexts(t)[expected.actions[t, slot]]
+            np.testing.assert_array_equal(trial.point, action)
+    assert result.privacy_spent is not None
+    assert result.privacy_spent.epsilon == settings.releases.epsilon
+    assert result.privacy_spent.num_releases == 3
+
+
+def numpy_app() -> ClientApp:
+    def client_fn(context: Context) -> Any:
+        client = LinearBanditClient(context, make_environment=make_environment)
+        return client.to_client()
+
+    return ClientApp(client_fn=client_fn)
+
+
+@pytest.mark.parametrize(
+    ("app", "client_api"), [(numpy_app(), "numpy"), (APP, "message")]
+)
+def test_every_client_gives_the_same(app: ClientApp, client_api: str) -> None:
+    grids = [InProcessGrid(APP, M), InProcessGrid(app, M, shuffle_seed=3)]
+    strategy_of(RING).start(grids[0])
+    strategy_of(RING, client_api=client_api).start(grids[1])
+    for one, other in zip(*map(played, grids), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class Watched(InProcessGrid):
+    """Notes after each round what agents have heard; some are dead in some rounds."""
+
+    def __init__(
+        self, app: ClientApp = APP, dead: dict[int, set[int]] | None = None
+    ) -> None:
+        super().__init__(app, M)
+        self.dead = dead or {}
+        self.heard: dict[int, list[list[int]]] = {}
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        asked = list(messages)
+        number = int(asked[0].metadata.group_id or 0) if asked else 0
+        dead = self.dead.get(number, set())
+        nodes = list(self.contexts)
+        alive = [m for m in asked if nodes.index(m.metadata.dst_node_id) not in dead]
+        replies = list(super().send_and_receive(alive, timeout=timeout))
+        if number:
+            self.heard[number] = [heard_by(c) for c in self.contexts.values()]
+        return replies
+
+
+@pytest.mark.parametrize("graph", [COMPLETE, RING, LINE, PeerGraph.named("star", M)])
+def test_messages_arrive_after_their_distance_and_no_farther(graph: PeerGraph) -> None:
+    """Round r of a synchronisation's is r - 1 trials after it."""
+    grid = Watched()
+    strategy_of(graph).start(grid)
+    for number in range(1, 4):
+        first = 1 + (number - 1) * (graph.hops + 1)
+        for hop in range(graph.hops + 1):
+            heard = np.array(grid.heard[first + hop])
+            expected = np.where(graph.distances <= hop, number, number - 1)
+            # Who is too far away is never heard of.
+            expected[graph.distances > graph.hops] = 0
+            np.testing.assert_array_equal(heard, expected)
+
+
+def test_a_dead_relay_loses_only_what_crossed_it() -> None:
+    """On a line agent 2 is away in the round after the second synchronisation."""
+    line = PeerGraph.named("line", M, hops=2)
+    grid = Watched(dead={5: {2}})
+    strategy_of(line).start(grid)
+    heard = np.array(grid.heard[6])
+    expected = np.where(line.distances <= 2, 2, 0)
+    # Its neighbours' messages were to be taken in that round, and passed on in the
+    # next one. What it had sent itself reaches all, and so does what came a hop later.
+    for listener, origin in ((2, 1), (2, 3), (3, 1), (1, 3)):
+        expected[listener, origin] = 1
+    np.testing.assert_array_equal(heard, expected)
+    later = np.array(grid.heard[9])
+    np.testing.assert_array_equal(later, np.where(line.distances <= 2, 3, 0))
+
+
+def test_a_cut_edge_loses_only_what_crossed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid, strategy = Watched(), strategy_of(RING)
+    whole = strategy.server.mail_for
+
+    def cut(slot: int) -> list[NDArray[np.uint8]]:
+        gone = {0: 1, 1: 0}.get(slot)
+        mail = strategy.server._mail
+        kept = {} if gone is None else {gone: mail.pop(gone, [])}
+        try:
+            return whole(slot)
+        finally:
+            mail.update(kept)
+
+    monkeypatch.setattr(strategy.server, "mail_for", cut)
+    strategy.start(grid)
+    # What is left is a line from 1 over 2, .., 5 to 0.
+    order = [1, 2, 3, 4, 5, 0]
+    line = PeerGraph(M, tuple(pairwise(order)), hops=2)
+    expected = np.where(line.distances <= 2, 3, 0)
+    np.testing.assert_array_equal(np.array(grid.heard[9]), expected)
+
+
+# The server never reads.
+
+
+def sealed_app(key: int) -> ClientApp:
+    """Return an app whose messages only those who have the key can read."""
+    app = linear_bandit_app(make_environment=make_environment)
+
+    def scramble(record: ArrayRecord) -> ArrayRecord:
+        arrays = [array.numpy() for array in record.values()]
+        return to_array_record([a ^ _stream(key, len(a)) for a in arrays])
+
+    outer = ClientApp()
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        for name in ("arrays", "fitins.parameters"):
+            if name in message.content.array_records:
+                opened = scramble(message.content.array_records[name])
+                message.content[name] = opened
+        reply = app(message, context)
+        for name in ("arrays", "fitres.parameters"):
+            if reply.has_content() and name in reply.content.array_records:
+                reply.content[name] = scramble(reply.content.array_records[name])
+        return reply
+
+    return outer
+
+
+def _stream(key: int, length: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(key).integers(0, 256, length, dtype=np.uint8)
+
+
+def test_the_server_never_reads_a_message() -> None:
+    """Agents play the same where it could not read one: all are encrypted."""
+    grids = [InProcessGrid(APP, M), InProcessGrid(sealed_app(99), M)]
+    strategies = [strategy_of(RING), strategy_of(RING)]
+    for strategy, grid in zip(strategies, grids, strict=True):
+        strategy.start(grid)
+    for one, other in zip(*map(played, grids), strict=True):
+        np.testing.assert_array_equal(one, other)
+    plain, cipher = (s.server.ledger[0].vectors for s in strategies)
+    assert plain.shape == cipher.shape
+    assert (plain != cipher).mean() > 0.9
+
+
+def test_the_server_never_sums() -> None:
+    """What it carries is, byte for byte, what was sent."""
+    strategy = strategy_of(RING)
+    strategy.start(InProcessGrid(APP, M))
+    server = strategy.server
+    assert server.vectors is None
+    settings = strategy.study.settings.releases
+    row = server.ledger[0]
+    parts = np.split(row.vectors, np.cumsum(row.facts["lengths"])[:-1])
+    messages = [PeerMessage.from_bytes(part, settings, RING) for part in parts]
+    assert [message.origin for message in messages] == list(range(M))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda arrays: [np.zeros(3)],
+        lambda arrays: [],
+        lambda arrays: [a[:-1] for a in arrays],
+        lambda arrays: [np.full_like(a, 255) for a in arrays],
+        lambda arrays: [*arrays, *arrays],
+        lambda arrays: [np.concatenate([_header(5, 2), a[24:]]) for a in arrays],
+    ],
+)
+def test_a_lying_agent_stops_nobody(
+    spoil: Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]],
+) -> None:
+    def train(message: Message, context: Context) -> Message:
+        reply = APP(message, context)
+        if context.node_config["partition-id"] != 0 or not reply.has_content():
+            return reply
+        for name in ("arrays", "fitres.parameters"):
+            if name in reply.content.array_records:
+                arrays = [a.numpy() for a in reply.content.array_records[name].values()]
+                reply.content[name] = to_array_record(spoil(arrays))
+        return reply
+
+    liars = ClientApp()
+    liars.train()(train)
+    grid = InProcessGrid(liars, M)
+    result = strategy_of(RING).start(grid)
+    assert [r.results for r in result.rounds] == [M] * len(result.rounds)
+    assert all(len(trials_of(c)) == T for c in grid.contexts.values())
+
+
+def _header(origin: int, number: int) -> NDArray[np.uint8]:
+    return np.frombuffer(np.array([origin, number, 1], "<i8").tobytes(), np.uint8)
+
+
+# Triggers, the clock, and runs that end early.
+
+
+def test_the_papers_trigger_synchronises() -> None:
+    trigger = DeterminantTrigger(100.0)
+    grid = InProcessGrid(APP, M)
+    strategy = strategy_of(RING, RAW, schedule=trigger, num_trials=None)
+    result = strategy.start(grid, num_rounds=T)
+    assert all(len(trials_of(c)) == T for c in grid.contexts.values())
+    assert min(strategy.server.num_releases) >= 1
+    assert result.privacy_spent is not None
+    assert result.privacy_spent.epsilon == math.inf
+    scaled = RING.trigger(trigger, 1.0).threshold
+    assert scaled == pytest.approx(100.0 / ((4 + 1) * (1 + 1)))
+
+
+def folders_of(tmp_path: Path) -> list[Path]:
+    return [tmp_path / f"site-{i}" for i in range(M)]
+
+
+def sites(tmp_path: Path) -> InProcessGrid:
+    app = linear_bandit_app(max_epsilon=math.inf)
+    configs: list[Any] = [
+        {"agent-id": i, "fbo-folder": str(folder)}
+        for i, folder in enumerate(folders_of(tmp_path))
+    ]
+    return InProcessGrid(app, M, node_configs=configs)
+
+
+def test_sites_synchronise_by_the_clock(tmp_path: Path) -> None:
+    """Enrolment, and then for each synchronisation one round and two hops."""
+    strategy = strategy_of(RING, interval=0.0, noise_seed=NOISE_SEED)
+    result = strategy.start(sites(tmp_path))
+    assert len(result.rounds) == 1 + 3 * 3
+    assert strategy.server.num_releases == [3] * M
+    policy = LinearBanditPolicy.open(folders_of(tmp_path)[2])
+    tickets = [policy.choose(np.eye(3)) for _ in range(3)]
+    for (index, ticket), value in zip(tickets, (0.1, 0.9, 0.5), strict=True):
+        assert 0 <= index < 3
+        policy.reward(ticket, value)
+    shown = CliRunner().invoke(cli, ["ledger", "show", str(folders_of(tmp_path)[2])])
+    assert shown.exit_code == 0, shown.output
+    assert "3 releases of this agent" in shown.output
+
+
+class Ended(RuntimeError):  # noqa: N818
+    pass
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 5])
+def test_goes_on_after_its_server_was_ended(tmp_path: Path, last: int) -> None:
+    whole = InProcessGrid(APP, M)
+    strategy_of(RING).start(whole)
+
+    class Ending(InProcessGrid):
+        ends = True
+
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            number = int(asked[0].metadata.group_id or 0) if asked else 0
+            replies = super().send_and_receive(asked, timeout=timeout)
+            if self.ends and number == last + 1:
+                raise Ended  # agents have answered, and the server has not heard
+            return replies
+
+    grid, folder = Ending(APP, M), tmp_path / "server"
+    with pytest.raises(Ended):
+        strategy_of(RING, folder=folder).start(grid)
+    grid.ends = False
+    strategy = strategy_of(RING, folder=folder)
+    result = strategy.start(grid)
+    assert len(result.rounds) == 10
+    for one, other in zip(played(whole), played(grid), strict=True):
+        np.testing.assert_array_equal(one, other)
+    shown = CliRunner().invoke(cli, ["ledger", "show", str(folder)])
+    assert shown.exit_code == 0, shown.output
+    assert "3 releases of each agent" in shown.output
+    assert "NOT PRIVATE" in shown.output

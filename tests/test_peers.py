@@ -129,6 +129,13 @@ def test_alpha_is_shared_out() -> None:
     """A union over cliques, and estimators, gives no more than alpha."""
     shares = [RING.settings_of(clique[0], SETTINGS).alpha for clique in RING.cliques]
     assert sum(shares) * RING.streams == pytest.approx(SETTINGS.alpha)
+    open_ring = replace(RING, pooling="neighbourhood", num_estimators=1)
+    assert sum(open_ring.settings_of(i, SETTINGS).alpha for i in range(M)) == (
+        pytest.approx(SETTINGS.alpha)
+    )
+    for pooling in ("clique", "neighbourhood"):
+        graph = replace(COMPLETE, pooling=pooling)
+        assert graph.settings_of(3, SETTINGS) == SETTINGS
     # With one clique, and one estimator, all is as at a centre.
     assert COMPLETE.settings_of(3, SETTINGS) == SETTINGS
 

@@ -210,14 +210,13 @@ class PeerGraph:
         """Return an agent's settings: of its pool, and of its share of alpha.
 
         Only as many agents' noise is in its sums as are in its pool. alpha, how likely
-        any ellipsoid of any agent may ever miss theta, is shared by all estimators:
-        equally among agents, so that a clique has as many shares as members, which
-        believe the same; without cliques each pool is by itself.
+        any ellipsoid of any agent may ever miss theta, is shared equally by all
+        estimators of all agents; those of one pool, as a clique is, have their shares
+        in common, as they believe the same.
         """
-        size = len(self.pools[slot])
-        shares = size if self.pooling == "clique" else 1
-        alpha = shared.alpha * shares / (self.num_agents * self.streams)
-        return replace(shared, num_agents=size, alpha=alpha)
+        pool = self.pools[slot]
+        alpha = shared.alpha * self.pools.count(pool) / (self.num_agents * self.streams)
+        return replace(shared, num_agents=len(pool), alpha=alpha)
 
     def trigger(
         self, shared: DeterminantTrigger, max_action_norm: float

@@ -293,14 +293,14 @@ class _Agents:
         return groups
 
     def _pooled(self, graph: PeerGraph) -> list[_Group]:
-        sizes = np.array([len(pool) for pool in graph.pools])
-        groups = []
-        for size in np.unique(sizes):
-            agents = np.flatnonzero(sizes == size)
-            pools = np.array([graph.pools[slot] for slot in agents])
-            own = graph.settings_of(int(agents[0]), self._settings)
-            groups.append(_Group(own, (agents, pools)))
-        return groups
+        members: dict[LinearUCBSettings, list[int]] = {}
+        for slot in range(graph.num_agents):
+            own = graph.settings_of(slot, self._settings)
+            members.setdefault(own, []).append(slot)
+        return [
+            _Group(own, (np.array(slots), np.array([graph.pools[i] for i in slots])))
+            for own, slots in members.items()
+        ]
 
     @property
     def run(self) -> BanditRun:

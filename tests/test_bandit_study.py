@@ -99,7 +99,11 @@ def test_its_file(experiment: BanditExperiment) -> None:
             "=0 is not allowed",
         ),
         ("num_synchronisations = 4", "num_synchronisations = 0", "=0 is not allowed"),
-        ("num_synchronisations = 4", "num_synchronisations = 99", "so many in the 230"),
+        (
+            "num_synchronisations = 4",
+            "num_synchronisations = 231",
+            "so many in the 230",
+        ),
         ("num_seeds = 2", 'methods = ["fed-ubc"]', "did you mean 'fed-ucb'"),
         ("num_seeds = 2", 'methods = ["dislinucb"]', "methods='dislinucb' is not"),
         (

@@ -25,6 +25,8 @@ IntArray = NDArray[np.intp]
 
 _COMMON = (0.5, 0.6)
 _BEST = (0.7, 0.8)
+_PUBLISHED_GAP = 0.1
+_LARGEST_GAP = 0.3
 # Trials whose draws share a generator: making one takes as long as 2,000 normals.
 _BLOCK_LENGTH = 32
 
@@ -48,11 +50,15 @@ class LinearBanditTask:
         a + b > 0 of the rewards' Beta(a, b) law, which has mean a / (a + b); not given
         in the paper. With 2, a mean of 1/2 has uniform rewards. Rewards lie in [0, 1],
         and so are 1/2-subgaussian, whatever it is.
+    gap : float
+        How much better the best action is than all others, or more: its mean is uniform
+        on [0.6 + gap, 0.7 + gap]. Above 0, and at most 0.3, where that ends at 1.
     """
 
     dimension: int = 10
     num_actions: int = 100
     concentration: float = 2.0
+    gap: float = _PUBLISHED_GAP
     name: Literal["linear-bandit"] = "linear-bandit"
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
@@ -63,6 +69,16 @@ class LinearBanditTask:
         ok = self.num_actions <= most
         require(ok, "num_actions", self.num_actions, f"at most d^2 = {most}")
         require_positive("concentration", self.concentration)
+        require_positive("gap", self.gap)
+        allowed = f"at most {_LARGEST_GAP}, or means would be above 1"
+        require(self.gap <= _LARGEST_GAP, "gap", self.gap, allowed)
+
+    @property
+    def best(self) -> tuple[float, float]:
+        """Between what the mean of the best action lies."""
+        # Moved from where it was published, which stays as it is to the bit.
+        more = self.gap - _PUBLISHED_GAP
+        return _BEST[0] + more, _BEST[1] + more
 
 
 class LinearBandits:
@@ -162,7 +178,8 @@ class LinearBandits:
         k = self.task.num_actions
         means = rng.uniform(*_COMMON, (_BLOCK_LENGTH, k))
         best = rng.integers(k, size=_BLOCK_LENGTH)
-        means[np.arange(_BLOCK_LENGTH), best] = rng.uniform(*_BEST, _BLOCK_LENGTH)
+        better = rng.uniform(*self.task.best, _BLOCK_LENGTH)
+        means[np.arange(_BLOCK_LENGTH), best] = better
         across = _uniform_in_ball(rng, self._scratch)
         columns = self._columns[:, i]
         np.matmul(self._basis[1:].T, np.swapaxes(across, 1, 2), out=columns)

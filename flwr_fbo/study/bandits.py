@@ -2,7 +2,8 @@
 
 The environment of Dubey & Pentland, *Differentially-Private Federated Linear Bandits*
 (NeurIPS 2020), section 6. All methods of a seed play the same trials, under the same
-noise; what is compared is the regret that an agent has added up in T trials.
+noise; what is compared is the regret that an agent has added up in T trials. With a
+`Sweep` they are played at several settings, as methods with names of their own.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require, require_fraction, require_int
+from flwr_fbo._validation import nearest, require, require_fraction, require_int
 from flwr_fbo.agents.linear_ucb import LinearUCBSettings, LocalData, Width
 from flwr_fbo.privacy.accounting import check_epsilon
 from flwr_fbo.privacy.continual import ContinualSettings
@@ -42,6 +43,7 @@ from flwr_fbo.study.base import (
     epsilon_of,
     helped,
 )
+from flwr_fbo.study.sweep import FIELDS, Point, Sweep, label_at, name_at, text_of
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
 FloatArray = NDArray[np.float64]
@@ -124,16 +126,45 @@ class BanditMethod(Method):
         Takes an experiment; returns what is played.
     releases : bool
         Whether agents release anything of theirs.
+    scheduled : bool
+        Whether the schedule has a part in what it does.
+    base : str
+        The method that it is at a point of a sweep; itself unless given.
+    point : tuple of (str, float)
+        The settings there.
     """
 
     simulation: Callable[[BanditExperiment], BanditSimulation]
     releases: bool = True
+    scheduled: bool = True
+    base: str = ""
+    point: Point = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", self.base or self.name)
 
     def epsilon(self, privacy: BanditPrivacy) -> float:
         """Return what an agent spends."""
         if not self.releases:
             return 0.0
         return privacy.epsilon if self.noisy else math.inf
+
+    def depends_on(self, field: str) -> bool:
+        """Return whether a field of a sweep has a part in what it does."""
+        parts = {"epsilon": self.noisy, "num_synchronisations": self.scheduled}
+        return parts.get(field, True)
+
+    def at(self, point: Point) -> BanditMethod:
+        """Return the method at a point of a sweep, beside its controls there."""
+        return replace(
+            self,
+            name=name_at(self.name, point),
+            label=label_at(self.label, point),
+            controls=tuple(_name_at(name, point) for name in self.controls),
+            noise_only=self.noise_only and _name_at(self.noise_only, point),
+            base=self.name,
+            point=point,
+        )
 
 
 def _private(
@@ -185,12 +216,14 @@ _ALL = (
         "full",
         partial(_baseline, name="full"),
         controls=("independent",),
+        scheduled=False,
     ),
     BanditMethod(
         "independent",
         "independent",
         partial(_baseline, name="independent"),
         releases=False,
+        scheduled=False,
     ),
     BanditMethod(
         "noise-only",
@@ -200,10 +233,22 @@ _ALL = (
         noisy=True,
     ),
     BanditMethod(
-        "random", "random", partial(_private, control="random"), releases=False
+        "random",
+        "random",
+        partial(_private, control="random"),
+        releases=False,
+        scheduled=False,
     ),
 )
 _METHODS = {method.name: method for method in _ALL}
+
+
+def _name_at(method: str, point: Point) -> str:
+    """Return what a method is called at that of a point which it depends on."""
+    counts = _METHODS[method].depends_on
+    return name_at(method, tuple(one for one in point if counts(one[0])))
+
+
 _USUAL = tuple(name for name in _METHODS if name != "full")
 
 
@@ -223,10 +268,11 @@ class BanditExperiment(Experiment):
     width : {"exact", "observed", "paper"}
         Of all methods but ``"paper"``, which has its own.
     methods : tuple of str
-        All but ``"full"`` unless given.
+        All but ``"full"`` unless given. With a sweep, each at all of its points.
+    sweep : Sweep, optional
+        What else than the above to play them at.
     """
 
-    plays_together: ClassVar[bool] = True
     log_axes: ClassVar[bool] = True
 
     task: LinearBanditTask
@@ -235,20 +281,90 @@ class BanditExperiment(Experiment):
     first_synchronisation: int = 100
     width: Width = "observed"
     methods: tuple[str, ...] = _USUAL
+    sweep: Sweep | None = None
 
     def __post_init__(self) -> None:
+        for name in self.methods:
+            known = name in {*_METHODS, *self.known_methods}
+            require(known, "methods", name, nearest(name, _METHODS))
+        at_points = [one for name in self.methods for one in self._at_points(name)]
+        object.__setattr__(self, "methods", tuple(at_points))
         super().__post_init__()
         first, last = self.first_synchronisation, self.num_iterations - 1
         require_int("first_synchronisation", first, 1)
         allowed = f"at most {last}, before the last trial"
         require(first <= last, "first_synchronisation", first, allowed)
+        self._check_sweep()
         for name in self.methods:
-            _METHODS[name].simulation(self)  # whether all can be played
+            self.simulation(name)  # whether all can be played
+
+    def _at_points(self, method: str) -> list[str]:
+        """Return a method's names at all points of the sweep."""
+        known = self.known_methods
+        names = [name for name, one in known.items() if one.base == method]
+        return names or [method]
+
+    def _check_sweep(self) -> None:
+        """Raise unless what the experiment says of a swept field is one of its values.
+
+        What counts are the values of the sweep: any other would mislead.
+        """
+        for name, values in self.sweep.values.items() if self.sweep else ():
+            own = self.setting(name)
+            allowed = f"one of {', '.join(map(text_of, values))} ([sweep])"
+            require(own in values, name, own, allowed)
+
+    def setting(self, name: str) -> float:
+        """Return what a field of a sweep is here."""
+        table = FIELDS[name].table
+        return cast(float, getattr(getattr(self, table) if table else self, name))
 
     @property
     def known_methods(self) -> Mapping[str, BanditMethod]:
         """All methods that it could have, by name."""
-        return _METHODS
+        if self.sweep is None:
+            return _METHODS
+        at_points = [m.at(p) for m in _ALL for p in self.sweep.points(m.depends_on)]
+        return {method.name: method for method in at_points}
+
+    def with_epsilon(self, epsilon: float) -> Self:
+        """Return the same experiment at another epsilon; see `Experiment`."""
+        swept = self.sweep is not None and self.sweep.epsilon is not None
+        require(not swept, "epsilon", epsilon, "left out: it is swept")
+        return super().with_epsilon(epsilon)
+
+    def plain(self, method: str) -> BanditExperiment:
+        """Return the experiment without a sweep that a method belongs to."""
+        if self.sweep is None:
+            return self
+        chosen = self.known_methods[method]
+        tables: dict[str, dict[str, Any]] = {"": {}, "privacy": {}, "task": {}}
+        for name, value in chosen.point:
+            tables[FIELDS[name].table][name] = value
+        return replace(
+            self,
+            **tables[""],
+            privacy=replace(self.privacy, **tables["privacy"]),
+            task=replace(self.task, **tables["task"]),
+            methods=(chosen.base, *_METHODS[chosen.base].controls),
+            sweep=None,
+            claims=(),
+        )
+
+    def simulation(self, method: str) -> BanditSimulation:
+        """Return what a method plays."""
+        return self.known_methods[method].simulation(self.plain(method))
+
+    def recipe(self, method: str) -> dict[str, Any]:
+        """Return what decides a method's runs: of a sweep, those of its point."""
+        chosen = self.known_methods[method]
+        if self.sweep is not None:
+            return self.plain(method).recipe(chosen.base)
+        values = super().recipe(method)
+        unused = ["sweep"]
+        if not chosen.scheduled:
+            unused += ["num_synchronisations", "first_synchronisation"]
+        return {name: value for name, value in values.items() if name not in unused}
 
     @property
     def lower_is_better(self) -> bool:
@@ -271,29 +387,40 @@ class BanditExperiment(Experiment):
         trials, n = self.num_iterations, self.num_synchronisations
         return geometric_schedule(trials, n, self.first_synchronisation)
 
+    def batches(self, methods: Sequence[str]) -> list[list[str]]:
+        """Return together what plays the same trials, which are then drawn once."""
+        batches: dict[tuple[LinearBanditTask, int], list[str]] = {}
+        for name in methods:
+            plain = self.plain(name)
+            batches.setdefault((plain.task, plain.num_agents), []).append(name)
+        return list(batches.values())
+
     def play(self, methods: Sequence[str], seed: int) -> list[RegretRun]:
         """Run some of the methods on one seed, on the same trials."""
+        batches = self.batches(methods)
+        return [run for batch in batches for run in self._play(batch, seed)]
+
+    def _play(self, batch: Sequence[str], seed: int) -> list[RegretRun]:
         began = time.perf_counter()
-        chosen = [_METHODS[name] for name in methods]
-        simulations = [method.simulation(self) for method in chosen]
+        simulations = [self.simulation(name) for name in batch]
         # Seeds of bandits are even, and seeds of noise odd: no two are the same.
         runs = play_together(simulations, 2 * seed, 2 * seed + 1)
         seconds = (time.perf_counter() - began) / len(runs)
+        known = self.known_methods
         return [
             RegretRun(
-                method=method.name,
+                method=name,
                 seed=seed,
-                epsilon=method.epsilon(self.privacy),
-                private=not method.releases and not method.noisy,
+                epsilon=known[name].epsilon(self.plain(name).privacy),
+                private=not known[name].releases and not known[name].noisy,
                 seconds=seconds,
-                regret=self._curve(run.regret),
+                regret=self._curve(run.regret / simulation.settings.num_agents),
             )
-            for method, run in zip(chosen, runs, strict=True)
+            for name, simulation, run in zip(batch, simulations, runs, strict=True)
         ]
 
     def _curve(self, regret: FloatArray) -> list[float]:
-        per_agent = np.cumsum(regret) / self.num_agents
-        return [float(value) for value in per_agent[self.iterations - 1]]
+        return [float(value) for value in np.cumsum(regret)[self.iterations - 1]]
 
     def run_of(self, values: Mapping[str, Any]) -> RegretRun:
         """Return the run of a line of results."""
@@ -322,12 +449,14 @@ class BanditExperiment(Experiment):
         kept = int(self.iterations[nearest])
         allowed = f"a trial whose regret was kept; {kept} is the nearest"
         require(last == kept, "until", last, allowed)
+        known = self.known_methods
         curves = curves_by_method(self.methods, runs)
         regret = {name: curve[:, nearest] for name, curve in curves.items()}
 
         def beside(
-            name: str, control: str, compare: Callable[[Any, Any], Any]
+            name: str, base: str, compare: Callable[[Any, Any], Any]
         ) -> Estimate | None:
+            control = _name_at(base, known[name].point)
             if name == control or control not in regret:
                 return None
             return Estimate.of(compare(regret[name], regret[control]))
@@ -358,7 +487,8 @@ class BanditExperiment(Experiment):
         """Return the table's title, and what is to be said below it."""
         title = f"Regret of an agent in {until or self.num_iterations} trials"
         lines = ["* paired by seed; negative is better, and a ratio below 1."]
-        if {"fed-ucb-raw", "paper"} & set(self.methods):
+        known = self.known_methods
+        if {"fed-ucb-raw", "paper"} & {known[name].base for name in self.methods}:
             lines.append(
                 "† acts on its raw data between synchronisations: the guarantee holds "
                 "only with all other records fixed."
@@ -371,8 +501,9 @@ class BanditExperiment(Experiment):
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
+        known = self.known_methods
         compared: list[RegretRow]
-        compared = [row for row in rows.values() if _METHODS[row.method].controls]
+        compared = [row for row in rows.values() if known[row.method].controls]
         if any(row.regret.num_runs < 2 for row in compared):
             return [ONE_SEED]
         lines = []
@@ -380,6 +511,7 @@ class BanditExperiment(Experiment):
             assert row.over_independent is not None  # a control that is there
             gain = -row.over_independent
             lines.append(f"{row.label} {helped(gain, 'independent agents')}")
-            if row.method == "fed-ucb" and row.over_noise_only is not None:
+            ours = known[row.method].base == "fed-ucb"
+            if ours and row.over_noise_only is not None:
                 lines.append(carried(row.label, -row.over_noise_only))
         return lines

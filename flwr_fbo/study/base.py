@@ -253,8 +253,6 @@ class Experiment(ABC):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     # What may change as it runs: it decides no run.
     _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
-    # Whether a process plays all methods of a seed, which is cheaper then.
-    plays_together: ClassVar[bool]
     # Whether a figure's axes are logarithmic.
     log_axes: ClassVar[bool]
 
@@ -342,6 +340,13 @@ class Experiment(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+
+    def batches(self, methods: Sequence[str]) -> list[list[str]]:
+        """Return which of the methods a process plays at a time: each alone.
+
+        Unless it is cheaper together.
+        """
+        return [[method] for method in methods]
 
     @abstractmethod
     def play(self, methods: Sequence[str], seed: int) -> Sequence[Run]:

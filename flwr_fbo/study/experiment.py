@@ -32,6 +32,7 @@ from flwr_fbo.study.methods import (
 )
 from flwr_fbo.study.optimisation import TASKS, OptimisationExperiment
 from flwr_fbo.study.summary import verdict
+from flwr_fbo.study.sweep import Sweep
 from flwr_fbo.study.transfer import TransferExperiment
 from flwr_fbo.study.tuning import TuningRun, run_one
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
@@ -56,7 +57,6 @@ class TuningExperiment(OptimisationExperiment):
     """
 
     _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
-    plays_together: ClassVar[bool] = False
 
     privacy: Privacy
     preset: str = "paper"
@@ -216,7 +216,8 @@ def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
     """Return the dataclasses behind an experiment's TOML, by their table's name."""
     shared = {"": kind, "claims": Claim}
     if kind is BanditExperiment:
-        return {**shared, "privacy": BanditPrivacy, "task": LinearBanditTask}
+        tables = {"privacy": BanditPrivacy, "sweep": Sweep, "task": LinearBanditTask}
+        return {**shared, **tables}
     if kind is TransferExperiment:
         return {**shared, **_TASK_NAMES}
     return {**shared, "privacy": Privacy, "curves": Curve, **_TASK_NAMES}

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
+from flwr_fbo.study.bandits import BanditExperiment
 from flwr_fbo.study.base import Experiment, Run, curves_by_method
 from flwr_fbo.study.experiment import TuningExperiment
 from flwr_fbo.study.looks import looks_of, new_figure, save, title_of
-from flwr_fbo.study.tradeoff import draw_series
+from flwr_fbo.study.tradeoff import draw_series, draw_sweep
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
-    """Write a PNG in the experiment's form: see `TuningExperiment`."""
+    """Write a PNG: curves, or what they end at where that is the experiment's form."""
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         draw_series(experiment, runs, path)
+    elif isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
+        draw_sweep(experiment, experiment.sweep, runs, path)
     else:
         _draw_convergence(experiment, runs, path)
 

@@ -64,8 +64,16 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
 
 def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
     """Return what the figure says of itself."""
-    seeds = _seeds(len(common_seeds(experiment.methods, runs)))
-    return f"{experiment.name}: mean over {experiment.num_compared} agents, {seeds}"
+    agents = f"mean over {experiment.num_compared} agents"
+    return f"{experiment.name}: {agents}, {seeds_of(experiment, runs)}"
+
+
+def seeds_of(experiment: Experiment, runs: Sequence[Run]) -> str:
+    """Return how many seeds a figure shows, and how it shows that."""
+    number = len(common_seeds(experiment.methods, runs))
+    if number == 1:
+        return "1 seed"
+    return f"{number} seeds; band, bar: one standard error"
 
 
 def new_figure() -> tuple[Any, Any]:
@@ -85,9 +93,3 @@ def save(figure: Any, axes: Any, runs: Sequence[Run], path: Path) -> None:
     if not all(run.private for run in runs):
         figure.text(0.995, 0.005, "an experiment: not private", ha="right", fontsize=8)
     figure.savefig(path, dpi=150)
-
-
-def _seeds(number: int) -> str:
-    if number == 1:
-        return "1 seed"
-    return f"{number} seeds; band, bar: one standard error"

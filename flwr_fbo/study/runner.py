@@ -46,9 +46,11 @@ def _batches(
     experiment: Experiment, todo: Sequence[tuple[str, int]]
 ) -> list[tuple[list[str], int]]:
     """Return what one process does at a time: methods, and their seed."""
-    if not experiment.plays_together:
-        return [([method], seed) for method, seed in todo]
     methods: dict[int, list[str]] = {}
     for method, seed in todo:
         methods.setdefault(seed, []).append(method)
-    return [(names, seed) for seed, names in methods.items()]
+    return [
+        (batch, seed)
+        for seed, names in methods.items()
+        for batch in experiment.batches(names)
+    ]

@@ -1,13 +1,14 @@
-"""Draw what more epsilon buys, or longer messages."""
+"""Draw what more epsilon buys, or longer messages, or any setting that is swept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr_fbo._validation import require
 from flwr_fbo.strategies.dp_fts_de import PRESETS
+from flwr_fbo.study.bandits import BanditExperiment
 from flwr_fbo.study.base import (
     Estimate,
     Experiment,
@@ -24,11 +25,16 @@ from flwr_fbo.study.looks import (
     looks_of,
     new_figure,
     save,
+    seeds_of,
     title_of,
 )
 from flwr_fbo.study.methods import Privacy
 from flwr_fbo.study.optimisation import OptimisationExperiment
+from flwr_fbo.study.sweep import FIELDS, Point, Sweep, label_at, text_of
 from flwr_fbo.study.transfer import TransferExperiment
+
+# Of the lines of a method, at one value each of what else is swept.
+_STYLES = ("-", "--", "-.")
 
 Results = tuple[TuningExperiment, Sequence[Run]]
 
@@ -144,6 +150,61 @@ def draw_lengths(
     _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
 
 
+def draw_sweep(
+    experiment: BanditExperiment, sweep: Sweep, runs: Sequence[Run], path: Path
+) -> None:
+    """Write a PNG: an agent's regret after all trials against what is swept.
+
+    A line for each method and value of whatever else is swept, dotted for noise-only; a
+    level where the axis has no part in it. The regret is on a log scale: agents that
+    learn nothing would press all others together.
+    """
+    figure, axes = new_figure()
+    ends = {
+        name: Estimate.of(curves[:, -1])
+        for name, curves in curves_by_method(experiment.methods, runs).items()
+    }
+    known = experiment.known_methods
+    lines: dict[tuple[str, Point], list[str]] = {}
+    for name in experiment.methods:
+        others = tuple(one for one in known[name].point if one[0] != sweep.axis)
+        lines.setdefault((known[name].base, others), []).append(name)
+    variants = list(dict.fromkeys(others for _, others in lines))
+    for (base, others), names in lines.items():
+        look = _look_of(base, variants.index(others), len(variants))
+        label = label_at(experiment.plain(names[0]).label_of(base), others)
+        if known[names[0]].depends_on(sweep.axis):
+            x = [dict(known[name].point)[sweep.axis] for name in names]
+            points = sorted(zip(x, (ends[name] for name in names), strict=True), key=_x)
+            _draw_points(axes, points, look, label)
+        else:
+            (end,) = (ends[name] for name in names)
+            _draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
+    field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
+    _label_values(axes, field.scale, values, text_of)
+    axes.set(xlabel=field.text, yscale="log")
+    axes.set_ylabel(f"{experiment.axes[1]}, {experiment.num_iterations:,} trials")
+    title = f"{experiment.name}: {_fixed(experiment, sweep)}"
+    title += f"\n{seeds_of(experiment, runs)}"
+    _finish(figure, axes, title, runs, path)
+
+
+def _look_of(base: str, variant: int, num_variants: int) -> Look:
+    """Return a method's colour, and style and marker of one of its lines."""
+    color, _, marker = LOOKS[base]
+    if num_variants > 1:
+        marker = MARKERS[variant % len(MARKERS)]
+    style = ":" if base == "noise-only" else _STYLES[variant % len(_STYLES)]
+    return color, style, marker
+
+
+def _fixed(experiment: BanditExperiment, sweep: Sweep) -> str:
+    """Return the settings that all lines of a sweep share."""
+    fixed = (name for name in FIELDS if name not in sweep.values)
+    settings = ((name, experiment.setting(name)) for name in fixed)
+    return ", ".join(f"{FIELDS[n].letter} = {text_of(v)}" for n, v in settings)
+
+
 def _in_the_end(experiment: OptimisationExperiment) -> str:
     return f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
 
@@ -188,15 +249,21 @@ def _draw_points(
 def _label_epsilon(
     axes: Any, epsilons: Sequence[float], settings: Sequence[Privacy]
 ) -> None:
-    from matplotlib.ticker import NullLocator
-
-    axes.set_xscale("log")
-    ticks = _ticks(epsilons)
-    axes.set_xticks(ticks, [f"{epsilon:.2g}" for epsilon in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
+    _label_values(axes, "log", _ticks(epsilons), "{:.2g}".format)
     deltas = ", ".join(f"{d:.3g}" for d in sorted({s.delta for s in settings}))
     accountants = ", ".join(sorted({s.accountant.upper() for s in settings}))
     axes.set_xlabel(f"epsilon at delta = {deltas} ({accountants})")
+
+
+def _label_values(
+    axes: Any, scale: str, values: Sequence[float], text: Callable[[float], str]
+) -> None:
+    """Put ticks on the x axis at some values only."""
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale(scale)
+    axes.set_xticks(values, list(map(text, values)))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _ticks(epsilons: Sequence[float]) -> list[float]:

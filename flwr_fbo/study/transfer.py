@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +108,6 @@ class TransferExperiment(OptimisationExperiment):
     methods : tuple of str
         All unless given.
     """
-
-    plays_together: ClassVar[bool] = False
 
     num_targets: int
     num_initial: int = 3

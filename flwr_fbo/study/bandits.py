@@ -23,6 +23,7 @@ from flwr_fbo.agents.linear_ucb import LinearUCBSettings, LocalData, Width
 from flwr_fbo.privacy.accounting import check_epsilon
 from flwr_fbo.privacy.continual import ContinualSettings
 from flwr_fbo.simulation.bandits import (
+    BanditRun,
     BanditSimulation,
     Baseline,
     Control,
@@ -414,13 +415,14 @@ class BanditExperiment(Experiment):
                 epsilon=known[name].epsilon(self.plain(name).privacy),
                 private=not known[name].releases and not known[name].noisy,
                 seconds=seconds,
-                regret=self._curve(run.regret / simulation.settings.num_agents),
+                regret=self._curve(run),
             )
-            for name, simulation, run in zip(batch, simulations, runs, strict=True)
+            for name, run in zip(batch, runs, strict=True)
         ]
 
-    def _curve(self, regret: FloatArray) -> list[float]:
-        return [float(value) for value in np.cumsum(regret)[self.iterations - 1]]
+    def _curve(self, run: BanditRun) -> list[float]:
+        per_agent = np.cumsum(run.regret) / len(run.running_sums)
+        return [float(value) for value in per_agent[self.iterations - 1]]
 
     def run_of(self, values: Mapping[str, Any]) -> RegretRun:
         """Return the run of a line of results."""

@@ -183,6 +183,7 @@ def draw_sweep(
     field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
     _label_values(axes, field.scale, values, text_of)
     axes.set(xlabel=field.text, yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel(f"{experiment.axes[1]}, {experiment.num_iterations:,} trials")
     title = f"{experiment.name}: {_fixed(experiment, sweep)}"
     title += f"\n{seeds_of(experiment, runs)}"

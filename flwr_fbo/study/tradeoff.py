@@ -164,21 +164,17 @@ def draw_sweep(
         name: Estimate.of(curves[:, -1])
         for name, curves in curves_by_method(experiment.methods, runs).items()
     }
-    known = experiment.known_methods
-    lines: dict[tuple[str, Point], list[str]] = {}
-    for name in experiment.methods:
-        others = tuple(one for one in known[name].point if one[0] != sweep.axis)
-        lines.setdefault((known[name].base, others), []).append(name)
+    lines = _lines_of(experiment, sweep.axis)
     variants = list(dict.fromkeys(others for _, others in lines))
     for (base, others), names in lines.items():
         look = _look_of(base, variants.index(others), len(variants))
         label = label_at(experiment.plain(names[0]).label_of(base), others)
-        if known[names[0]].depends_on(sweep.axis):
-            x = [dict(known[name].point)[sweep.axis] for name in names]
-            points = sorted(zip(x, (ends[name] for name in names), strict=True), key=_x)
-            _draw_points(axes, points, look, label)
+        methods = [experiment.known_methods[name] for name in names]
+        if methods[0].depends_on(sweep.axis):
+            pairs = [(dict(m.point)[sweep.axis], ends[m.name]) for m in methods]
+            _draw_points(axes, sorted(pairs, key=_x), look, label)
         else:
-            (end,) = (ends[name] for name in names)
+            end = ends[names[0]]
             _draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
     field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
     _label_values(axes, field.scale, values, text_of)
@@ -188,6 +184,18 @@ def draw_sweep(
     title = f"{experiment.name}: {_fixed(experiment, sweep)}"
     title += f"\n{seeds_of(experiment, runs)}"
     _finish(figure, axes, title, runs, path)
+
+
+def _lines_of(
+    experiment: BanditExperiment, axis: str
+) -> dict[tuple[str, Point], list[str]]:
+    """Return the methods that make a line, by base method and what else is swept."""
+    lines: dict[tuple[str, Point], list[str]] = {}
+    for name in experiment.methods:
+        method = experiment.known_methods[name]
+        others = tuple(one for one in method.point if one[0] != axis)
+        lines.setdefault((method.base, others), []).append(name)
+    return lines
 
 
 def _look_of(base: str, variant: int, num_variants: int) -> Look:

@@ -379,3 +379,55 @@ def test_results_from_before_the_gap_go_on(
         assert len(results.runs) == 1
     with ResultsFile(tmp_path / "b", plain) as results:
         assert results.take_over(path, plain) == 1
+
+
+GRAPHS = PLAIN.replace("num_agents = 3", 'num_agents = 4\ngraph = "ring"').replace(
+    '"full", ', '"cliques", "cliques-non-private", '
+)
+
+
+def test_graphs_can_be_swept(tmp_path: Path) -> None:
+    text = f'{GRAPHS}\n[sweep]\naxis = "graph"\ngraph = ["complete", "ring"]\n'
+    experiment = _load(tmp_path, text)
+    runs = {run.method: run for run in experiment.play(experiment.methods, seed=0)}
+    assert {"independent", "random", "cliques@graph=ring"} <= runs.keys()
+    assert "independent@graph=ring" not in runs
+    # A complete graph has one clique, which is everybody's neighbourhood.
+    everywhere = runs["fed-ucb@graph=complete"].regret
+    assert runs["cliques@graph=complete"].regret == everywhere
+    assert runs["fed-ucb@graph=ring"].regret != everywhere
+    ring = _load(tmp_path, GRAPHS)
+    assert ring.play(["cliques"], 0)[0].regret == runs["cliques@graph=ring"].regret
+    draw(experiment, list(runs.values()), tmp_path / "graphs.png")
+    assert (tmp_path / "graphs.png").stat().st_size > 10_000
+
+
+def test_a_graph_has_a_part_only_in_what_is_sent_along_it(tmp_path: Path) -> None:
+    ring = _load(tmp_path, GRAPHS)
+    far = replace(ring, hops=2)
+    assert ring.recipe("independent") == far.recipe("independent")
+    assert ring.recipe("fed-ucb") != far.recipe("fed-ucb")
+    paper, ours = far.simulation("cliques"), far.simulation("fed-ucb")
+    assert paper.graph is not None
+    assert ours.graph is not None
+    assert (paper.graph.streams, paper.graph.pooling) == (2, "clique")
+    assert (ours.graph.streams, ours.graph.pooling) == (1, "neighbourhood")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GRAPHS.replace('graph = "ring"', ""), "methods='cliques'.*only with a graph"),
+        (
+            PLAIN.replace("num_agents", "hops = 2\nnum_agents"),
+            "hops=2.*without a graph",
+        ),
+        (GRAPHS.replace('"ring"', '"rong"'), "graph='rong'"),
+        (GRAPHS.replace("num_agents", "hops = 3\nnum_agents"), "hops=3.*diameter"),
+    ],
+)
+def test_what_is_wrong_with_a_graph_is_named(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        _load(tmp_path, text)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_fraction, require_int
+from flwr_fbo.agents.graph import GraphName, PeerGraph, Pooling
 from flwr_fbo.agents.linear_ucb import LinearUCBSettings, LocalData, Width
 from flwr_fbo.privacy.accounting import check_epsilon
 from flwr_fbo.privacy.continual import ContinualSettings
@@ -44,10 +45,13 @@ from flwr_fbo.study.base import (
     epsilon_of,
     helped,
 )
-from flwr_fbo.study.sweep import FIELDS, Point, Sweep, label_at, name_at, text_of
+from flwr_fbo.study.sweep import FIELDS, Point, Sweep, Value, label_at, name_at, text_of
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
 FloatArray = NDArray[np.float64]
+
+# What has no part in what agents do that never synchronise by the schedule.
+_OF_SCHEDULE = ("num_synchronisations", "graph", "hops")
 
 # How many points a curve has; fewer where they would fall together.
 _CURVE_LENGTH = 100
@@ -128,7 +132,7 @@ class BanditMethod(Method):
     releases : bool
         Whether agents release anything of theirs.
     scheduled : bool
-        Whether the schedule has a part in what it does.
+        Whether the schedule, and the graph, have a part in what it does.
     base : str
         The method that it is at a point of a sweep; itself unless given.
     point : tuple of (str, float)
@@ -152,8 +156,8 @@ class BanditMethod(Method):
 
     def depends_on(self, field: str) -> bool:
         """Return whether a field of a sweep has a part in what it does."""
-        parts = {"epsilon": self.noisy, "num_synchronisations": self.scheduled}
-        return parts.get(field, True)
+        of_schedule = dict.fromkeys(_OF_SCHEDULE, self.scheduled)
+        return {"epsilon": self.noisy, **of_schedule}.get(field, True)
 
     def at(self, point: Point) -> BanditMethod:
         """Return the method at a point of a sweep, beside its controls there."""
@@ -172,6 +176,7 @@ def _private(
     experiment: BanditExperiment,
     local_data: LocalData = "released",
     control: Control | None = None,
+    pooling: Pooling = "neighbourhood",
 ) -> BanditSimulation:
     settings = LinearUCBSettings(
         experiment.releases,
@@ -180,19 +185,27 @@ def _private(
         local_data=local_data,
     )
     trials, schedule = experiment.num_iterations, experiment.schedule
-    return BanditSimulation(settings, experiment.task, trials, schedule, control)
+    central = BanditSimulation(settings, experiment.task, trials, schedule, control)
+    if experiment.graph is None or control == "random":
+        return central
+    return central.among_peers(experiment.peers(pooling))
 
 
 def _published(experiment: BanditExperiment) -> BanditSimulation:
-    """Return the paper's noise, shifts and width, of agents that use their raw data."""
-    ours = _private(experiment, "raw")
-    releases = replace(experiment.releases, mechanism="tree", calibration="paper")
+    """Return the paper's noise, shifts and width, of agents that use their raw data.
+
+    Among peers, its cliques and its estimators, too.
+    """
+    ours = _private(experiment, "raw", pooling="clique")
+    releases = replace(ours.settings.releases, mechanism="tree", calibration="paper")
     settings = replace(ours.settings, releases=releases, width="paper")
     return replace(ours, settings=settings)
 
 
-def _baseline(experiment: BanditExperiment, name: Baseline) -> BanditSimulation:
-    return _private(experiment).baseline(name)
+def _baseline(
+    experiment: BanditExperiment, name: Baseline, pooling: Pooling = "neighbourhood"
+) -> BanditSimulation:
+    return _private(experiment, pooling=pooling).baseline(name)
 
 
 _PRIVATE: dict[str, Any] = {
@@ -207,9 +220,18 @@ _ALL = (
     ),
     BanditMethod("paper", "published†", _published, **_PRIVATE),
     BanditMethod(
+        "cliques", "FedUCB, cliques", partial(_private, pooling="clique"), **_PRIVATE
+    ),
+    BanditMethod(
         "non-private",
         "non-private",
         partial(_baseline, name="non-private"),
+        controls=("independent",),
+    ),
+    BanditMethod(
+        "cliques-non-private",
+        "cliques, non-private",
+        partial(_baseline, name="non-private", pooling="clique"),
         controls=("independent",),
     ),
     BanditMethod(
@@ -242,6 +264,8 @@ _ALL = (
     ),
 )
 _METHODS = {method.name: method for method in _ALL}
+# What the paper does among peers, with our noise, or none.
+_AMONG_PEERS = ("cliques", "cliques-non-private")
 
 
 def _name_at(method: str, point: Point) -> str:
@@ -250,7 +274,7 @@ def _name_at(method: str, point: Point) -> str:
     return name_at(method, tuple(one for one in point if counts(one[0])))
 
 
-_USUAL = tuple(name for name in _METHODS if name != "full")
+_USUAL = tuple(name for name in _METHODS if name not in ("full", *_AMONG_PEERS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,8 +292,13 @@ class BanditExperiment(Experiment):
         on released data only.
     width : {"exact", "observed", "paper"}
         Of all methods but ``"paper"``, which has its own.
+    graph : {"complete", "ring", "star", "line", "random"}, optional
+        Along which agents talk; there is a centre unless given. See `PeerGraph.named`.
+    hops : int
+        How far messages travel in a graph.
     methods : tuple of str
-        All but ``"full"`` unless given. With a sweep, each at all of its points.
+        All but ``"full"``, and those for graphs, unless given. With a sweep, each at
+        all of its points.
     sweep : Sweep, optional
         What else than the above to play them at.
     """
@@ -281,6 +310,8 @@ class BanditExperiment(Experiment):
     num_synchronisations: int = 16
     first_synchronisation: int = 100
     width: Width = "observed"
+    graph: GraphName | None = None
+    hops: int = 1
     methods: tuple[str, ...] = _USUAL
     sweep: Sweep | None = None
 
@@ -296,7 +327,13 @@ class BanditExperiment(Experiment):
         allowed = f"at most {last}, before the last trial"
         require(first <= last, "first_synchronisation", first, allowed)
         self._check_sweep()
+        allowed = "1, without a graph"
+        ok = self.graph is not None or self.hops == 1
+        require(ok, "hops", self.hops, allowed)
         for name in self.methods:
+            needs = self.known_methods[name].base in _AMONG_PEERS
+            ok = self.graph is not None or not needs
+            require(ok, "methods", name, "only with a graph")
             self.simulation(name)  # whether all can be played
 
     def _at_points(self, method: str) -> list[str]:
@@ -315,10 +352,26 @@ class BanditExperiment(Experiment):
             allowed = f"one of {', '.join(map(text_of, values))} ([sweep])"
             require(own in values, name, own, allowed)
 
-    def setting(self, name: str) -> float:
+    def setting(self, name: str) -> Value | None:
         """Return what a field of a sweep is here."""
         table = FIELDS[name].table
-        return cast(float, getattr(getattr(self, table) if table else self, name))
+        value = getattr(getattr(self, table) if table else self, name)
+        return cast(Value | None, value)
+
+    def peers(self, pooling: Pooling) -> PeerGraph:
+        """Return the graph.
+
+        With neighbourhoods, which are ours, there is one estimator an agent; with the
+        paper's cliques as many as hops.
+        """
+        estimators = self.hops if pooling == "clique" else 1
+        return PeerGraph.named(
+            str(self.graph),
+            self.num_agents,
+            hops=self.hops,
+            pooling=pooling,
+            num_estimators=estimators,
+        )
 
     @property
     def known_methods(self) -> Mapping[str, BanditMethod]:
@@ -364,7 +417,9 @@ class BanditExperiment(Experiment):
         values = super().recipe(method)
         unused = ["sweep"]
         if not chosen.scheduled:
-            unused += ["num_synchronisations", "first_synchronisation"]
+            unused += [*_OF_SCHEDULE, "first_synchronisation"]
+        elif self.graph is None:
+            unused += ["graph", "hops"]
         return {name: value for name, value in values.items() if name not in unused}
 
     @property

@@ -22,6 +22,8 @@ LOOKS = {
     "fed-ucb-raw": ("#56b4e9", "--", "d"),
     "paper": ("#cc79a7", "--", "x"),
     "non-private": ("#009e73", "--", "s"),
+    "cliques": ("#e69f00", "--", "s"),
+    "cliques-non-private": ("#8c564b", ":", "*"),
     "full": ("#e69f00", ":", "P"),
     "independent": ("#000000", "-", "o"),
     "fts": ("#0072b2", "-", "D"),

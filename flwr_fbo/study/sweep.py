@@ -11,10 +11,13 @@ import numpy as np
 from pydantic import ConfigDict
 
 from flwr_fbo._validation import nearest, require
+from flwr_fbo.agents.graph import GraphName
 from flwr_fbo.tasks.base import STRICT
 
+Value = float | str
+
 # The values of some fields of a sweep, each with its field.
-Point = tuple[tuple[str, float], ...]
+Point = tuple[tuple[str, Value], ...]
 
 
 @dataclass(frozen=True)
@@ -29,14 +32,14 @@ class SweptField:
         On an axis.
     table : {"", "privacy", "task"}
         The table of an experiment's file in which it is set; none: at its top.
-    scale : {"log", "linear"}
+    scale : {"log", "linear", "names"}
         Of an axis.
     """
 
     letter: str
     text: str
     table: Literal["", "privacy", "task"] = ""
-    scale: Literal["log", "linear"] = "log"
+    scale: Literal["log", "linear", "names"] = "log"
 
 
 FIELDS = {
@@ -45,6 +48,8 @@ FIELDS = {
     "num_synchronisations": SweptField("n", "synchronisations"),
     "dimension": SweptField("d", "dimension", "task"),
     "gap": SweptField("gap", "gap between the best action and others", "task"),
+    "graph": SweptField("graph", "graph", scale="names"),
+    "hops": SweptField("hops", "hops of a message", scale="linear"),
 }
 
 
@@ -63,6 +68,8 @@ class Sweep:
     num_synchronisations : tuple of int, optional
     dimension : tuple of int, optional
     gap : tuple of float, optional
+    graph : tuple of str, optional
+    hops : tuple of int, optional
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -73,6 +80,8 @@ class Sweep:
     num_synchronisations: tuple[int, ...] | None = None
     dimension: tuple[int, ...] | None = None
     gap: tuple[float, ...] | None = None
+    graph: tuple[GraphName, ...] | None = None
+    hops: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, values in self.values.items():
@@ -82,7 +91,7 @@ class Sweep:
         require(known, "sweep.axis", self.axis, nearest(self.axis, self.values))
 
     @property
-    def values(self) -> dict[str, tuple[float, ...]]:
+    def values(self) -> dict[str, tuple[Value, ...]]:
         """The values of what is swept, by field."""
         values = {name: getattr(self, name) for name in FIELDS}
         return {name: each for name, each in values.items() if each is not None}
@@ -108,6 +117,8 @@ def label_at(label: str, point: Point) -> str:
     return f"{label} ({settings})" if settings else label
 
 
-def text_of(value: float) -> str:
-    """Return the shortest text of a number that is of no other one."""
+def text_of(value: Value) -> str:
+    """Return a name, or the shortest text of a number that is of no other one."""
+    if isinstance(value, str):
+        return value
     return np.format_float_positional(value, trim="-")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,15 @@ from flwr_fbo.study.looks import (
 )
 from flwr_fbo.study.methods import Privacy
 from flwr_fbo.study.optimisation import OptimisationExperiment
-from flwr_fbo.study.sweep import FIELDS, Point, Sweep, label_at, text_of
+from flwr_fbo.study.sweep import (
+    FIELDS,
+    Point,
+    Sweep,
+    SweptField,
+    Value,
+    label_at,
+    text_of,
+)
 from flwr_fbo.study.transfer import TransferExperiment
 
 # Of the lines of a method, at one value each of what else is swept.
@@ -164,6 +172,8 @@ def draw_sweep(
         name: Estimate.of(curves[:, -1])
         for name, curves in curves_by_method(experiment.methods, runs).items()
     }
+    field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
+    places = _places(field, values)
     lines = _lines_of(experiment, sweep.axis)
     variants = list(dict.fromkeys(others for _, others in lines))
     for (base, others), names in lines.items():
@@ -171,13 +181,16 @@ def draw_sweep(
         label = label_at(experiment.plain(names[0]).label_of(base), others)
         methods = [experiment.known_methods[name] for name in names]
         if methods[0].depends_on(sweep.axis):
-            pairs = [(dict(m.point)[sweep.axis], ends[m.name]) for m in methods]
+            if field.scale == "names":  # nothing lies between two of them
+                look = (look[0], "", look[2])
+            pairs = [(places[dict(m.point)[sweep.axis]], ends[m.name]) for m in methods]
             _draw_points(axes, sorted(pairs, key=_x), look, label)
         else:
             end = ends[names[0]]
             _draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
-    field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
-    _label_values(axes, field.scale, values, text_of)
+    scale = "linear" if field.scale == "names" else field.scale
+    texts = [text_of(value) for value in values]
+    _label_values(axes, scale, [places[value] for value in values], texts)
     axes.set(xlabel=field.text, yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel(f"{experiment.axes[1]}, {experiment.num_iterations:,} trials")
@@ -209,9 +222,18 @@ def _look_of(base: str, variant: int, num_variants: int) -> Look:
 
 def _fixed(experiment: BanditExperiment, sweep: Sweep) -> str:
     """Return the settings that all lines of a sweep share."""
-    fixed = (name for name in FIELDS if name not in sweep.values)
-    settings = ((name, experiment.setting(name)) for name in fixed)
-    return ", ".join(f"{FIELDS[n].letter} = {text_of(v)}" for n, v in settings)
+    fixed = [name for name in FIELDS if name not in sweep.values]
+    if experiment.graph is None:
+        fixed = [name for name in fixed if name not in ("graph", "hops")]
+    settings = [(FIELDS[name].letter, experiment.setting(name)) for name in fixed]
+    return ", ".join(f"{n} = {text_of(v)}" for n, v in settings if v is not None)
+
+
+def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
+    """Return where values stand on the axis; names in order."""
+    if field.scale == "names":
+        return {value: float(i) for i, value in enumerate(values)}
+    return {value: float(value) for value in values}
 
 
 def _in_the_end(experiment: OptimisationExperiment) -> str:
@@ -258,20 +280,21 @@ def _draw_points(
 def _label_epsilon(
     axes: Any, epsilons: Sequence[float], settings: Sequence[Privacy]
 ) -> None:
-    _label_values(axes, "log", _ticks(epsilons), "{:.2g}".format)
+    ticks = _ticks(epsilons)
+    _label_values(axes, "log", ticks, [f"{tick:.2g}" for tick in ticks])
     deltas = ", ".join(f"{d:.3g}" for d in sorted({s.delta for s in settings}))
     accountants = ", ".join(sorted({s.accountant.upper() for s in settings}))
     axes.set_xlabel(f"epsilon at delta = {deltas} ({accountants})")
 
 
 def _label_values(
-    axes: Any, scale: str, values: Sequence[float], text: Callable[[float], str]
+    axes: Any, scale: str, values: Sequence[float], texts: Sequence[str]
 ) -> None:
     """Put ticks on the x axis at some values only."""
     from matplotlib.ticker import NullLocator
 
     axes.set_xscale(scale)
-    axes.set_xticks(values, list(map(text, values)))
+    axes.set_xticks(values, texts)
     axes.xaxis.set_minor_locator(NullLocator())
 
 

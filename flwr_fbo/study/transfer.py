@@ -23,7 +23,7 @@ from flwr_fbo.agents.fts import FTSSettings
 from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import AgentSettings, Study
 from flwr_fbo.agents.thompson import Follow, ThompsonSettings
-from flwr_fbo.agents.transfer import RGPESettings, TAFSettings
+from flwr_fbo.agents.transfer import RGPESettings, TAFSettings, TransferSettings
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.servers.relay import RelayServer
 from flwr_fbo.simulation.loop import run_loop
@@ -37,6 +37,7 @@ from flwr_fbo.study.tuning import TuningRun, tell_truth
 FloatArray = NDArray[np.float64]
 
 _CONTROLS = ("ts", "random", "noise-only")
+_OF_MESSAGES = ("num_features", "lengthscale", "regularization")
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,9 @@ class TransferExperiment(OptimisationExperiment):
         M.
     follow : str
         1 - p_t of FTS: see `FTSSettings`.
+    lengthscale, regularization : float
+        l and lambda of the messages, as in the authors' code for real data: see
+        `FTSSettings`.
     methods : tuple of str
         All unless given.
     """
@@ -114,6 +118,8 @@ class TransferExperiment(OptimisationExperiment):
     num_observations: int = 50
     num_features: int = 100
     follow: Follow = "inverse-square"
+    lengthscale: float = 0.01
+    regularization: float = 1e-6
     privacy: None = None
     methods: tuple[str, ...] = tuple(_METHODS)
 
@@ -144,8 +150,13 @@ class TransferExperiment(OptimisationExperiment):
         settings = _METHODS[method].settings
         if isinstance(settings, RandomSearchSettings):
             return replace(settings, num_sub_regions=1, num_initial=self.num_initial)
+        assert isinstance(settings, FTSSettings | TransferSettings)
         settings = replace(
-            settings, num_initial=self.num_initial, num_features=self.num_features
+            settings,
+            num_initial=self.num_initial,
+            num_features=self.num_features,
+            lengthscale=self.lengthscale,
+            regularization=self.regularization,
         )
         if isinstance(settings, FTSSettings):
             return replace(settings, follow=self.follow, share_after=0)
@@ -164,7 +175,7 @@ class TransferExperiment(OptimisationExperiment):
         settings = self.settings_of(method)
         unused = [] if isinstance(settings, FTSSettings) else ["follow"]
         if self.message_length(method) == 0:
-            unused = ["follow", "num_features", "num_observations"]
+            unused = ["follow", "num_observations", *_OF_MESSAGES]
         return {name: value for name, value in values.items() if name not in unused}
 
     def check(self) -> None:

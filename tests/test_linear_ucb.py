@@ -13,7 +13,7 @@ from flwr_fbo.agents.linear_ucb import (
     LinearUCBAgent,
     LinearUCBSettings,
 )
-from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
@@ -60,7 +60,7 @@ def test_ellipsoid_is_that_of_explicit_inverses(shape: tuple[int, ...]) -> None:
     x = rng.standard_normal((*shape, 7, D))
     V, u = np.swapaxes(x, -1, -2) @ x, rng.standard_normal((*shape, D))
     X, width = rng.standard_normal((*shape, 9, D)), rng.uniform(1, 2, shape)
-    model = Ellipsoid(V, u)
+    model = WatchedEllipsoid(V, u)
     inverse = np.linalg.inv(V)
     np.testing.assert_allclose(model.estimate, np.einsum("...ij,...j", inverse, u))
     np.testing.assert_allclose(model.log_det, np.linalg.slogdet(V)[1])
@@ -73,13 +73,13 @@ def test_ellipsoid_is_that_of_explicit_inverses(shape: tuple[int, ...]) -> None:
 
 def test_batch_is_as_its_models_apart() -> None:
     rng = np.random.default_rng(1)
-    one = Ellipsoid(2 * np.eye(D), np.zeros(D))
+    one = WatchedEllipsoid(2 * np.eye(D), np.zeros(D))
     many = one.repeated(3)
     x, y = rng.standard_normal((3, D)), rng.standard_normal(3)
     many.observe(x, y)
     assert np.array_equal(one.target, np.zeros(D))
     for i in range(3):
-        apart = Ellipsoid(2 * np.eye(D) + np.outer(x[i], x[i]), x[i] * y[i])
+        apart = WatchedEllipsoid(2 * np.eye(D) + np.outer(x[i], x[i]), x[i] * y[i])
         np.testing.assert_allclose(many.factor[i], apart.factor, atol=1e-14)
         np.testing.assert_allclose(many.estimate[i], apart.estimate)
 
@@ -90,7 +90,7 @@ def test_updates_stay_as_exact_as_a_new_factorisation(ridge: float) -> None:
     rng = np.random.default_rng(2)
     x = rng.standard_normal((5000, D)) * [1.0, 1.0, 1.0, 1e-6]
     y = rng.standard_normal(5000)
-    model = Ellipsoid(ridge * np.eye(D), np.zeros(D))
+    model = WatchedEllipsoid(ridge * np.eye(D), np.zeros(D))
     for a, b in zip(x, y, strict=True):
         model.observe(a, float(b))
     new = np.linalg.cholesky(x.T @ x + ridge * np.eye(D))
@@ -225,7 +225,7 @@ def test_theta_is_in_the_ellipsoid_of_the_observed_width(
 
 def test_the_least_eigenvalue_is_that_after_a_power_of_two_of_observations() -> None:
     rng = np.random.default_rng(13)
-    model = Ellipsoid(0.5 * np.eye(D), np.zeros(D)).repeated(3)
+    model = WatchedEllipsoid(0.5 * np.eye(D), np.zeros(D)).repeated(3)
     V = np.repeat(0.5 * np.eye(D)[None], 3, axis=0)
     for t in range(1, 70):
         x = rng.standard_normal((3, D))

@@ -34,7 +34,7 @@ from flwr_fbo._validation import (
     require_int,
     require_positive,
 )
-from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualSettings
 from flwr_fbo.privacy.spectrum import (
@@ -179,7 +179,7 @@ class LinearUCBSettings:
             prior = np.minimum(prior, longest / np.sqrt(least_eigenvalue))
         return np.asarray(self.noise_scale * radius + copies * prior)
 
-    def ellipsoid(self, total: FloatArray) -> Ellipsoid:
+    def ellipsoid(self, total: FloatArray) -> WatchedEllipsoid:
         """Return what a sum of releases, shape (..., d + 1, d + 1), lets one believe.
 
         S + shift I, and more where an eigenvalue is still below rho_min: only if the
@@ -189,9 +189,11 @@ class LinearUCBSettings:
         matrix = total[..., :d, :d] + copies * bounds.shift * np.eye(d)
         missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]
         matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
-        return Ellipsoid(matrix, total[..., :d, d])
+        return WatchedEllipsoid(matrix, total[..., :d, d])
 
-    def upper_bounds(self, ellipsoid: Ellipsoid, actions: FloatArray) -> FloatArray:
+    def upper_bounds(
+        self, ellipsoid: WatchedEllipsoid, actions: FloatArray
+    ) -> FloatArray:
         """Return the upper confidence bound of each action's mean reward."""
         width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
         return ellipsoid.upper_bounds(actions, width)

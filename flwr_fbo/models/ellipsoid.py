@@ -13,6 +13,7 @@ so that no matrix is ever inverted.
 from __future__ import annotations
 
 from copy import copy
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +39,6 @@ class Ellipsoid:
     target : ndarray of shape (..., d)
     num_observed : int
         Observations so far.
-    least_eigenvalue : ndarray of shape (...)
-        Of V as it was when the number of observations was last a power of two, or when
-        there was none: so a lower bound, as V only grows, of which half is not lost.
 
     Raises
     ------
@@ -52,15 +50,13 @@ class Ellipsoid:
         self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
         self.target: FloatArray = np.array(target)
         self.num_observed = 0
-        self.least_eigenvalue = _least_eigenvalue(self.factor)
         self._scratch = np.empty(0)
 
-    def repeated(self, num_models: int) -> Ellipsoid:
+    def repeated(self, num_models: int) -> Self:
         """Return a batch of copies: V of shape (M, d, d), u of shape (M, d)."""
         copies = copy(self)
         copies.factor = np.repeat(self.factor[None], num_models, axis=0)
         copies.target = np.repeat(self.target[None], num_models, axis=0)
-        copies.least_eigenvalue = np.repeat(self.least_eigenvalue, num_models)
         return copies
 
     @property
@@ -72,8 +68,15 @@ class Ellipsoid:
     @property
     def estimate(self) -> FloatArray:
         """Theta, shape (..., d)."""
-        half = _solve_lower(self.factor, self.target[..., None].copy())
-        return _solve_upper(self.factor, half)[..., 0]
+        return self.unwhitened(self.whitened(self.target[..., None]))[..., 0]
+
+    def whitened(self, right: FloatArray) -> FloatArray:
+        """Return L^-1 R, for R of shape (..., d, k)."""
+        return _solve_lower(self.factor, np.array(right, order="C"))
+
+    def unwhitened(self, right: FloatArray) -> FloatArray:
+        """Return L'^-1 R, shape (..., d, k): V^-1 R, if R was whitened before."""
+        return _solve_upper(self.factor, right)
 
     def observe(self, x: FloatArray, y: FloatArray | float) -> None:
         """Add xx' to V and x y to u, in O(d^2) time.
@@ -86,8 +89,6 @@ class Ellipsoid:
         _update(self.factor, x)
         self.target += x * np.asarray(y)[..., None]
         self.num_observed += 1
-        if self.num_observed.bit_count() == 1:
-            self.least_eigenvalue = _least_eigenvalue(self.factor)
 
     def upper_bounds(
         self, actions: FloatArray, width: FloatArray | float
@@ -119,6 +120,33 @@ class Ellipsoid:
         if self._scratch.shape != shape:
             self._scratch = np.empty(shape)
         return self._scratch
+
+
+class WatchedEllipsoid(Ellipsoid):
+    """An ellipsoid that knows how long its longest axis is at most.
+
+    Attributes
+    ----------
+    least_eigenvalue : ndarray of shape (...)
+        Of V as it was when the number of observations was last a power of two, or when
+        there was none: so a lower bound, as V only grows, of which half is not lost.
+    """
+
+    def __init__(self, matrix: FloatArray, target: FloatArray) -> None:
+        super().__init__(matrix, target)
+        self.least_eigenvalue = _least_eigenvalue(self.factor)
+
+    def repeated(self, num_models: int) -> Self:
+        """Return a batch of copies: V of shape (M, d, d), u of shape (M, d)."""
+        copies = super().repeated(num_models)
+        copies.least_eigenvalue = np.repeat(self.least_eigenvalue, num_models)
+        return copies
+
+    def observe(self, x: FloatArray, y: FloatArray | float) -> None:
+        """Add xx' to V and x y to u; now and then in O(d^3) time."""
+        super().observe(x, y)
+        if self.num_observed.bit_count() == 1:
+            self.least_eigenvalue = _least_eigenvalue(self.factor)
 
 
 def _least_eigenvalue(factor: FloatArray) -> FloatArray:

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     LIE = 15
     CONTEXTS = 16
     GRAPH = 17
+    LANGEVIN = 18
 
 
 def generator(entropy: int, *key: int) -> np.random.Generator:

@@ -47,13 +47,15 @@ def data_folder() -> Path:
     return Path(os.environ.get(_VARIABLE) or pooch.os_cache("flwr-fbo"))
 
 
-def data_file(*parts: str) -> Path:
+def data_file(*parts: str, origin: str = "") -> Path:
     """Return the path of a file of a data set.
 
     Parameters
     ----------
     *parts : str
         Of the path below ``data_folder()``: the first is the data set's name.
+    origin : str
+        Where to get it, if there is no command that does.
 
     Raises
     ------
@@ -63,8 +65,9 @@ def data_file(*parts: str) -> Path:
     path = data_folder().joinpath(*parts)
     if not path.is_file():
         name = "/".join(parts)
+        source = origin or f"with `flwr-fbo data download {parts[0]}`"
         raise DataError(
-            f"{path} is missing. Fetch it with `flwr-fbo data download {parts[0]}`, or "
+            f"{path} is missing. Fetch it {source}, or "
             f"set {_VARIABLE} to the folder that holds {name}."
         )
     return path

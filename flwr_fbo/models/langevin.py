@@ -1,0 +1,154 @@
+"""Gradient Langevin dynamics: a regression by noisy gradient steps.
+
+Phase I of Fed-GO-UCB (ICLR 2024) fits w0 to what all agents have seen by
+
+    w_{k+1} = w_k - tau1 grad L(w_k) + sqrt(2 tau1 / tau2) xi_k,    xi_k ~ N(0, I),
+
+with step tau1 and inverse temperature tau2 (Raginsky, Rakhlin & Telgarsky, 2017). The
+paper takes the last iterate. Here L is half the mean squared error, so that a step does
+not depend on how many observations there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.models.network import RewardModel
+
+FloatArray = NDArray[np.float64]
+Keep = Literal["last", "best"]
+
+
+@dataclass(frozen=True)
+class LangevinSettings:
+    """How a regression goes.
+
+    Attributes
+    ----------
+    num_iterations : int
+        n >= 1.
+    step : float
+        tau1 > 0.
+    inverse_temperature : float
+        tau2 > 0.
+    keep : {"last", "best"}
+        The last iterate, w_n, as printed; or, of those before, the one of least loss.
+        The best needs the losses: one more scalar an agent and iteration.
+    """
+
+    num_iterations: int = 1000
+    step: float = 0.1
+    inverse_temperature: float = 1e6
+    keep: Keep = "last"
+
+    def __post_init__(self) -> None:
+        require_int("num_iterations", self.num_iterations, 1)
+        require_positive("step", self.step)
+        require_positive("inverse_temperature", self.inverse_temperature)
+        ok = self.keep in get_args(Keep)
+        require(ok, "keep", self.keep, f"one of {get_args(Keep)}")
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether `LangevinDynamics.advance` is told the loss."""
+        return self.keep == "best"
+
+
+def initial_parameters(model: RewardModel, seed: int) -> FloatArray:
+    """Return where a study's regression starts: the same for all who know its seed."""
+    return model.initial(generator(seed, Purpose.LANGEVIN))
+
+
+class LangevinDynamics:
+    """One regression, a step at a time, by whoever has the gradients.
+
+    Parameters
+    ----------
+    settings : LangevinSettings
+    w : ndarray of shape (d_w,)
+        Where it starts.
+    seed : int
+        Of the noise. Step k has noise of its own: a regression that was stopped goes on
+        with what it would have had.
+
+    Attributes
+    ----------
+    w : ndarray of shape (d_w,)
+        The iterate: where the next gradient is wanted.
+    num_steps : int
+        Steps so far.
+    """
+
+    def __init__(self, settings: LangevinSettings, w: FloatArray, seed: int) -> None:
+        self.settings = settings
+        self.w: FloatArray = np.array(w)
+        self.num_steps = 0
+        self._seed = seed
+        self._best = self.w
+        self._least_loss = math.inf
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are made."""
+        return self.num_steps >= self.settings.num_iterations
+
+    @property
+    def result(self) -> FloatArray:
+        """What is kept of the iterates so far, shape (d_w,)."""
+        return self._best if self.settings.needs_losses else self.w
+
+    def advance(self, gradient: FloatArray, loss: float = math.nan) -> None:
+        """Make a step.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape (d_w,)
+            Of L at `w`.
+        loss : float
+            L at `w`; of use only where the best iterate is kept.
+
+        Raises
+        ------
+        FloatingPointError
+            If it leads to no finite numbers. The iterate stays where it is.
+        """
+        s = self.settings
+        rng = generator(self._seed, self.num_steps + 1, Purpose.LANGEVIN)
+        noise = math.sqrt(2 * s.step / s.inverse_temperature)
+        with np.errstate(over="ignore", invalid="ignore"):
+            after = self.w - s.step * gradient
+            after += noise * rng.standard_normal(len(self.w))
+        if not np.isfinite(after).all():
+            raise FloatingPointError(
+                f"Step {self.num_steps + 1} of gradient Langevin dynamics leads to "
+                f"parameters that are not finite: step={s.step} is too large, or "
+                f"inverse_temperature={s.inverse_temperature} too small."
+            )
+        if loss < self._least_loss:
+            self._best, self._least_loss = self.w, loss
+        self.w = after
+        self.num_steps += 1
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return where it is, as arrays."""
+        return {
+            "w": self.w.copy(),
+            "num_steps": np.array(self.num_steps),
+            "best": self._best.copy(),
+            "least_loss": np.array(self._least_loss),
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.w = np.array(state["w"])
+        self.num_steps = int(state["num_steps"])
+        self._best = np.array(state["best"])
+        self._least_loss = float(state["least_loss"])

@@ -1,0 +1,200 @@
+"""Fed-GO-UCB and what it is compared with, without Flower, every scalar counted.
+
+*Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024), section
+5. One pair of agent and server makes all methods: One-GO-UCB synchronises after every
+evaluation, N-GO-UCB never, and DisLinUCB (Wang, Hu, Chen & Wang, ICLR 2020) has a
+linear model, and so no phase I.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._validation import require, require_int
+from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
+from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
+from flwr_fbo.models.network import RewardModel
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.servers.neural_bandit import NeuralBanditServer
+from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
+
+FloatArray = NDArray[np.float64]
+Sharing = Literal["triggered", "always", "never"]
+
+
+class Channel:
+    """What agents and server send each other passes here, and is counted.
+
+    Attributes
+    ----------
+    num_scalars : int
+        So far, of both directions.
+    """
+
+    def __init__(self) -> None:
+        self.num_scalars = 0
+
+    def send(self, array: FloatArray) -> FloatArray:
+        """Return the array, once its numbers are counted."""
+        self.num_scalars += array.size
+        return array
+
+
+@dataclass(frozen=True)
+class NeuralBanditRun:
+    """What happened in one run.
+
+    Attributes
+    ----------
+    actions : ndarray of int, shape (T, N)
+        The index of the action that each agent played in each round.
+    regret : ndarray of shape (T,)
+        Of each round, added over the agents.
+    num_scalars : ndarray of int, shape (T,)
+        Sent by the end of each round, from its beginning on. Phase I is sent in the
+        last round of exploration.
+    num_synchronisations : int
+    """
+
+    actions: NDArray[Any]
+    regret: FloatArray
+    num_scalars: NDArray[np.int64]
+    num_synchronisations: int
+
+
+@dataclass(frozen=True)
+class NeuralBanditSimulation:
+    """Agents in one bandit, in rounds of one evaluation each.
+
+    Attributes
+    ----------
+    settings : NeuralUCBSettings
+    model : RewardModel
+        Of the task's dimension.
+    task : NonlinearBanditTask
+    num_rounds : int
+        T, at least the rounds of exploration.
+    sharing : {"triggered", "always", "never"}
+        When to synchronise: as an agent's trigger says; after every evaluation of phase
+        II; or never, and then every agent fits its own w0, too.
+
+    Notes
+    -----
+    ``"always"`` sends sums, as all methods here do, so that they differ in when they
+    send only. It could send x and y instead: d + 1 scalars to each of N agents, in all
+    N^2 T (d + 1). That is less than *one* synchronisation of sums, 2 N (d_w^2 + d_w),
+    while N T (d + 1) < 2 (d_w^2 + d_w). But points and rewards are raw data.
+    """
+
+    settings: NeuralUCBSettings
+    model: RewardModel
+    task: NonlinearBanditTask
+    num_rounds: int
+    sharing: Sharing = "triggered"
+
+    def __post_init__(self) -> None:
+        require_int("num_rounds", self.num_rounds, 1)
+        explored, rounds = self.settings.num_exploration, self.num_rounds
+        allowed = f"at least num_exploration, {explored}"
+        require(rounds >= explored, "num_rounds", rounds, allowed)
+        own, d = self.model.dimension, self.task.dimension
+        require(own == d, "model.dimension", own, f"{d}, as in the task")
+        ok = self.sharing in get_args(Sharing)
+        require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
+
+    @one_blas_thread
+    def run(self, seed: int) -> NeuralBanditRun:
+        """Play all rounds.
+
+        Raises
+        ------
+        NoGradients, FloatingPointError
+            If phase I has no finite gradients, or diverges.
+        """
+        return _Federation(self, seed).run()
+
+
+class _Federation:
+    """All agents of one simulation, and their server."""
+
+    def __init__(self, simulation: NeuralBanditSimulation, seed: int) -> None:
+        self._simulation, self._seed = simulation, seed
+        settings, model = simulation.settings, simulation.model
+        self._agents = [
+            NeuralUCBAgent(settings, model, seed, slot)
+            for slot in range(settings.num_agents)
+        ]
+        self._server = NeuralBanditServer(settings, model, seed)
+        self._channel = Channel()
+        self._num_synchronisations = 0
+
+    def run(self) -> NeuralBanditRun:
+        rounds, explored = (
+            self._simulation.num_rounds,
+            self._simulation.settings.num_exploration,
+        )
+        bandit = NonlinearBandit(self._simulation.task, self._seed)
+        actions = np.empty((rounds, len(self._agents)), dtype=np.int64)
+        regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
+        for t in range(rounds):
+            for slot in range(len(self._agents)):
+                actions[t, slot] = chosen = self._play(bandit, slot, t)
+                regret[t] += bandit.regret(chosen)
+            if t + 1 == explored:
+                self._regress()
+            sent[t] = self._channel.num_scalars
+        return NeuralBanditRun(actions, regret, sent, self._num_synchronisations)
+
+    def _play(self, bandit: NonlinearBandit, slot: int, t: int) -> int:
+        """Let one agent evaluate, and all synchronise if it is time."""
+        agent = self._agents[slot]
+        chosen = agent.choose(bandit.actions)
+        agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
+        sharing = self._simulation.sharing
+        in_phase_two = agent.w0 is not None
+        due = sharing == "always" and in_phase_two
+        if due or (sharing == "triggered" and agent.wants_synchronisation()):
+            self._synchronise()
+        return chosen
+
+    def _regress(self) -> None:
+        """Fit w0: together, or each agent its own."""
+        if self._simulation.sharing == "never":
+            for agent in self._agents:
+                agent.start(self._alone(agent))
+            return
+        send, server = self._channel.send, self._server
+        while not server.regression.is_done:
+            messages = {
+                slot: send(agent.regression_message(send(server.regression.w)))
+                for slot, agent in enumerate(self._agents)
+            }
+            server.receive_gradients(messages)
+        for agent in self._agents:
+            agent.start(send(server.w0))
+
+    def _alone(self, agent: NeuralUCBAgent) -> FloatArray:
+        """Return what an agent finds by itself."""
+        settings = self._simulation.settings.regression
+        start = initial_parameters(self._simulation.model, self._seed)
+        regression = LangevinDynamics(settings, start, self._seed)
+        while not regression.is_done:
+            message = agent.regression_message(regression.w)
+            loss = float(message[-1])  # a gradient's last entry, where nobody asks
+            regression.advance(message[: len(start)], loss)
+        return regression.result
+
+    def _synchronise(self) -> None:
+        send, server = self._channel.send, self._server
+        messages = ((slot, agent.message()) for slot, agent in enumerate(self._agents))
+        server.receive(
+            {slot: Sums(m.num_evaluations, send(m.values)) for slot, m in messages}
+        )
+        total = server.total
+        for slot, agent in enumerate(self._agents):
+            agent.receive(send(total), server.num_included(slot))
+        self._num_synchronisations += 1

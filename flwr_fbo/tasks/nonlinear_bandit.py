@@ -1,0 +1,239 @@
+"""Non-linear bandits that all agents share: the environments of Fed-GO-UCB.
+
+*Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024), section
+5: two test functions over 50 candidates, and two tables of data by clusters. In all of
+them a reward is maximised; a test function that is to be minimised has its sign turned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.tasks.base import STRICT
+
+FloatArray = NDArray[np.float64]
+Function = Literal["hartmann", "cosine"]
+Table = Literal["magic", "shuttle"]
+
+# Hartmann's function of six variables (Hartmann, 1973; Dixon & Szego, 1978).
+_ALPHA = np.array([1.0, 1.2, 3.0, 3.2])
+_A = np.array(
+    [
+        [10.0, 3.0, 17.0, 3.5, 1.7, 8.0],
+        [0.05, 10.0, 17.0, 0.1, 8.0, 14.0],
+        [3.0, 3.5, 1.7, 10.0, 17.0, 8.0],
+        [17.0, 8.0, 0.05, 10.0, 0.1, 14.0],
+    ]
+)
+# The paper prints these without the factor, which puts all bumps far off the cube.
+_P = 1e-4 * np.array(
+    [
+        [1312, 1696, 5569, 124, 8283, 5886],
+        [2329, 4135, 8307, 3736, 1004, 9991],
+        [2348, 1451, 3522, 2883, 3047, 6650],
+        [4047, 8828, 8732, 5743, 1091, 381],
+    ]
+)
+_COSINE_DIMENSION = 8
+
+
+def hartmann(x: FloatArray) -> FloatArray:
+    """Return sum_i alpha_i exp(-sum_j A_ij (x_j - P_ij)^2): its maximum is 3.32237.
+
+    Parameters
+    ----------
+    x : ndarray of shape (..., 6)
+        In [0, 1]^6.
+
+    Returns
+    -------
+    ndarray of shape (...)
+    """
+    distances = (_A * (x[..., None, :] - _P) ** 2).sum(axis=-1)
+    return np.asarray(np.exp(-distances) @ _ALPHA)
+
+
+def cosine(x: FloatArray) -> FloatArray:
+    """Return sum_j 0.1 cos(5 pi x_j) - x_j^2: its maximum is 0.1 D, at zero.
+
+    Parameters
+    ----------
+    x : ndarray of shape (..., D)
+        In [-1, 1]^D.
+
+    Returns
+    -------
+    ndarray of shape (...)
+    """
+    return np.asarray((0.1 * np.cos(5 * np.pi * x) - x**2).sum(axis=-1))
+
+
+@dataclass(frozen=True)
+class NonlinearBanditTask(ABC):
+    """What all of these environments have in common.
+
+    Attributes
+    ----------
+    noise_std : float
+        >= 0: of the Gaussian noise in a reward. Not given in the paper.
+    """
+
+    noise_std: float = 0.01
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    def __post_init__(self) -> None:
+        ok = is_number(self.noise_std) and 0 <= self.noise_std < np.inf
+        require(ok, "noise_std", self.noise_std, "a finite number >= 0")
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """D."""
+
+    @abstractmethod
+    def arms(self, seed: int) -> tuple[FloatArray, FloatArray]:
+        """Return the actions of a run, shape (K, D), and their mean rewards."""
+
+
+@dataclass(frozen=True)
+class FunctionBanditTask(NonlinearBanditTask):
+    """A test function over uniform candidates.
+
+    They are drawn once a run, and are those of all agents in all rounds: the paper does
+    not say whether they stay.
+
+    Attributes
+    ----------
+    function : {"hartmann", "cosine"}
+        Of six variables in [0, 1], or of eight in [-1, 1].
+    num_actions : int
+        K >= 2.
+    """
+
+    function: Function = "hartmann"
+    num_actions: int = 50
+    name: Literal["function-bandit"] = "function-bandit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        allowed = f"one of {get_args(Function)}"
+        require(self.function in get_args(Function), "function", self.function, allowed)
+        require_int("num_actions", self.num_actions, 2)
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return _A.shape[1] if self.function == "hartmann" else _COSINE_DIMENSION
+
+    def arms(self, seed: int) -> tuple[FloatArray, FloatArray]:
+        """Return the actions of a run, shape (K, D), and their mean rewards."""
+        rng = generator(seed, Purpose.CONTEXTS)
+        unit = rng.uniform(size=(self.num_actions, self.dimension))
+        if self.function == "hartmann":
+            return unit, hartmann(unit)
+        x = 2 * unit - 1
+        return x, cosine(x)
+
+
+@dataclass(frozen=True)
+class ClusterBanditTask(NonlinearBanditTask):
+    """Clusters of a table's rows: an arm is a centroid, its reward the mean response.
+
+    Rows are divided by their norms, then columns are standardised, and k-means makes
+    the clusters: always the same ones, so that runs differ by noise only. What the
+    response is, is our reading: 1 for a gamma ray in ``"magic"``; in ``"shuttle"`` 1
+    for whatever is not the normal class, which four of five rows are.
+
+    Attributes
+    ----------
+    table : {"magic", "shuttle"}
+    num_clusters : int
+        K >= 2.
+    """
+
+    table: Table = "magic"
+    num_clusters: int = 20
+    name: Literal["cluster-bandit"] = "cluster-bandit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ok = self.table in get_args(Table)
+        require(ok, "table", self.table, f"one of {get_args(Table)}")
+        require_int("num_clusters", self.num_clusters, 2)
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return int(_loader(self.table).NUM_FEATURES)
+
+    def arms(self, seed: int) -> tuple[FloatArray, FloatArray]:
+        """Return the centroids, shape (K, D), and their mean rewards.
+
+        Raises
+        ------
+        DataError
+            If the data are missing or damaged.
+        """
+        return _clusters(self.table, self.num_clusters)
+
+
+def _loader(table: Table) -> ModuleType:
+    from flwr_fbo.datasets import magic, shuttle
+
+    return magic if table == "magic" else shuttle
+
+
+@lru_cache
+def _clusters(table: Table, num_clusters: int) -> tuple[FloatArray, FloatArray]:
+    from sklearn.cluster import KMeans
+
+    X, y = _loader(table).load()
+    X = X / np.linalg.norm(X, axis=1, keepdims=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    kmeans = KMeans(num_clusters, n_init=4, random_state=0).fit(X)
+    members: Any = kmeans.labels_ == np.arange(num_clusters)[:, None]
+    return kmeans.cluster_centers_, members @ y / members.sum(axis=1)
+
+
+class NonlinearBandit:
+    """The bandit of one run.
+
+    The noise of a reward belongs to the agent and its trial: methods on the same seed
+    have the same luck, whatever they play.
+
+    Parameters
+    ----------
+    task : NonlinearBanditTask
+    seed : int
+        Of the run.
+
+    Attributes
+    ----------
+    actions : ndarray of shape (K, D)
+    means : ndarray of shape (K,)
+        Their mean rewards.
+    """
+
+    def __init__(self, task: NonlinearBanditTask, seed: int) -> None:
+        self.actions, self.means = task.arms(seed)
+        self._noise_std = task.noise_std
+        self._seed = seed
+
+    def reward(self, agent: int, t: int, chosen: int) -> float:
+        """Return what an agent is rewarded with in trial t >= 0 for an action."""
+        noise = generator(self._seed, agent, t, Purpose.OBSERVATION).standard_normal()
+        return float(self.means[chosen] + self._noise_std * noise)
+
+    def regret(self, chosen: int) -> float:
+        """Return how much lower an action's mean reward is than the best one's."""
+        return float(self.means.max() - self.means[chosen])

@@ -290,13 +290,20 @@ class NeuralUCBAgent:
         values, gradients = self.model.values_and_gradients(self.w0, x)
         finite = np.isfinite(values) & np.isfinite(gradients).all(axis=1)
         bounds = np.full(len(x), np.nan)
-        if self.settings.num_refinements:
-            bounds[finite] = self._refined(x[finite], gradients[finite])
-        elif finite.any():
-            radius = math.sqrt(self.settings.beta)
-            linear = self._ellipsoid()[0].upper_bounds(gradients[finite], radius)
-            bounds[finite] = values[finite] + linear
+        if finite.any():
+            bounds[finite] = self._finite_bounds(
+                x[finite], values[finite], gradients[finite]
+            )
         return bounds
+
+    def _finite_bounds(
+        self, x: FloatArray, values: FloatArray, gradients: FloatArray
+    ) -> FloatArray:
+        """Return the bounds of actions by their values and gradients at w0."""
+        if self.settings.num_refinements:
+            return self._refined(x, gradients)
+        radius = math.sqrt(self.settings.beta)
+        return values + self._ellipsoid()[0].upper_bounds(gradients, radius)
 
     def _refined(self, x: FloatArray, gradients: FloatArray) -> FloatArray:
         """Return the largest f(x; w) on a projected gradient ascent, shape (K,).

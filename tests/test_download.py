@@ -450,8 +450,9 @@ def test_the_catalogue_is_sound(dataset: Dataset) -> None:
     assert find_dataset(dataset.name) is dataset
 
 
-def test_the_landmine_file_is_the_known_one() -> None:
-    dataset = DATASETS["landmine"]
+@pytest.mark.parametrize("name", ["landmine", "magic"])
+def test_the_file_is_the_known_one(name: str) -> None:
+    dataset = DATASETS[name]
     path = data_folder() / dataset.target
     if not path.is_file():
         pytest.skip(f"{dataset.target} is not in the folder that FLWR_FBO_DATA names")
@@ -499,7 +500,9 @@ def _error(result: Any) -> str:
 @pytest.mark.parametrize("name", ["hra", "HAR", "har ", "digits", "", "../har"])
 def test_a_bad_name_is_refused(name: str) -> None:
     line = _error(_invoke("download", name))
-    assert f"name={name!r} is not allowed: one of ['emnist', 'har', 'landmine']" in line
+    assert (
+        f"name={name!r} is not allowed: one of ['emnist', 'har', 'landmine', " in line
+    )
 
 
 def test_the_nearest_name_is_suggested() -> None:
@@ -550,15 +553,17 @@ def test_the_list_says_what_is_there(
         assert content["folder"] == str(tmp_path)
         return {d["name"]: d["found"] for d in content["datasets"]}
 
-    assert found() == {"landmine": None, "har": None, "emnist": None}
+    names = ("landmine", "har", "emnist", "magic")
+    assert found() == dict.fromkeys(names)
     text = _invoke("list").output
     assert "no: flwr-fbo data download har" in text
     stand_ins = [d.accepted[-1] for d in DATASETS.values() if d.accepted]
     _put(tmp_path, *stand_ins)
-    assert list(found().values()) == [None, *stand_ins]
+    assert list(found().values()) == [None, *stand_ins, None]
     for path in stand_ins:
         assert f"{path}, accepted in place of" in _invoke("list").output
     _put(tmp_path, "landmine/LandmineData.mat", "emnist/emnist_all.sqlite")
+    _put(tmp_path, "magic/magic04.data")
     members = [f"har/UCI HAR Dataset/{m}" for m in DATASETS["har"].members]
     _put(tmp_path, *members[1:])
     assert found()["har"] is None  # as the loader, which does not look past it

@@ -331,7 +331,8 @@ class NeuralUCBAgent:
     def _projected(self, s: FloatArray) -> FloatArray:
         """Return the columns' nearest points of the ball."""
         norms = np.linalg.norm(s, axis=0)
-        return s * np.fmin(1.0, math.sqrt(self.settings.beta) / np.fmax(norms, 1e-300))
+        shrink = math.sqrt(self.settings.beta) / np.fmax(norms, 1e-300)
+        return np.asarray(s * np.fmin(1.0, shrink))
 
     @property
     def num_since(self) -> int:

@@ -437,15 +437,16 @@ def test_the_counts_are_those_of_the_formulas(keep: Any, sharing: Sharing) -> No
 
 
 def test_a_linear_model_needs_no_phase_one() -> None:
-    settings = replace(SETTINGS, num_exploration=0)
-    simulation = NeuralBanditSimulation(settings, LinearModel(6), TASK, 8)
-    run = simulation.run(3)
+    simulation = _simulation().baseline("dislinucb")
+    assert simulation.model == LinearModel(6)
+    assert simulation.settings.threshold == pytest.approx(8 * np.log(24) / (7 * N))
+    run = replace(simulation, settings=replace(simulation.settings, threshold=1)).run(3)
     assert run.num_scalars[-1] == run.num_synchronisations * 2 * N * (49 + 7)
     assert run.num_synchronisations > 0
 
 
 def test_who_shares_nothing_sends_nothing() -> None:
-    run = _simulation("never").run(3)
+    run = _simulation().baseline("n-go-ucb").run(3)
     assert run.num_scalars[-1] == run.num_synchronisations == 0
     again = _simulation("never").run(3)
     assert np.array_equal(run.actions, again.actions)
@@ -453,9 +454,16 @@ def test_who_shares_nothing_sends_nothing() -> None:
 
 
 def test_all_methods_explore_the_same() -> None:
-    runs = [_simulation(s).run(3) for s in ("triggered", "always", "never")]
+    ours = _simulation()
+    assert ours.baseline("one-go-ucb") == _simulation("always")
+    runs = [s.run(3) for s in (ours, ours.baseline("one-go-ucb"), _simulation("never"))]
     for run in runs[1:]:
         assert np.array_equal(run.actions[:T0], runs[0].actions[:T0])
+
+
+def test_an_unknown_baseline_is_refused() -> None:
+    with pytest.raises(ValueError, match="name='linucb' is not allowed: one of"):
+        _simulation().baseline("linucb")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 *Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024), section
 5. One pair of agent and server makes all methods: One-GO-UCB synchronises after every
 evaluation, N-GO-UCB never, and DisLinUCB (Wang, Hu, Chen & Wang, ICLR 2020) has a
-linear model, and so no phase I.
+linear model, with a constant, and so no phase I.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
 from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
-from flwr_fbo.models.network import RewardModel
+from flwr_fbo.models.network import LinearModel, RewardModel
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.servers.neural_bandit import NeuralBanditServer
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 
 FloatArray = NDArray[np.float64]
 Sharing = Literal["triggered", "always", "never"]
+Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
 
 
 class Channel:
@@ -105,6 +107,27 @@ class NeuralBanditSimulation:
         require(own == d, "model.dimension", own, f"{d}, as in the task")
         ok = self.sharing in get_args(Sharing)
         require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
+
+    def baseline(self, name: Baseline) -> NeuralBanditSimulation:
+        """Return one of the baselines, on the same task.
+
+        ``"one-go-ucb"`` and ``"n-go-ucb"``: every evaluation is shared, or none.
+        ``"dislinucb"``: a linear model, no phase I, and the threshold T log(N T) /
+        (d N) of its analysis. Its ridge and beta stay as they are here: a comparison
+        should give it the ones that suit it.
+        """
+        allowed = f"one of {get_args(Baseline)}"
+        require(name in get_args(Baseline), "name", name, allowed)
+        if name == "one-go-ucb":
+            return replace(self, sharing="always")
+        if name == "n-go-ucb":
+            return replace(self, sharing="never")
+        model, rounds = LinearModel(self.task.dimension), self.num_rounds
+        agents = self.settings.num_agents
+        threshold = rounds * math.log(agents * rounds)
+        threshold /= model.num_parameters * agents
+        settings = replace(self.settings, num_exploration=0, threshold=threshold)
+        return replace(self, settings=settings, model=model, sharing="triggered")
 
     @one_blas_thread
     def run(self, seed: int) -> NeuralBanditRun:

@@ -53,6 +53,10 @@ FloatArray = NDArray[np.float64]
 class NeuralUCBSettings:
     """What all agents of a study have in common, but for the model.
 
+    The defaults were found on Hartmann-6 with rewards of noise 0.01, 20 agents and 100
+    rounds. A small ridge lets the linearised network bend: what it cannot bend to, the
+    agents never try.
+
     Attributes
     ----------
     num_agents : int
@@ -75,11 +79,11 @@ class NeuralUCBSettings:
     """
 
     num_agents: int
-    num_exploration: int = 5
+    num_exploration: int = 1
     regression: LangevinSettings = field(default_factory=LangevinSettings)
-    ridge: float = 1.0
-    beta: float = 1.0
-    threshold: float = 10.0
+    ridge: float = 1e-5
+    beta: float = 0.1
+    threshold: float = 2.0
     num_refinements: int = 0
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ class LangevinSettings:
         The best needs the losses: one more scalar an agent and iteration.
     """
 
-    num_iterations: int = 1000
+    num_iterations: int = 200
     step: float = 0.1
     inverse_temperature: float = 1e6
     keep: Keep = "last"

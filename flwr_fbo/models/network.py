@@ -76,7 +76,7 @@ class Network:
 
     dimension: int
     width: int = 25
-    spread: float = 4.0
+    spread: float = 8.0
 
     def __post_init__(self) -> None:
         require_int("dimension", self.dimension, 1)

@@ -9,6 +9,7 @@ linear model, with a constant, and so no phase I.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
-from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
 from flwr_fbo.models.network import LinearModel, RewardModel
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.servers.neural_bandit import NeuralBanditServer
@@ -156,10 +156,8 @@ class _Federation:
         self._num_synchronisations = 0
 
     def run(self) -> NeuralBanditRun:
-        rounds, explored = (
-            self._simulation.num_rounds,
-            self._simulation.settings.num_exploration,
-        )
+        rounds = self._simulation.num_rounds
+        explored = self._simulation.settings.num_exploration
         bandit = NonlinearBandit(self._simulation.task, self._seed)
         actions = np.empty((rounds, len(self._agents)), dtype=np.int64)
         regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
@@ -185,31 +183,14 @@ class _Federation:
         return chosen
 
     def _regress(self) -> None:
-        """Fit w0: together, or each agent its own."""
-        if self._simulation.sharing == "never":
-            for agent in self._agents:
-                agent.start(self._alone(agent))
+        """Fit w0: together, or each agent its own, where nothing is sent."""
+        if self._simulation.sharing != "never":
+            _fit(dict(enumerate(self._agents)), self._server, self._channel)
             return
-        send, server = self._channel.send, self._server
-        while not server.regression.is_done:
-            messages = {
-                slot: send(agent.regression_message(send(server.regression.w)))
-                for slot, agent in enumerate(self._agents)
-            }
-            server.receive_gradients(messages)
-        for agent in self._agents:
-            agent.start(send(server.w0))
-
-    def _alone(self, agent: NeuralUCBAgent) -> FloatArray:
-        """Return what an agent finds by itself."""
-        settings = self._simulation.settings.regression
-        start = initial_parameters(self._simulation.model, self._seed)
-        regression = LangevinDynamics(settings, start, self._seed)
-        while not regression.is_done:
-            message = agent.regression_message(regression.w)
-            loss = float(message[-1])  # a gradient's last entry, where nobody asks
-            regression.advance(message[: len(start)], loss)
-        return regression.result
+        settings, model = self._simulation.settings, self._simulation.model
+        for slot, agent in enumerate(self._agents):
+            server = NeuralBanditServer(settings, model, self._seed)
+            _fit({slot: agent}, server, Channel())
 
     def _synchronise(self) -> None:
         send, server = self._channel.send, self._server
@@ -221,3 +202,20 @@ class _Federation:
         for slot, agent in enumerate(self._agents):
             agent.receive(send(total), server.num_included(slot))
         self._num_synchronisations += 1
+
+
+def _fit(
+    agents: Mapping[int, NeuralUCBAgent], server: NeuralBanditServer, channel: Channel
+) -> None:
+    """Run the regression of phase I, and tell the agents what came out."""
+    while not server.regression.is_done:
+        server.receive_gradients(
+            {
+                slot: channel.send(
+                    agent.regression_message(channel.send(server.regression.w))
+                )
+                for slot, agent in agents.items()
+            }
+        )
+    for agent in agents.values():
+        agent.start(channel.send(server.w0))

@@ -189,6 +189,17 @@ def test_an_agent_without_data_has_no_gradient() -> None:
         _started(count=2).regression_message(initial_parameters(MODEL, 7))
 
 
+def test_an_agent_that_misses_the_end_of_phase_one_comes_in_later() -> None:
+    agents, server = [_started(0, 4), _agent(1)], NeuralBanditServer(SETTINGS, MODEL, 7)
+    _synchronise(server, agents)
+    assert not agents[1].wants_synchronisation()
+    agents[1].tell(*(a[0] for a in _points(1)))  # explores, still
+    agents[1].start(initial_parameters(MODEL, 7))
+    X = _points(50, 9)[0]
+    first, second = (agent._upper_bounds(X) for agent in agents)
+    assert np.array_equal(first, second)
+
+
 @pytest.mark.parametrize("w0", [np.zeros(3), np.full(MODEL.num_parameters, np.nan)])
 def test_a_bad_start_is_refused(w0: FloatArray) -> None:
     agent = _agent()
@@ -477,3 +488,15 @@ def test_an_unknown_baseline_is_refused() -> None:
 def test_a_bad_simulation_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(_simulation(), **fields)
+
+
+@pytest.mark.slow
+def test_on_hartmann_it_is_far_ahead_of_a_linear_model() -> None:
+    task, settings = FunctionBanditTask(), NeuralUCBSettings(20)
+    ours = NeuralBanditSimulation(settings, Network(6), task, 100)
+    linear = ours.baseline("dislinucb")
+    linear = replace(linear, settings=replace(linear.settings, ridge=0.1, beta=0.01))
+    run, other = ours.run(0), linear.run(0)
+    assert run.regret.sum() < 0.25 * other.regret.sum()
+    once = 2 * 20 * (201**2 + 201)
+    assert run.num_scalars[-1] < 0.1 * 20 * 99 * once  # of One-GO-UCB

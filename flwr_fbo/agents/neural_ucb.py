@@ -319,7 +319,7 @@ class NeuralUCBAgent:
         ellipsoid, _ = self._ellipsoid()
         centre = self.w0 + ellipsoid.estimate
         s = np.zeros((len(centre), len(x)))
-        best = np.full(len(x), -math.inf)
+        best = np.full(len(x), np.nan)
         for _ in range(self.settings.num_refinements + 1):
             s = self._projected(s + self._on_sphere(ellipsoid.whitened(gradients.T)))
             w = centre + ellipsoid.unwhitened(s).T

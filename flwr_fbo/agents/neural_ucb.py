@@ -76,6 +76,9 @@ class NeuralUCBSettings:
         >= 0. With 0 an action's bound is that of the network linearised at w0. Else it
         is a value of the network itself: the largest at so many points of the ball, and
         one, on a projected gradient ascent that starts where the linear one is largest.
+        The ball is about the linearised network: far out in it the network itself may
+        give a well-known action a large value, and does on Hartmann-6, where agents
+        with 3 do no better than DisLinUCB.
     """
 
     num_agents: int

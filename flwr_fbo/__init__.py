@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flwr_fbo.agents.graph import PeerGraph as PeerGraph
     from flwr_fbo.agents.linear_ucb import LinearUCBSettings as LinearUCBSettings
+    from flwr_fbo.agents.neural_ucb import NeuralUCBSettings as NeuralUCBSettings
     from flwr_fbo.agents.policy import LinearBanditPolicy as LinearBanditPolicy
     from flwr_fbo.agents.sampler import FederatedSampler as FederatedSampler
     from flwr_fbo.agents.thompson import ThompsonSettings as ThompsonSettings
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from flwr_fbo.clients.app import with_tuning as with_tuning
     from flwr_fbo.clients.linear_bandit import LinearBanditClient as LinearBanditClient
     from flwr_fbo.clients.linear_bandit import linear_bandit_app as linear_bandit_app
+    from flwr_fbo.clients.neural_bandit import NeuralBanditClient as NeuralBanditClient
+    from flwr_fbo.clients.neural_bandit import neural_bandit_app as neural_bandit_app
     from flwr_fbo.clients.session import best_params as best_params
     from flwr_fbo.clients.thompson import ThompsonClient as ThompsonClient
+    from flwr_fbo.models.network import Network as Network
+    from flwr_fbo.models.network import TorchModel as TorchModel
     from flwr_fbo.privacy.continual import ContinualSettings as ContinualSettings
     from flwr_fbo.simulation.grid import InProcessGrid as InProcessGrid
     from flwr_fbo.space import SearchSpace as SearchSpace
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
         DecentralizedFedUCB as DecentralizedFedUCB,
     )
     from flwr_fbo.strategies.dp_fts_de import DPFTSDE as DPFTSDE
+    from flwr_fbo.strategies.fed_go_ucb import FedGOUCB as FedGOUCB
     from flwr_fbo.strategies.fed_ucb import FedUCB as FedUCB
     from flwr_fbo.strategies.fts import FTS as FTS
     from flwr_fbo.strategies.result import BanditResult as BanditResult
@@ -46,6 +52,12 @@ _EXPORTS = {
     "DecentralizedFedUCB": "flwr_fbo.strategies.decentralized_fed_ucb",
     "FTS": "flwr_fbo.strategies.fts",
     "FTSSettings": "flwr_fbo.agents.fts",
+    "FedGOUCB": "flwr_fbo.strategies.fed_go_ucb",
+    "Network": "flwr_fbo.models.network",
+    "NeuralBanditClient": "flwr_fbo.clients.neural_bandit",
+    "NeuralUCBSettings": "flwr_fbo.agents.neural_ucb",
+    "TorchModel": "flwr_fbo.models.network",
+    "neural_bandit_app": "flwr_fbo.clients.neural_bandit",
     "FedUCB": "flwr_fbo.strategies.fed_ucb",
     "LinearBanditClient": "flwr_fbo.clients.linear_bandit",
     "LinearBanditPolicy": "flwr_fbo.agents.policy",

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from typer.testing import CliRunner
@@ -28,13 +29,14 @@ from flwr_fbo import (
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandit_study import BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBAgent
-from flwr_fbo.agents.peers import PeerMessage
-from flwr_fbo.agents.policy import BanditEnvironment
+from flwr_fbo.agents.peers import PeerMessage, RecordedPeer
+from flwr_fbo.agents.policy import BanditEnvironment, bandit_identity
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.linear_bandit import _STATE
 from flwr_fbo.journal import Journal, Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.servers.peers import PeerReply, PeerServer
 from flwr_fbo.simulation.bandits import BanditSimulation
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 
@@ -145,8 +147,22 @@ def test_a_graph_from_a_file(tmp_path: Path) -> None:
     path.write_text("# a line, and a tail\n0 1\n2 1\n\n2 3 # here\n")
     assert PeerGraph.read(path, 4, hops=2) == PeerGraph.named("line", 4, hops=2)
     path.write_text("0 1\n1;2\n")
-    with pytest.raises(ValueError, match=r"line 2='1;2' is not allowed"):
+    with pytest.raises(ValueError, match=r"graph.txt: line 2='1;2' is not allowed"):
         PeerGraph.read(path, 3)
+    path.write_text("0 1\n1 3\n")
+    with pytest.raises(ValueError, match=r"graph.txt: edges=\(1, 3\)"):
+        PeerGraph.read(path, 3)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"graph\.txt: "):
+        PeerGraph.read(path, 3)
+
+
+def test_edges_of_all_sorts() -> None:
+    line = PeerGraph.named("line", 3)
+    assert PeerGraph(3, [[0, 1], [2, 1]]) == line  # type: ignore[arg-type]
+    assert PeerGraph(3, nx.path_graph(3).edges) == line
+    # What follows from the hops follows from other ones, too.
+    assert replace(RING, hops=3).streams == 3
 
 
 @pytest.mark.parametrize(
@@ -155,8 +171,13 @@ def test_a_graph_from_a_file(tmp_path: Path) -> None:
         (lambda: PeerGraph(4, ((0, 1), (2, 3))), r"edges=.*connected.*no path .*2, 3"),
         (lambda: PeerGraph(4, ((0, 1), (1, 2))), r"edges=.*connected.*\[3\]"),
         (lambda: PeerGraph(3, ((0, 1), (1, 1))), r"edges=\(1, 1\).*itself"),
-        (lambda: PeerGraph(3, ((0, 1), (1, 3))), "edges=3 is not allowed: 0 to 2"),
+        (
+            lambda: PeerGraph(3, ((0, 1), (1, 3))),
+            r"edges=\(1, 3\).*slots from 0 to 2",
+        ),
         (lambda: PeerGraph(3, ((0, 1, 2),)), "edges=.*a pair of slots"),  # type: ignore[arg-type]
+        (lambda: PeerGraph(3, None), "edges=None.*pairs of slots"),  # type: ignore[arg-type]
+        (lambda: PeerGraph.named("random", 6, seed=1.5), "seed=1.5"),  # type: ignore[arg-type]
         (lambda: PeerGraph.named("ring", 6, hops=4), "hops=4.*at most 3, the graph's"),
         (lambda: PeerGraph.named("ring", 6, hops=0), "hops=0"),
         (lambda: PeerGraph.named("ring", 2), "num_agents=2"),
@@ -393,21 +414,30 @@ def test_the_server_never_reads_a_message() -> None:
         strategy.start(grid)
     for one, other in zip(*map(played, grids), strict=True):
         np.testing.assert_array_equal(one, other)
-    plain, cipher = (s.server.ledger[0].vectors for s in strategies)
-    assert plain.shape == cipher.shape
-    assert (plain != cipher).mean() > 0.9
+    plain, cipher = (s.server.ledger[0].facts for s in strategies)
+    assert plain["senders"] == cipher["senders"]
+    assert not set(plain["digests"]) & set(cipher["digests"])
 
 
-def test_the_server_never_sums() -> None:
-    """What it carries is, byte for byte, what was sent."""
+def test_the_server_never_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it hands out is, byte for byte, what was sent."""
+    sent: list[NDArray[Any]] = []
     strategy = strategy_of(RING)
+    assert strategy.server.vectors is None
+    whole = strategy.server.receive
+
+    def watched(iteration: int, messages: Any) -> None:
+        whole(iteration, messages)
+        if iteration == 0:
+            sent.extend(one for m in messages.values() for one in m.mail)
+            for slot in range(M):
+                for mine in strategy.server.mail_for(slot):
+                    assert any(mine is one for one in sent)
+
+    monkeypatch.setattr(strategy.server, "receive", watched)
     strategy.start(InProcessGrid(APP, M))
-    server = strategy.server
-    assert server.vectors is None
     settings = strategy.study.settings.releases
-    row = server.ledger[0]
-    parts = np.split(row.vectors, np.cumsum(row.facts["lengths"])[:-1])
-    messages = [PeerMessage.from_bytes(part, settings, RING) for part in parts]
+    messages = [PeerMessage.from_bytes(one, settings, RING) for one in sent]
     assert [message.origin for message in messages] == list(range(M))
 
 
@@ -420,6 +450,7 @@ def test_the_server_never_sums() -> None:
         lambda arrays: [np.full_like(a, 255) for a in arrays],
         lambda arrays: [*arrays, *arrays],
         lambda arrays: [np.concatenate([_header(5, 2), a[24:]]) for a in arrays],
+        lambda arrays: [a for a in arrays for _ in range(1000)],
     ],
 )
 def test_a_lying_agent_stops_nobody(
@@ -441,6 +472,89 @@ def test_a_lying_agent_stops_nobody(
     result = strategy_of(RING).start(grid)
     assert [r.results for r in result.rounds] == [M] * len(result.rounds)
     assert all(len(trials_of(c)) == T for c in grid.contexts.values())
+
+
+def _lying(lie: Callable[[Message], None]) -> ClientApp:
+    """Return an app in which agent 0 changes its answers."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        reply = APP(message, context)
+        if context.node_config["partition-id"] == 0 and reply.has_content():
+            lie(reply)
+        return reply
+
+    return app
+
+
+def test_bytes_that_are_no_array_stop_nobody() -> None:
+    buffer = BytesIO()
+    np.savez(buffer, a=np.zeros(3))
+    zipped = Array("uint8", (3,), "numpy.ndarray", buffer.getvalue())
+
+    def lie(reply: Message) -> None:
+        for name in list(reply.content.array_records):
+            reply.content[name] = ArrayRecord({"0": zipped})
+
+    result = strategy_of(RING).start(InProcessGrid(_lying(lie), M))
+    assert all(r.results == M for r in result.rounds)
+
+
+def test_a_forged_message_silences_nobody_for_ever() -> None:
+    """In the first round agent 0 says for others what they will say in the third."""
+    releases = replace(RELEASES, num_streams=2)
+    zeros = np.zeros(releases.sum_shape)
+    forged = [PeerMessage(slot, 3, 1, zeros).to_bytes() for slot in range(1, M)]
+    done: list[str] = []
+
+    def lie(reply: Message) -> None:
+        for name, record in list(reply.content.array_records.items()):
+            arrays = [array.numpy() for array in record.values()]
+            if arrays and name not in done:
+                done.append(name)
+                reply.content[name] = to_array_record([*arrays, *forged])
+
+    grids = [Watched(_lying(lie)), Watched()]
+    for grid in grids:
+        strategy_of(RING).start(grid)
+    assert done
+    assert grids[0].heard == grids[1].heard
+
+
+def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
+    settings = replace(SETTINGS, releases=replace(RELEASES, num_streams=2))
+    study = BanditStudy(settings, noise_seed=1, graph=RING)
+    with Journal(bandit_identity(study)) as journal:
+        peer = RecordedPeer(journal)
+        for slot in (6, -1, -2):
+            with pytest.raises(ValueError, match=f"slot={slot} is not allowed: 0 to 5"):
+                peer.join(slot, peer.number)
+        peer.join(3, peer.number)
+        for number in (4, 2**62, -1):
+            with pytest.raises(ValueError, match="0 to 3, those planned"):
+                peer.synchronise(number, 0)
+            with pytest.raises(ValueError, match="0 to 3, those planned"):
+                peer.believe(number)
+        assert len(peer.synchronise(1, 0)) > 0
+
+
+def test_the_server_counts_what_it_is_told_without_mail() -> None:
+    """An agent whose answer came too late says so in the next round."""
+    server = PeerServer(BanditStudy(SETTINGS, noise_seed=1, graph=COMPLETE))
+    server.receive(0, {0: PeerReply([], 2)})
+    assert server.num_releases == [2, 0, 0, 0, 0, 0]
+    server.receive(1, {0: PeerReply([], 1), 1: PeerReply([], 0)})
+    assert server.num_releases == [2, 0, 0, 0, 0, 0]
+    assert len(server.ledger) == 1
+
+
+def test_old_journals_go_on() -> None:
+    """What has one stream, and no graph, is called what it was called before."""
+    fields = BanditStudy(SETTINGS).to_dict()
+    assert "graph" not in fields
+    assert "num_streams" not in fields["settings"]["releases"]
+    assert BanditStudy.from_dict(fields).to_dict() == fields
 
 
 def _header(origin: int, number: int) -> NDArray[np.uint8]:
@@ -496,10 +610,26 @@ class Ended(RuntimeError):  # noqa: N818
     pass
 
 
-@pytest.mark.parametrize("last", [1, 2, 3, 5])
-def test_goes_on_after_its_server_was_ended(tmp_path: Path, last: int) -> None:
+TRIGGERED: dict[str, Any] = {"schedule": DeterminantTrigger(100.0), "num_trials": None}
+
+
+@pytest.mark.parametrize(
+    ("last", "triggered"),
+    [
+        (1, False),
+        (2, False),
+        (3, False),
+        (5, False),
+        *((i, True) for i in (20, 22, 23)),
+    ],
+)
+def test_goes_on_after_its_server_was_ended(
+    tmp_path: Path, last: int, triggered: bool
+) -> None:
+    settings, options = (RAW, TRIGGERED) if triggered else (SETTINGS, {})
+    rounds = T if triggered else 10
     whole = InProcessGrid(APP, M)
-    strategy_of(RING).start(whole)
+    strategy_of(RING, settings, **options).start(whole, num_rounds=rounds)
 
     class Ending(InProcessGrid):
         ends = True
@@ -514,14 +644,16 @@ def test_goes_on_after_its_server_was_ended(tmp_path: Path, last: int) -> None:
 
     grid, folder = Ending(APP, M), tmp_path / "server"
     with pytest.raises(Ended):
-        strategy_of(RING, folder=folder).start(grid)
+        strategy_of(RING, settings, folder=folder, **options).start(
+            grid, num_rounds=rounds
+        )
     grid.ends = False
-    strategy = strategy_of(RING, folder=folder)
-    result = strategy.start(grid)
-    assert len(result.rounds) == 10
+    strategy = strategy_of(RING, settings, folder=folder, **options)
+    result = strategy.start(grid, num_rounds=rounds)
+    assert len(result.rounds) == rounds
     for one, other in zip(played(whole), played(grid), strict=True):
         np.testing.assert_array_equal(one, other)
     shown = CliRunner().invoke(cli, ["ledger", "show", str(folder)])
     assert shown.exit_code == 0, shown.output
-    assert "3 releases of each agent" in shown.output
+    assert "releases of each agent" in shown.output
     assert "NOT PRIVATE" in shown.output

@@ -76,7 +76,10 @@ class BanditStudy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
-        return asdict(self)
+        fields = {**asdict(self), "settings": self.settings.to_dict()}
+        if self.graph is None:  # as before there were any
+            del fields["graph"]
+        return fields
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> BanditStudy:
@@ -111,8 +114,9 @@ class BanditInstruction:
     journal : int
         The number of the journal in which its releases must be.
     included : int
-        How many of its releases the server has. The total that comes with the
-        instruction, or came last, has the last of these in it.
+        How many of its releases the server has, or, among peers, has heard of. The
+        total that comes with the instruction, or came last, has the last of these in
+        it; peers are sent no total.
     send_release : bool
         Whether the answer should carry the next one.
     num_trials : int

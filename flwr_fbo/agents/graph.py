@@ -9,20 +9,20 @@ power of G.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import shortest_path
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import nearest, require, require_index, require_int
+from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBSettings
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Pooling = Literal["clique", "neighbourhood"]
 GraphName = Literal["complete", "ring", "star", "line", "random"]
@@ -39,9 +39,9 @@ class PeerGraph:
     ----------
     num_agents : int
         M >= 2.
-    edges : tuple of (int, int)
-        Pairs of slots that hear each other, from 0 to M - 1. All agents must be
-        connected.
+    edges : iterable of (int, int)
+        Pairs of slots that hear each other, from 0 to M - 1, such as the ``edges`` of a
+        networkx graph; kept as a sorted tuple. All agents must be connected.
     hops : int
         gamma, from 1 to the graph's diameter: how far messages travel.
     pooling : {"clique", "neighbourhood"}
@@ -67,19 +67,20 @@ class PeerGraph:
 
     def __post_init__(self) -> None:
         require_int("num_agents", self.num_agents, 2)
-        pairs = tuple(_pair(edge, self.num_agents) for edge in self.edges)
-        object.__setattr__(self, "edges", tuple(sorted(set(pairs))))
-        apart = self._apart()
+        is_iterable = isinstance(self.edges, Iterable)
+        require(is_iterable, "edges", self.edges, "pairs of slots")
+        pairs = {_pair(edge, self.num_agents) for edge in self.edges}
+        object.__setattr__(self, "edges", tuple(sorted(pairs)))
+        apart = np.flatnonzero(np.isinf(self._lengths[0]))[:5].tolist()
         allowed = f"a connected graph of all agents; no path from 0 to {apart}"
-        require(not apart, "edges", _shortened(self.edges), allowed)
+        require(not apart, "edges", self.edges[:8], allowed)
         require_int("hops", self.hops, 1)
         allowed = f"at most {self.diameter}, the graph's diameter"
         require(self.hops <= self.diameter, "hops", self.hops, allowed)
         allowed = f"one of {get_args(Pooling)}"
         require(self.pooling in get_args(Pooling), "pooling", self.pooling, allowed)
-        if self.num_estimators is None:
-            object.__setattr__(self, "num_estimators", self.hops)
-        require_int("num_estimators", self.num_estimators, 1)
+        if self.num_estimators is not None:
+            require_int("num_estimators", self.num_estimators, 1)
         allowed = f"at most hops={self.hops}"
         ok = self.streams <= self.hops
         require(ok, "num_estimators", self.num_estimators, allowed)
@@ -104,6 +105,7 @@ class PeerGraph:
         """
         known = get_args(GraphName)
         require(name in known, "graph", name, nearest(name, known))
+        require_int("seed", seed, 0)
         require_int("num_agents", num_agents, 3 if name == "ring" else 2)
         return cls(num_agents, tuple(_drawn(name, num_agents, seed)), **options)
 
@@ -114,49 +116,46 @@ class PeerGraph:
         Raises
         ------
         ValueError
-            If the file says something else, or the graph is not allowed.
+            If the file says something else, or the graph is not allowed; the message
+            names the file.
         OSError
             If it cannot be read.
         """
+        try:
+            edges = cls._edges_in(Path(path).read_text("utf-8-sig"))
+            return cls(num_agents, edges, **options)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @staticmethod
+    def _edges_in(text: str) -> tuple[tuple[int, int], ...]:
         edges = []
-        for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):
+        for number, line in enumerate(text.splitlines(), 1):
             words = line.partition("#")[0].split()
             ok = len(words) in (0, 2) and all(w.isdecimal() for w in words)
             allowed = "two slots, such as '0 1'"
-            require(ok, f"{path}, line {number}", line.strip(), allowed)
+            require(ok, f"line {number}", line.strip(), allowed)
             edges += [(int(words[0]), int(words[1]))] if words else []
-        return cls(num_agents, tuple(edges), **options)
+        return tuple(edges)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> PeerGraph:
         """Return the graph whose fields went through JSON."""
-        edges = tuple((int(a), int(b)) for a, b in fields["edges"])
-        return cls(**{**fields, "edges": edges})
+        return cls(**fields)
 
     @cached_property
-    def _graph(self) -> nx.Graph:
-        import networkx as nx
-
-        graph = nx.Graph()
-        graph.add_nodes_from(range(self.num_agents))
-        graph.add_edges_from(self.edges)
-        return graph
-
-    def _apart(self) -> list[int]:
-        """Return some of the agents that no path leads to from agent 0."""
-        import networkx as nx
-
-        reached = nx.node_connected_component(self._graph, 0)
-        return sorted(set(range(self.num_agents)) - reached)[:5]
+    def _lengths(self) -> NDArray[np.float64]:
+        """The lengths of shortest paths, shape (M, M); inf where there is none."""
+        m = self.num_agents
+        rows, columns = np.array(self.edges, dtype=int).reshape(-1, 2).T
+        linked = csr_array((np.ones(len(rows)), (rows, columns)), shape=(m, m))
+        lengths = shortest_path(linked, directed=False, unweighted=True)
+        return np.asarray(lengths)
 
     @cached_property
-    def distances(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def distances(self) -> NDArray[np.int64]:
         """How many hops lie between two agents, shape (M, M)."""
-        import networkx as nx
-
-        lengths = dict(nx.all_pairs_shortest_path_length(self._graph))
-        m = range(self.num_agents)
-        return np.array([[lengths[i][j] for j in m] for i in m])
+        return self._lengths.astype(np.int64)
 
     @cached_property
     def diameter(self) -> int:
@@ -165,13 +164,12 @@ class PeerGraph:
 
     @property
     def streams(self) -> int:
-        """How many estimators an agent keeps: ``num_estimators``."""
-        assert self.num_estimators is not None  # filled in when it was made
-        return self.num_estimators
+        """How many estimators an agent keeps."""
+        return self.hops if self.num_estimators is None else self.num_estimators
 
     def neighbours(self, slot: int) -> list[int]:
         """Return who hears an agent directly, in order."""
-        return sorted(self._graph.adj[slot])
+        return [int(other) for other in np.flatnonzero(self.distances[slot] == 1)]
 
     @cached_property
     def cliques(self) -> tuple[tuple[int, ...], ...]:
@@ -212,7 +210,7 @@ class PeerGraph:
         Only as many agents' noise is in its sums as are in its pool. alpha, how likely
         any ellipsoid of any agent may ever miss theta, is shared equally by all
         estimators of all agents; those of one pool, as a clique is, have their shares
-        in common, as they believe the same.
+        in common, as they believe the same: while no message is lost.
         """
         pool = self.pools[slot]
         alpha = shared.alpha * self.pools.count(pool) / (self.num_agents * self.streams)
@@ -234,17 +232,15 @@ class PeerGraph:
 
 def _pair(edge: Any, num_agents: int) -> tuple[int, int]:
     """Return an edge, the lower slot first."""
-    allowed = f"a pair of slots, 0 to {num_agents - 1}"
-    require(isinstance(edge, tuple) and len(edge) == 2, "edges", edge, allowed)
+    allowed = "a pair of slots, such as one of a networkx graph's `edges`"
+    require(isinstance(edge, tuple | list) and len(edge) == 2, "edges", edge, allowed)
     for slot in edge:
-        require_index("edges", slot, num_agents)
-    require(edge[0] != edge[1], "edges", edge, "no agent that is linked with itself")
-    return min(edge), max(edge)
-
-
-def _shortened(edges: tuple[tuple[int, int], ...]) -> str:
-    text = ", ".join(map(str, edges[:8]))
-    return f"[{text}{', ...' if len(edges) > 8 else ''}]"
+        allowed = f"slots from 0 to {num_agents - 1}"
+        ok = isinstance(slot, int | np.integer) and 0 <= slot < num_agents
+        require(bool(ok), "edges", edge, allowed)
+    first, second = sorted(int(slot) for slot in edge)
+    require(first != second, "edges", edge, "no agent that is linked with itself")
+    return first, second
 
 
 def _drawn(name: str, num_agents: int, seed: int) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -107,6 +107,10 @@ class LinearUCBSettings:
         for field, choices in (("width", Width), ("local_data", LocalData)):
             value, allowed = getattr(self, field), f"one of {get_args(choices)}"
             require(value in get_args(choices), field, value, allowed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, those of the releases in their own way."""
+        return {**asdict(self), "releases": self.releases.to_dict()}
 
     @cached_property
     def bounds(self) -> SpectralBounds:

@@ -2,9 +2,10 @@
 
 Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020), the
 peer-to-peer algorithm. At a synchronisation an agent sends its private sums to its
-neighbours. Whoever hears a message for the first time keeps it and passes it on, until
-it has gone gamma hops. Once all have arrived that can, the agent adds up the newest
-ones of its pool (`PeerGraph.pools`), its own among them, and believes the sum.
+neighbours. Whoever hears a message for the first time passes it on, until it has gone
+gamma hops, and keeps it if it is of its pool (`PeerGraph.pools`). Once all have arrived
+that can, the agent adds up the newest ones of its pool, its own among them, and
+believes the sum.
 
 What the listing leaves open: here all estimators of an agent are released at once; and
 with a trigger whoever hears of a synchronisation that it has not made makes it then, so
@@ -73,9 +74,8 @@ class PeerMessage:
         ValueError
             If it is none, or none that an honest agent sends.
         """
-        shape = settings.sum_shape
+        shape, length = settings.sum_shape, message_length(settings)
         rows, columns = np.triu_indices(shape[-1])
-        length = _HEADER.itemsize + 8 * settings.num_streams * len(rows)
         ok = isinstance(content, np.ndarray) and content.dtype == np.uint8
         ok = ok and content.shape == (length,)
         require(ok, "message", np.shape(content), f"{length} bytes")
@@ -94,16 +94,24 @@ class PeerMessage:
         return cls(origin, number, hops, release)
 
 
+def message_length(settings: ContinualSettings) -> int:
+    """Return how many bytes a message has: the same for all, whatever is in it."""
+    size = settings.dimension + 1
+    return _HEADER.itemsize + 8 * settings.num_streams * size * (size + 1) // 2
+
+
 class RecordedPeer(RecordedBandit):
     """One agent that has peers, and its journal, while this process holds that.
 
     Besides what `RecordedBandit` keeps, the journal has
 
-        heard       the newest synchronisation heard of, by slot, its own among them;
-                    and in which iteration of the server that was
+        pool        whose sums it adds up
+        heard       the newest synchronisation heard of, by slot, its own among them
+        heard-in    in which iteration of the server that was
         peer-j      what agent j released then, of those in its pool
-        synchronised, believed    the last one made, and the last one whose sum is
-                    believed; with a trigger, after how many trials it was made
+        release     which of its own releases its newest synchronisation has
+        synchronised-at    after how many trials it made that
+        believed    the last synchronisation whose sum is believed
 
     Parameters
     ----------
@@ -113,23 +121,29 @@ class RecordedPeer(RecordedBandit):
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)
-        graph = self.study.graph
-        require(graph is not None, "graph", graph, "a PeerGraph")
-        assert graph is not None
-        self._graph = graph
+        assert self.study.graph is not None
+        self._graph = self.study.graph
 
-    def deliver(self, mail: Iterable[Any], iteration: int) -> list[Bytes]:
+    def join(self, slot: int, number: int) -> None:
+        """Take the slot that the server names; see `RecordedBandit.join`."""
+        super().join(slot, number)
+        if "pool" not in self._state:
+            self._put({"pool": np.array(self._graph.pools[slot])})
+
+    def deliver(self, mail: Iterable[Any], iteration: int, newest: int) -> list[Bytes]:
         """Take what neighbours have sent; return what is to be passed on.
 
-        What was heard before is neither kept nor passed on; nor is what is no message.
-        An iteration that was cut off is repeated with what is passed on in it.
+        What was heard before is neither kept nor passed on; nor is what is no message,
+        or comes from farther away than it says, or is of a synchronisation after the
+        ``newest`` that there can be: else one lie would silence an agent for ever. An
+        iteration that was cut off is repeated with what is passed on in it.
         """
         heard, heard_in = self._heard.copy(), self._heard_in.copy()
         kept: dict[str, FloatArray] = {}
         onward: dict[int, PeerMessage] = {}
         for content in mail:
             try:
-                message = self._read(content)
+                message = self._read(content, newest)
             except ValueError as error:
                 _log.warning("\t> a neighbour's message was dropped: %s", error)
                 continue
@@ -149,7 +163,7 @@ class RecordedPeer(RecordedBandit):
             if message.hops > 0
         ]
 
-    def synchronise(self, number: int) -> Bytes:
+    def synchronise(self, number: int, iteration: int) -> Bytes:
         """Return the message with this agent's sums for a synchronisation.
 
         The same for the same ``number``: made once, and recorded.
@@ -158,7 +172,10 @@ class RecordedPeer(RecordedBandit):
         ------
         JournalError
             If it has made later ones.
+        ValueError
+            If there are not so many.
         """
+        self._check(number)
         heard = self._heard
         if number < heard[self.slot]:
             raise JournalError(
@@ -170,23 +187,43 @@ class RecordedPeer(RecordedBandit):
             heard = heard.copy()
             heard[self.slot] = number
             release = np.array(self.num_releases + 1)
-            now = np.array(self.num_trials)
-            self._put({"heard": heard, "release": release, "synchronised-at": now})
+            self._put(
+                {
+                    "heard": heard,
+                    "release": release,
+                    "synchronised-at": np.array(self.num_trials),
+                    "synchronised-in": np.array(iteration),
+                }
+            )
         released = self.release(int(self._state["release"]))
         farther = self._graph.hops - 1
         return PeerMessage(self.slot, number, farther, released).to_bytes()
 
     def believe(self, number: int) -> None:
-        """Believe the sum of what has arrived, once for each synchronisation."""
+        """Believe the sum of what has arrived, once for each synchronisation.
+
+        One that no belief can be made of, as without noise a lying agent's may be, is
+        left aside, and what was believed stays.
+        """
+        self._check(number)
         if number <= self._believed:
             return
         total = np.zeros(self.study.settings.releases.sum_shape)
         for slot in self._pool:
             total += self._newest_of(slot)
-        self.receive(total, self.num_releases)
+        try:
+            self.receive(total, self.num_releases)
+        except np.linalg.LinAlgError:
+            _log.warning("\t> synchronisation %d: its sum is left aside", number)
+            self._believe()
         self._put({"believed": np.array(number)})
 
-    def step(self) -> list[Bytes]:
+    def _check(self, number: int) -> None:
+        planned = self.study.settings.releases.num_releases
+        ok = 0 <= number <= planned
+        require(ok, "synchronisation", number, f"0 to {planned}, those planned")
+
+    def step(self, iteration: int) -> list[Bytes]:
         """Do what a trigger says after a trial; return the message, if there is one.
 
         An agent begins no synchronisation while it waits for one, and makes none that
@@ -201,16 +238,24 @@ class RecordedPeer(RecordedBandit):
             since = self.num_trials - int(self._state["synchronised-at"])
             if since >= 2 * self._graph.hops:
                 self.believe(made)
+        if self._state.get("synchronised-in") == iteration:  # cut off, and repeated
+            return [self.synchronise(made, iteration)]
         number = int(max(self._heard[slot] for slot in self._pool))
         if made == self._believed and self.wants_synchronisation(trigger):
             number = max(number, made + 1)
         if number == made or number > releases.num_releases:
             return []
-        return [self.synchronise(number)]
+        return [self.synchronise(number, iteration)]
 
-    def _read(self, content: Any) -> PeerMessage:
+    def _read(self, content: Any, newest: int) -> PeerMessage:
         releases = self.study.settings.releases
-        return PeerMessage.from_bytes(content, releases, self._graph)
+        message = PeerMessage.from_bytes(content, releases, self._graph)
+        require(message.number <= newest, "number", message.number, f"to {newest}")
+        farthest = self._graph.hops - int(
+            self._graph.distances[message.origin, self.slot]
+        )
+        require(message.hops <= farthest, "hops", message.hops, f"to {farthest}")
+        return message
 
     def _newest_of(self, slot: int) -> FloatArray:
         """Return the newest release of an agent that is here; zero without one."""
@@ -220,8 +265,8 @@ class RecordedPeer(RecordedBandit):
         return self._state.get(f"peer-{slot}", zero)
 
     @property
-    def _pool(self) -> tuple[int, ...]:
-        return self._graph.pools[self.slot]
+    def _pool(self) -> list[int]:
+        return [int(slot) for slot in self._state["pool"]]
 
     @property
     def _heard(self) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo._validation import is_number, require
+from flwr_fbo._validation import is_number, require, require_index
 from flwr_fbo.agents.bandit_study import BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBAgent
 from flwr_fbo.journal import Journal, JournalError, open_patiently
@@ -146,7 +147,10 @@ class RecordedBandit:
         JournalError
             If the agent has played another slot, or this is not the journal that the
             server knows: releases may have been made that are not in it.
+        ValueError
+            If there is no such slot.
         """
+        require_index("slot", slot, self.study.settings.num_agents)
         if self.slot not in (_NO_SLOT, slot):
             raise JournalError(f"This is the journal of agent {self.slot}, not {slot}.")
         if number != self.number:
@@ -156,7 +160,12 @@ class RecordedBandit:
                 "would lay them open. Give it back, or begin another study."
             )
         if self.slot == _NO_SLOT:
-            self._put({"slot": np.array(slot)})
+            own = self.study.settings_of(slot)
+            shared_out = {
+                "num_pooled": np.array(own.num_agents),
+                "alpha": np.array(own.alpha),
+            }
+            self._put({"slot": np.array(slot), **shared_out})
             self._believe()
 
     def receive(self, total: FloatArray, included: int) -> None:
@@ -168,8 +177,12 @@ class RecordedBandit:
     def _believe(self) -> None:
         """Make the agent, or the several in turn, with what it has learned so far."""
         settings = self.study.settings
-        if self.slot != _NO_SLOT:
-            settings = self.study.settings_of(self.slot)
+        if "alpha" in self._state:  # a graph's pools take long to find
+            settings = replace(
+                settings,
+                num_agents=int(self._state["num_pooled"]),
+                alpha=float(self._state["alpha"]),
+            )
         streams = range(settings.releases.num_streams)
         self.agents = [LinearUCBAgent(settings) for _ in streams]
         if "total" in self._state:

@@ -28,6 +28,7 @@ from flwr_fbo.strategies.record import (
     BANDIT_KIND,
     FILE_NAME,
     KIND,
+    NEURAL_KIND,
     PEER_KIND,
     RELAY_KIND,
     read_ledger,
@@ -203,6 +204,12 @@ _KINDS = {
         lambda identity, rows: None,
         {**_COMMON, "messages": _num_messages, **_VERSION},
         why_not="every message reached all agents as it was.",
+    ),
+    NEURAL_KIND: _Kind(
+        lambda journal: read_ledger(journal)[1],
+        lambda identity, rows: None,
+        {**_COMMON, "phase": lambda row: str(row.facts["phase"]), **_VERSION},
+        why_not="gradients and sums of raw evaluations were sent as they were.",
     ),
     SITE_KIND: _Kind(
         lambda journal: journal.ledger(),

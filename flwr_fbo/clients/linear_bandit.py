@@ -196,12 +196,16 @@ class LinearBanditSite:
         if peer.num_releases < instruction.included:
             raise JournalError(f"{_OLDER} It had {instruction.included} releases.")
         self._play_trials(context, peer, instruction)
-        sent: list[NDArray[Any]] = [*peer.deliver(mail, instruction.iteration)]
-        if instruction.study.trigger is not None:
-            sent += peer.step()
+        iteration, number = instruction.iteration, instruction.synchronisation
+        triggered = instruction.study.trigger is not None
+        planned = instruction.study.settings.releases.num_releases
+        newest = planned if triggered else instruction.believed + 1
+        sent: list[NDArray[Any]] = [*peer.deliver(mail, iteration, newest)]
+        if triggered:
+            sent += peer.step(iteration)
         peer.believe(instruction.believed)
-        if instruction.synchronisation:
-            sent.append(peer.synchronise(instruction.synchronisation))
+        if number:
+            sent.append(peer.synchronise(number, iteration))
         return Answer(sent, metrics={"num-releases": peer.num_releases})
 
     def _play_trials(
@@ -209,8 +213,7 @@ class LinearBanditSite:
     ) -> None:
         if self._make_environment is None:
             return
-        with _unquoted():
-            environment = self._make_environment(context)
+        with playing(self._make_environment, context) as environment:
             bandit.play(environment, instruction.num_trials)
 
     def _path(self, context: Context) -> Path | None:
@@ -219,13 +222,15 @@ class LinearBanditSite:
 
 
 @contextmanager
-def _unquoted() -> Iterator[None]:
-    """Say what goes wrong here, and do not send it.
+def playing(
+    make_environment: MakeEnvironment, context: Context
+) -> Iterator[BanditEnvironment]:
+    """Make an environment; say what goes wrong while it is played, and do not send it.
 
     Flower sends an exception's text to the server, and it may quote trials.
     """
     try:
-        yield
+        yield make_environment(context)
     except JournalError:
         raise
     except Exception as error:

@@ -136,6 +136,13 @@ class ContinualSettings:
                 allowed = "less, as the paper's noise does not keep what it promises"
                 require(kept, "epsilon", self.epsilon, allowed)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields; without the streams where there is one, as ever."""
+        fields = asdict(self)
+        if self.num_streams == 1:  # records from before there were several go on
+            del fields["num_streams"]
+        return fields
+
     @property
     def sum_shape(self) -> tuple[int, ...]:
         """Of what is released at once: (d + 1, d + 1), after (E,) for E > 1 streams."""
@@ -449,7 +456,7 @@ class ContinualRelease:
 
     def _facts(self) -> dict[str, Any]:
         return {
-            "settings": asdict(self.settings),
+            "settings": self.settings.to_dict(),
             "noise_std": self.settings.noise_std,
             "private": self.private,
             "flwr_fbo": __version__,
@@ -458,7 +465,7 @@ class ContinualRelease:
     def _restore(self, journal: Journal) -> None:
         """Go on from what the journal holds."""
         rows, draws = journal.ledger(), journal.load_state()
-        mine = json.loads(json.dumps(asdict(self.settings)))
+        mine = json.loads(json.dumps(self.settings.to_dict()))
         for k, row in enumerate(rows, 1):
             if row.facts.get("settings") != mine:
                 raise JournalError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -107,7 +106,7 @@ class LinearBanditServer:
     def _facts(self, counts: list[int]) -> dict[str, Any]:
         return {
             "num_releases": counts,
-            "settings": asdict(self.study.settings),
+            "settings": self.study.settings.to_dict(),
             "private": self.private,
             "flwr_fbo": __version__,
         }

@@ -83,8 +83,9 @@ class BanditRun:
         After how many trials there was a synchronisation.
     running_sums : ndarray of shape (M, d + 1, d + 1)
         Each agent's, of all its trials.
-    total : ndarray of shape (d + 1, d + 1)
-        What the last synchronisation gave back; zero without one.
+    total : ndarray of shape ``ContinualSettings.sum_shape``
+        The sum of the last synchronisation's releases; zero without one. In a graph
+        agents believe only their pools' parts of it.
     """
 
     actions: NDArray[np.integer[Any]]

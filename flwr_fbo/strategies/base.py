@@ -211,6 +211,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._commit()
             return
         self.server.resume(progress.ledger)
+        self._load_server_state(progress.state)
         self.study = progress.study
         self._enrolment.resume(progress.study, progress.slots, progress.journals)
         self._rounds = progress.rounds
@@ -264,8 +265,16 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                 self._enrolment.slots,
                 self._enrolment.journals,
                 self._rounds,
+                self._server_state(),
             )
         )
+
+    def _server_state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return what the server half needs besides its ledger to go on."""
+        return {}
+
+    def _load_server_state(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Give it back."""
 
     @abstractmethod
     def default_rounds(self) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
 
 from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
 from flwr_fbo._validation import require
@@ -16,7 +16,7 @@ from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
 from flwr_fbo.agents.graph import PeerGraph
 from flwr_fbo.agents.linear_ucb import LinearUCBSettings
 from flwr_fbo.agents.study import Phase
-from flwr_fbo.servers.peers import Bytes, PeerReply, PeerServer
+from flwr_fbo.servers.peers import PeerReply, PeerServer
 from flwr_fbo.strategies.linear_bandit import (
     LinearBanditStrategy,
     Schedule,
@@ -91,6 +91,10 @@ class DecentralizedFedUCB(LinearBanditStrategy):
 
     Examples
     --------
+    >>> releases = ContinualSettings(
+    ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases, num_agents=20)
     >>> graph = PeerGraph.named("ring", 20, hops=2)
     >>> strategy = DecentralizedFedUCB(settings, graph, interval=86400)
     >>> strategy.start(grid)  # doctest: +SKIP
@@ -192,6 +196,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     def _outgoing(self, slots: Mapping[int, int]) -> dict[int, ArrayRecord]:
         """Return for each node what its neighbours have sent."""
         mail = {node: self.server.mail_for(slot) for node, slot in slots.items()}
+        self.server.forget()
         return {node: to_array_record(arrays) for node, arrays in mail.items()}
 
     def _read(self, slot: int, reply: Message, wanted: bool) -> PeerReply:
@@ -199,25 +204,23 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         count: Any = reply_metrics(reply.content).get("num-releases")
         planned = self.study.settings.releases.num_releases
         ok = type(count) is int and 0 <= count <= planned
-        return PeerReply(_sealed(slot, reply), count if ok else 0)
+        return PeerReply(_arrays_of(slot, reply), count if ok else 0)
 
-    def _resume(self, num_rounds: int) -> None:
-        super()._resume(num_rounds)
-        self.server.carry_again(len(self._rounds) - 1)
+    def _server_state(self) -> dict[str, NDArray[Any]]:
+        return self.server.state_dict()
+
+    def _load_server_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.server.load_state_dict(state)
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {**super()._identity(num_rounds), "kind": PEER_KIND}
 
 
-def _sealed(slot: int, reply: Message) -> list[Bytes]:
-    """Return the byte strings of a reply; whatever else is in it is dropped."""
+def _arrays_of(slot: int, reply: Message) -> list[Any]:
+    """Return what a reply has in place of arrays, whatever that is."""
     try:
-        arrays = reply_arrays(reply.content)
+        return list(reply_arrays(reply.content))
     except Exception as error:  # bytes of a stranger can fail in any way
         reason = type(error).__name__  # its text may quote them
         _log.warning("\t> agent %d: its messages are dropped: %s", slot, reason)
         return []
-    ok = [a.dtype == np.uint8 and a.ndim == 1 and a.size > 0 for a in arrays]
-    if not all(ok):
-        _log.warning("\t> agent %d: what it sent is no message", slot)
-    return [array for array, is_bytes in zip(arrays, ok, strict=True) if is_bytes]

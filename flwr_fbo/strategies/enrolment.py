@@ -24,11 +24,12 @@ from flwr_fbo._compat import (
     reply_metrics,
 )
 from flwr_fbo.agents.bandit_study import BanditStudy
+from flwr_fbo.agents.neural_study import NeuralBanditStudy
 from flwr_fbo.agents.study import Study
 
 _log = logging.getLogger("flwr.fbo")
 
-AnyStudy = Study | BanditStudy
+AnyStudy = Study | BanditStudy | NeuralBanditStudy
 
 # A client that raises, raises again: so often it is asked, in each round.
 _MAX_FAILURES = 3

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
 from flwr_fbo.journal import Journal, JournalError, LedgerRow, open_patiently
@@ -21,7 +22,7 @@ from flwr_fbo.strategies.result import Round
 
 FILE_NAME = "server.sqlite"
 KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"
-PEER_KIND = "peer-server"
+PEER_KIND, NEURAL_KIND = "peer-server", "neural-server"
 _PROGRESS = "progress"
 
 
@@ -54,6 +55,8 @@ class Progress:
     journals : dict of int to int
         Slot to the journal that its agent keeps, where that matters.
     rounds : list of Round
+    state : dict of str to ndarray
+        What the server half needs besides its ledger.
     """
 
     study: AnyStudy
@@ -61,6 +64,7 @@ class Progress:
     slots: dict[int, int]
     journals: dict[int, int] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
+    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class StudyRecord:
@@ -107,7 +111,8 @@ class StudyRecord:
             }
         )
         new = progress.ledger[self._num_releases :]
-        self._journal.save_state({_PROGRESS: np.array(text)}, new)
+        state = {**progress.state, _PROGRESS: np.array(text)}
+        self._journal.save_state(state, new)
         self._num_releases = len(progress.ledger)
 
     def load(self, study: AnyStudy) -> Progress | None:
@@ -121,6 +126,8 @@ class StudyRecord:
         if self._journal is None or not self._journal.load_state():
             return None
         stored, ledger = read_ledger(self._journal)
+        state = self._journal.load_state()
+        del state[_PROGRESS]
         try:
             progress = Progress(
                 study=type(study).from_dict(stored["study"]),
@@ -128,6 +135,7 @@ class StudyRecord:
                 slots={int(node): int(slot) for node, slot in stored["slots"]},
                 journals={int(slot): int(name) for slot, name in stored["journals"]},
                 rounds=[Round(**r) for r in stored["rounds"]],
+                state=state,
             )
         except (KeyError, TypeError, ValueError) as error:
             path = self._journal.path

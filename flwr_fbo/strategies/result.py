@@ -75,3 +75,19 @@ class BanditResult(StudyResult):
     """
 
     estimate: FloatArray | None = None
+
+
+@dataclass(repr=False)
+class NeuralBanditResult(StudyResult):
+    """The result of Fed-GO-UCB.
+
+    Attributes
+    ----------
+    w0 : ndarray of shape (d_w,), or None
+        The parameters that phase I has found.
+    num_synchronisations : int
+        How often sums were shared.
+    """
+
+    w0: FloatArray | None = None
+    num_synchronisations: int = 0

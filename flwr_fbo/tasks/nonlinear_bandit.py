@@ -237,3 +237,38 @@ class NonlinearBandit:
     def regret(self, chosen: int) -> float:
         """Return how much lower an action's mean reward is than the best one's."""
         return float(self.means.max() - self.means[chosen])
+
+
+class NonlinearBanditEnvironment:
+    """The bandit of one agent, for `flwr_fbo.neural_bandit_app`.
+
+    Parameters
+    ----------
+    task : NonlinearBanditTask
+    seed : int
+        Of the run.
+    agent : int
+        The agent's slot.
+    """
+
+    def __init__(self, task: NonlinearBanditTask, seed: int, agent: int) -> None:
+        self._bandit = NonlinearBandit(task, seed)
+        self._agent = agent
+        self._t = 0
+
+    def contexts(self, t: int) -> FloatArray:
+        """Return the actions of trial t >= 0, shape (K, D): the same in all."""
+        self._t = t
+        return self._bandit.actions
+
+    def reward(self, x: FloatArray) -> float:
+        """Return what action ``x`` gives in the trial whose contexts were last.
+
+        Raises
+        ------
+        ValueError
+            If it is none of them.
+        """
+        same = np.all(self._bandit.actions == x, axis=1)
+        require(bool(same.any()), "x", x, "one of the actions")
+        return self._bandit.reward(self._agent, self._t, int(same.argmax()))

@@ -1,0 +1,183 @@
+"""Fed-GO-UCB (ICLR 2024) as a Flower strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
+
+from flwr_fbo._compat import reply_metrics, to_array_record
+from flwr_fbo._validation import require, require_int, require_seed
+from flwr_fbo.agents.neural_study import NeuralBanditStudy, NeuralInstruction
+from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
+from flwr_fbo.agents.study import Phase, fresh_seed
+from flwr_fbo.models.network import Network, RewardModel
+from flwr_fbo.servers.fed_go_ucb import FedGOUCBServer, NeuralReply
+from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.record import NEURAL_KIND
+from flwr_fbo.strategies.result import NeuralBanditResult
+
+
+class FedGOUCB(StudyStrategy[NeuralBanditResult]):
+    """Federated bandits with a neural network as reward model.
+
+    Phase I: every agent explores, in the first round; then there is one round for each
+    step of the regression. Phase II: one evaluation an agent a round; sums are shared
+    when an agent has learned enough by itself, and are believed two rounds later.
+
+    Parameters
+    ----------
+    settings : NeuralUCBSettings
+        What all agents have in common.
+    model : RewardModel
+        f(x; w). A `Network` is sent to the clients; any other one, such as a
+        `TorchModel`, they bring themselves.
+    num_evaluations : int
+        T of each agent, those of phase I included.
+    seed : int, optional
+        Of exploration, of the initial parameters and of the regression's noise; the
+        agents are told it. Drawn from the operating system unless given.
+    **options
+        See `StudyStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+
+    Notes
+    -----
+    *Formal guarantees*: none. What agents send are gradients and sums of their raw
+    evaluations, and the noise of Langevin dynamics is far too small to hide any.
+    `FedUCB` is the bandit with differential privacy.
+
+    An agent that is away has no part in a step of phase I; in phase II it is in the
+    total with what it sent last. If no gradient is finite in a step, the run ends with
+    an error, and with a ``folder`` a new one goes on at this step.
+
+    Examples
+    --------
+    >>> strategy = FedGOUCB(NeuralUCBSettings(num_agents=20), Network(6))
+    >>> strategy.start(grid)  # doctest: +SKIP
+    """
+
+    server: FedGOUCBServer
+    study: NeuralBanditStudy
+    result_type = NeuralBanditResult
+
+    def __init__(
+        self,
+        settings: NeuralUCBSettings,
+        model: RewardModel,
+        *,
+        num_evaluations: int = 100,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        ok = isinstance(settings, NeuralUCBSettings)
+        require(ok, "settings", settings, "NeuralUCBSettings")
+        ok = hasattr(model, "values_and_gradients")
+        require(ok, "model", model, "a reward model, such as Network(6)")
+        explored = settings.num_exploration
+        require_int("num_evaluations", num_evaluations, explored + 1)
+        require_seed("seed", seed)
+        study = NeuralBanditStudy(
+            settings,
+            model.num_parameters,
+            model if isinstance(model, Network) else None,
+            fresh_seed() if seed is None else seed,
+        )
+        super().__init__(FedGOUCBServer(study, model), study, **options)
+        self._given_seed = seed
+        self._num_evaluations = num_evaluations
+        self._num_steps = settings.regression.num_iterations if explored else 0
+        self._informed: set[int] = set()  # nodes that have w0
+        # Of each slot: whether w0, and a total, go along this time.
+        self._along: dict[int, tuple[bool, bool]] = {}
+
+    def default_rounds(self) -> int:
+        """Return the steps of phase I, and the evaluations of phase II."""
+        explored = self.study.settings.num_exploration
+        return self._num_steps + self._num_evaluations - explored
+
+    def plan(self, horizon: int) -> None:
+        """Refuse any other number of rounds."""
+        rounds = self.default_rounds()
+        require(horizon + 1 == rounds, "num_rounds", horizon + 1, f"{rounds}")
+
+    def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config."""
+        played = max(iteration + 1 - self._num_steps, 0)
+        starts, totals = self._along[slot]
+        return NeuralInstruction(
+            phase=Phase.ROUND,
+            study=self.study,
+            slot=slot,
+            num_evaluations=self.study.settings.num_exploration + played,
+            regresses=self.server.in_regression,
+            starts=starts,
+            totals=totals,
+            included=self.server.num_included(slot),
+            send_sums=self.server.sums_wanted,
+        ).to_config()
+
+    def _outgoing(self, slots: Mapping[int, int]) -> dict[int, ArrayRecord]:
+        """Return the arrays for each node: w; else w0, a total, both or neither."""
+        if self.server.in_regression:
+            self._along = dict.fromkeys(slots.values(), (False, False))
+            assert self.server.vectors is not None
+            record = to_array_record([self.server.vectors])
+            return dict.fromkeys(slots, record)
+        w0, total = self.server.w0, self.server.vectors
+        outgoing = {}
+        for node, slot in slots.items():
+            starts = node not in self._informed
+            arrays = [w0] if starts else []
+            totals = total is not None and node not in self._up_to_date
+            if total is not None and totals:
+                arrays.append(total)
+            self._along[slot] = starts, totals
+            outgoing[node] = to_array_record(arrays)
+        return outgoing
+
+    def _read(self, slot: int, reply: Message, wanted: bool) -> NeuralReply:
+        """Return what the server half takes of a reply."""
+        metrics = reply_metrics(reply.content)
+        count: Any = metrics.get("num-evaluations")
+        ok = type(count) is int and 0 <= count <= self._num_evaluations
+        wants = metrics.get("wants-synchronisation") == 1
+        array = super()._read(slot, reply, wanted)
+        return NeuralReply(array if ok else None, count if ok else 0, wants)
+
+    def _answers(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> dict[int, Message]:
+        """Return the answers, and note who has w0 now."""
+        answers = super()._answers(server_round, replies)
+        if not self.server.in_regression:
+            slots = self._enrolment.slots.items()
+            self._informed |= {node for node, slot in slots if slot in answers}
+        return answers
+
+    def _server_state(self) -> dict[str, NDArray[Any]]:
+        return self.server.state_dict()
+
+    def _load_server_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.server.load_state_dict(state)
+
+    def _identity(self, num_rounds: int) -> dict[str, Any]:
+        identity = super()._identity(num_rounds)
+        del identity["seed"]  # that of the study that goes on counts
+        return {
+            **identity,
+            "kind": NEURAL_KIND,
+            "num_evaluations": self._num_evaluations,
+            "given_seed": self._given_seed,
+        }
+
+    def _end(self, result: NeuralBanditResult) -> None:
+        result.w0 = np.array(self.server.w0)
+        result.num_synchronisations = self.server.num_synchronisations

@@ -1,0 +1,333 @@
+"""Fed-GO-UCB over Flower: both phases, what is sent, and who is away."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from flwr_fbo import (
+    FedGOUCB,
+    InProcessGrid,
+    Network,
+    NeuralBanditClient,
+    NeuralUCBSettings,
+    neural_bandit_app,
+)
+from flwr_fbo._compat import to_array_record
+from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, Sums
+from flwr_fbo.agents.policy import BanditEnvironment
+from flwr_fbo.cli import app as cli
+from flwr_fbo.clients.neural_bandit import _STATE
+from flwr_fbo.journal import Journal
+from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.network import LinearModel
+from flwr_fbo.servers.neural_bandit import NeuralBanditServer, NoGradients
+from flwr_fbo.tasks.nonlinear_bandit import (
+    FunctionBanditTask,
+    NonlinearBanditEnvironment,
+)
+
+TASK = FunctionBanditTask(num_actions=12)
+N, T0, STEPS, T, SEED = 3, 2, 4, 9, 5
+MODEL = Network(6, width=3)
+D_W = MODEL.num_parameters
+REGRESSION = LangevinSettings(num_iterations=STEPS)
+SETTINGS = NeuralUCBSettings(
+    num_agents=N, num_exploration=T0, regression=REGRESSION, threshold=3.0
+)
+
+
+def make_environment(context: Context) -> BanditEnvironment:
+    slot = int(context.node_config["partition-id"])
+    return NonlinearBanditEnvironment(TASK, SEED, slot)
+
+
+APP = neural_bandit_app(make_environment)
+
+
+def numpy_app() -> ClientApp:
+    def client_fn(context: Context) -> Any:
+        return NeuralBanditClient(context, make_environment).to_client()
+
+    return ClientApp(client_fn=client_fn)
+
+
+def strategy_of(settings: NeuralUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
+    defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
+    return FedGOUCB(settings, **{**defaults, **options})
+
+
+def state_of(context: Context) -> dict[str, NDArray[Any]]:
+    content = context.state.config_records[_STATE]["journal"]
+    assert isinstance(content, bytes)
+    with Journal(None, content=content) as journal:
+        return journal.load_state()
+
+
+def seen_by(grid: InProcessGrid) -> list[dict[str, NDArray[Any]]]:
+    return [state_of(context) for context in grid.contexts.values()]
+
+
+class Counting(InProcessGrid):
+    """Counts the scalars of all messages, both ways; some agents are away."""
+
+    def __init__(self, app: ClientApp = APP, **options: Any) -> None:
+        super().__init__(app, N, **options)
+        self.scalars = 0
+        self.away: dict[int, set[int]] = {}
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        asked = list(messages)
+        number = int(asked[0].metadata.group_id or 0) if asked else 0
+        nodes, away = list(self.contexts), self.away.get(number, set())
+        here = [m for m in asked if nodes.index(m.metadata.dst_node_id) not in away]
+        replies = list(super().send_and_receive(here, timeout=timeout))
+        for message in [*asked, *replies]:
+            if not message.has_content():
+                continue
+            for record in message.content.array_records.values():
+                self.scalars += sum(array.numpy().size for array in record.values())
+        return replies
+
+
+def played_without_flower(
+    settings: NeuralUCBSettings,
+) -> tuple[list[NeuralUCBAgent], int]:
+    """Play the same by the halves alone, all agents in turn in each round."""
+    agents = [NeuralUCBAgent(settings, MODEL, SEED, slot) for slot in range(N)]
+    bandits = [NonlinearBanditEnvironment(TASK, SEED, slot) for slot in range(N)]
+    server, synchronised, wanted = NeuralBanditServer(settings, MODEL, SEED), 0, False
+
+    def play(t: int) -> None:
+        for agent, bandit in zip(agents, bandits, strict=True):
+            actions = bandit.contexts(t)
+            chosen = actions[agent.choose(actions)]
+            agent.tell(chosen, bandit.reward(chosen))
+
+    for t in range(settings.num_exploration):
+        play(t)
+    while settings.num_exploration and not server.regression.is_done:
+        w = server.regression.w
+        server.receive_gradients(
+            {i: agent.regression_message(w) for i, agent in enumerate(agents)}
+        )
+    if settings.num_exploration:
+        for agent in agents:
+            agent.start(server.w0)
+    fresh = False
+    for t in range(settings.num_exploration, T):
+        if fresh:
+            for i, agent in enumerate(agents):
+                agent.receive(server.total, server.num_included(i))
+        play(t)
+        fresh = wanted
+        if wanted:
+            messages = ((i, agent.message()) for i, agent in enumerate(agents))
+            server.receive({i: Sums(m.num_evaluations, m.values) for i, m in messages})
+            synchronised, wanted = synchronised + 1, False
+        else:
+            wanted = any(agent.wants_synchronisation() for agent in agents)
+    return agents, synchronised
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SETTINGS,
+        replace(SETTINGS, num_exploration=0),
+        replace(SETTINGS, regression=replace(REGRESSION, keep="best")),
+    ],
+)
+def test_plays_as_its_halves_do(settings: NeuralUCBSettings) -> None:
+    grid = InProcessGrid(APP, N)
+    result = strategy_of(settings).start(grid)
+    agents, synchronised = played_without_flower(settings)
+    assert synchronised >= 1
+    assert result.num_synchronisations == synchronised
+    for state, agent in zip(seen_by(grid), agents, strict=True):
+        expected = agent.state_dict()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(state[name], values, err_msg=name)
+    assert result.w0 is not None
+    np.testing.assert_array_equal(result.w0, agents[0].w0)
+
+
+@pytest.mark.parametrize(
+    ("app", "client_api"), [(numpy_app(), "numpy"), (APP, "message")]
+)
+def test_every_client_gives_the_same(app: ClientApp, client_api: str) -> None:
+    grids = [InProcessGrid(APP, N), InProcessGrid(app, N, shuffle_seed=1)]
+    strategy_of().start(grids[0])
+    strategy_of(client_api=client_api).start(grids[1])
+    for one, other in zip(*map(seen_by, grids), strict=True):
+        np.testing.assert_array_equal(one["outputs"], other["outputs"])
+        np.testing.assert_array_equal(one["total"], other["total"])
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_communication_is_as_counted(keep: Any) -> None:
+    grid = Counting()
+    regression = replace(REGRESSION, keep=keep)
+    settings = replace(SETTINGS, regression=regression)
+    strategy = strategy_of(settings, client_api="message")
+    result = strategy.start(grid)
+    phase_one = 2 * STEPS * N * D_W + N * D_W + (STEPS * N if keep == "best" else 0)
+    sums = N * (D_W**2 + D_W)
+    sent = result.num_synchronisations
+    # A total of the last round's sums is handed out to nobody.
+    last = strategy.server.ledger[-1].iteration == strategy.default_rounds() - 1
+    assert sent >= 1
+    assert grid.scalars == phase_one + sums * (2 * sent - last)
+
+
+def test_who_is_away_in_phase_one_is_left_out_and_comes_back() -> None:
+    grid = Counting()
+    grid.away = {2: {1}, 3: {1}, STEPS + 1: {2}}  # 2 misses w0, at first
+    result = strategy_of().start(grid)
+    assert [r.missing for r in result.rounds][:5] == [0, 1, 1, 0, 1]
+    states = seen_by(grid)
+    for state in states:
+        assert len(state["outputs"]) == T - T0  # it has caught up
+        np.testing.assert_array_equal(state["w0"], result.w0)
+
+
+def _poisoned(slots: set[int]) -> ClientApp:
+    """Return an app some of whose agents send NaN."""
+    outer = ClientApp()
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        reply = APP(message, context)
+        if context.node_config["partition-id"] in slots and reply.has_content():
+            for name in ("arrays", "fitres.parameters"):
+                if name in reply.content.array_records:
+                    record = reply.content.array_records[name]
+                    arrays = [np.full_like(a.numpy(), np.nan) for a in record.values()]
+                    reply.content[name] = to_array_record(arrays)
+        return reply
+
+    return outer
+
+
+def test_gradients_that_are_not_finite_are_left_out() -> None:
+    grid = InProcessGrid(_poisoned({0}), N)
+    result = strategy_of().start(grid)
+    assert all(r.results == N for r in result.rounds)
+    assert result.w0 is not None
+    assert np.isfinite(result.w0).all()
+
+
+def test_with_none_the_run_ends_and_a_new_one_goes_on(tmp_path: Path) -> None:
+    whole = InProcessGrid(APP, N)
+    expected = strategy_of().start(whole)
+
+    class Failing(InProcessGrid):
+        poisoned = True
+
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            replies = list(super().send_and_receive(asked, timeout=timeout))
+            number = int(asked[0].metadata.group_id or 0) if asked else 0
+            for reply in replies if number == 3 and self.poisoned else ():
+                for name, record in reply.content.array_records.items():
+                    arrays = [a.numpy() * np.nan for a in record.values()]
+                    reply.content[name] = to_array_record(arrays)
+            return replies
+
+    grid = Failing(APP, N)
+    with pytest.raises(NoGradients, match="Step 3 of phase I: none of 3 answers"):
+        strategy_of(folder=tmp_path).start(grid)
+    grid.poisoned = False
+    result = strategy_of(folder=tmp_path).start(grid)
+    np.testing.assert_array_equal(result.w0, expected.w0)
+    for one, other in zip(seen_by(whole), seen_by(grid), strict=True):
+        np.testing.assert_array_equal(one["outputs"], other["outputs"])
+    shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "NOT PRIVATE" in shown.output
+
+
+@pytest.mark.parametrize("last", [1, STEPS, STEPS + 1, STEPS + 3, STEPS + 4])
+def test_goes_on_after_its_server_was_ended(tmp_path: Path, last: int) -> None:
+    whole = InProcessGrid(APP, N)
+    strategy_of().start(whole)
+
+    class Ending(InProcessGrid):
+        ends = True
+
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            replies = super().send_and_receive(asked, timeout=timeout)
+            number = int(asked[0].metadata.group_id or 0) if asked else 0
+            if self.ends and number == last + 1:
+                raise RuntimeError("agents have answered, and nobody has heard")
+            return replies
+
+    grid = Ending(APP, N)
+    with pytest.raises(RuntimeError, match="nobody has heard"):
+        strategy_of(folder=tmp_path).start(grid)
+    grid.ends = False
+    strategy_of(folder=tmp_path).start(grid)
+    for one, other in zip(seen_by(whole), seen_by(grid), strict=True):
+        np.testing.assert_array_equal(one["outputs"], other["outputs"])
+        np.testing.assert_array_equal(one["total"], other["total"])
+
+
+def test_clients_keep_their_agents_in_a_folder(tmp_path: Path) -> None:
+    """A client that was restarted finds its agent there."""
+    configs: list[Any] = [
+        {"partition-id": i, "fbo-folder": str(tmp_path / f"{i}")} for i in range(N)
+    ]
+    grid = InProcessGrid(APP, N, node_configs=configs)
+    strategy_of().start(grid)
+    whole = InProcessGrid(APP, N)
+    strategy_of().start(whole)
+    for i, state in enumerate(seen_by(whole)):
+        with Journal(None, tmp_path / f"{i}" / "neural-bandit.sqlite") as journal:
+            kept = journal.load_state()
+        np.testing.assert_array_equal(kept["outputs"], state["outputs"])
+
+
+def test_clients_bring_another_model() -> None:
+    model = LinearModel(6)
+    app = neural_bandit_app(make_environment, lambda context: model)
+    result = strategy_of(model=model).start(InProcessGrid(app, N))
+    assert all(r.results == N for r in result.rounds)
+    with pytest.raises(Exception, match="which every client has to bring"):
+        strategy_of(model=model).start(InProcessGrid(APP, N))
+
+
+def test_an_environment_that_fails_is_not_quoted() -> None:
+    def broken(context: Context) -> BanditEnvironment:
+        raise ValueError("patient 7")
+
+    with pytest.raises(Exception, match="The environment failed: ValueError") as caught:
+        strategy_of().start(InProcessGrid(neural_bandit_app(broken), N))
+    assert "patient" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: strategy_of("many"), "settings='many'"),  # type: ignore[arg-type]
+        (lambda: strategy_of(model=None), "model=None"),
+        (lambda: strategy_of(num_evaluations=T0), f"num_evaluations={T0}"),
+        (lambda: strategy_of(seed=-1), "seed=-1"),
+        (lambda: NeuralUCBSettings(num_agents=1), "num_agents=1"),
+        (
+            lambda: strategy_of().start(InProcessGrid(APP, N), num_rounds=5),
+            f"num_rounds=5 is not allowed: {STEPS + T - T0}",
+        ),
+        (lambda: neural_bandit_app(None), "make_environment=None"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_not_allowed(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -19,6 +19,7 @@ from flwr_fbo.study.experiment import TuningExperiment, load_experiment
 from flwr_fbo.study.figure import draw
 from flwr_fbo.study.looks import looks_of
 from flwr_fbo.study.methods import USUAL_METHODS, Curve, Privacy
+from flwr_fbo.study.nonlinear import NonlinearBanditExperiment
 from flwr_fbo.study.results import ResultsFile
 from flwr_fbo.study.tuning import TuningRun, run_one
 from flwr_fbo.tasks.base import Task
@@ -395,6 +396,8 @@ def test_published_figures_are_complete() -> None:
         controls = {"ts", "random"}
         if isinstance(plan, BanditExperiment):
             controls = {"independent", "random", "noise-only"}
+        elif isinstance(plan, NonlinearBanditExperiment):
+            controls = {"n-go-ucb", "random", "no-phase-one"}
         assert controls <= {name.split("@")[0] for name in plan.methods}
         mark = f"| {plan.name} | `flwr-fbo run {plan.name} --seeds "
         rows = [line for line in table.splitlines() if line.startswith(mark)]

@@ -24,6 +24,7 @@ from flwr_fbo.study.experiment import (
 )
 from flwr_fbo.study.figure import draw
 from flwr_fbo.study.methods import METHODS, USUAL_METHODS, Privacy, Seeds
+from flwr_fbo.study.nonlinear import NonlinearBanditExperiment
 from flwr_fbo.study.results import ResultsFile, read_results
 from flwr_fbo.study.runner import run_all
 from flwr_fbo.study.summary import summarize, verdict
@@ -223,9 +224,11 @@ def test_built_in_experiments_are_complete() -> None:
         experiment = load_experiment(path)
         assert experiment.name == name
         assert 0 < len(experiment.description) < 80
-        bandits = isinstance(experiment, BanditExperiment)
-        usual = {"random", "ts", "dp-fts-de", "noise-only"}
-        controls = {"independent", "fed-ucb", "noise-only"} if bandits else usual
+        controls = {"random", "ts", "dp-fts-de", "noise-only"}
+        if isinstance(experiment, BanditExperiment):
+            controls = {"independent", "fed-ucb", "noise-only"}
+        elif isinstance(experiment, NonlinearBanditExperiment):
+            controls = {"random", "n-go-ucb", "fed-go-ucb", "no-phase-one"}
         assert set(experiment.methods) >= controls
 
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.study.base import Claim, Estimate, Experiment, Run
+from flwr_fbo.study.base import Claim, Estimate, Experiment, Run, humanised
 from flwr_fbo.study.claims import Finding, finding_of, findings
 from flwr_fbo.study.experiment import find_experiment
 from flwr_fbo.study.results import FILE_NAME, read_results
@@ -20,6 +20,7 @@ from flwr_fbo.study.results import FILE_NAME, read_results
 _HEADER = """\
 | figure | command | seeds | claim | what came out | verdict |
 | --- | --- | --- | --- | --- | --- |"""
+_WHEN = {"final": "in the end", "mean": "in the mean", "scalars": "fewer scalars"}
 
 
 def claims(
@@ -86,12 +87,17 @@ def _row(name: str, plan: Experiment, claim: Claim, runs: Sequence[Run]) -> str:
 
 def _outcome(finding: Finding) -> str:
     claim = finding.claim
-    when = "in the end" if claim.by == "final" else "in the mean"
+    when = _WHEN[claim.by]
     until = "" if claim.until is None else f" to iteration {claim.until}"
-    text = f"{when}{until} {_number(finding.gain)}"
+    number = _of_scalars if claim.by == "scalars" else _number
+    text = f"{when}{until} {number(finding.gain)}"
     if finding.over_noise_only is not None:
-        text += f", over its noise-only {_number(finding.over_noise_only)}"
+        text += f", over its noise-only {number(finding.over_noise_only)}"
     return text
+
+
+def _of_scalars(gain: Estimate) -> str:
+    return humanised(gain.mean, gain.standard_error, "+")
 
 
 def _number(estimate: Estimate) -> str:

@@ -19,6 +19,7 @@ from flwr_fbo.study.base import (
     Row,
     Run,
     common_seeds,
+    humanised,
 )
 
 
@@ -33,7 +34,7 @@ def print_report(
     num_seeds = len(common_seeds(experiment.methods, runs))
     seeds = "seed" if num_seeds == 1 else "seeds"
     title, (first, *notes) = experiment.notes(runs, until)
-    console.print(_table(title, experiment.columns(), rows))
+    console.print(_table(title, experiment, rows))
     console.print(f"± one standard error over {num_seeds} {seeds}. {first}")
     for note in notes:
         console.print(note)
@@ -80,24 +81,31 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _table(title: str, columns: Mapping[str, Column], rows: Mapping[str, Row]) -> Table:
+def _table(title: str, experiment: Experiment, rows: Mapping[str, Row]) -> Table:
     # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    columns = experiment.columns()
     table.add_column("method")
-    for heading in (*(column.heading for column in columns.values()), "epsilon"):
+    headings = [column.heading for column in columns.values()]
+    # Where no method is private there is nothing to tell of it.
+    private = experiment.privacy is not None
+    for heading in (*headings, *(["epsilon"] if private else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows.values():
-        table.add_row(
-            row.label,
-            *(_number(getattr(row, name), column) for name, column in columns.items()),
-            "infinite" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}",
-        )
+        cells = [_number(getattr(row, n), column) for n, column in columns.items()]
+        table.add_row(row.label, *cells, *([_epsilon(row)] if private else []))
     return table
+
+
+def _epsilon(row: Row) -> str:
+    return "infinite" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}"
 
 
 def _number(estimate: Estimate | None, column: Column) -> str:
     if estimate is None:
         return "-"
+    if column.humanised:
+        return humanised(estimate.mean, estimate.standard_error, column.sign)
     beyond_two = len(f"{abs(estimate.mean):.0f}") - 2
     digits = max(column.digits - max(beyond_two, 0), 0)
     mean = f"{estimate.mean:{column.sign}.{digits}f}"

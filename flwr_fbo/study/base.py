@@ -1,7 +1,8 @@
 """What every experiment is: methods over paired seeds, their runs, how they are told.
 
-The kinds are those of `flwr_fbo.study.experiment`, which tunes, and
-`flwr_fbo.study.bandits`. Running, results, tables and figures know only what is here.
+The kinds are those of `flwr_fbo.study.experiment`, which tunes,
+`flwr_fbo.study.bandits` and `flwr_fbo.study.nonlinear`. Running, results, tables and
+figures know only what is here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -22,6 +23,8 @@ from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.tasks.base import STRICT
 
 FloatArray = NDArray[np.float64]
+
+_UNITS = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,11 @@ class Run(ABC):
     @abstractmethod
     def curve(self) -> FloatArray:
         """What is drawn, against the experiment's ``iterations``."""
+
+    @property
+    def scalars(self) -> FloatArray:
+        """What was sent by then, where the experiment counts it."""
+        raise NotImplementedError
 
     def to_json(self) -> str:
         """Return a line; what JSON lacks, NaN and infinity, becomes null."""
@@ -167,8 +175,9 @@ class Claim:
         In words.
     better, than : str
         Names of methods.
-    by : {"final", "mean"}
-        In the last iteration, or in the mean of all from the first on.
+    by : {"final", "mean", "scalars"}
+        In the last iteration, or in the mean of all from the first on; or by fewer
+        scalars sent, where the experiment counts them.
     until : int, optional
         The last iteration that counts, from 1 to T; T unless given.
     """
@@ -178,7 +187,7 @@ class Claim:
     text: str
     better: str
     than: str
-    by: Literal["final", "mean"] = "final"
+    by: Literal["final", "mean", "scalars"] = "final"
     until: int | None = None
 
     def __post_init__(self) -> None:
@@ -219,11 +228,14 @@ class Column:
         ``"+"`` for differences.
     digits : int
         After the point; one less for each before it beyond the second.
+    humanised : bool
+        Whether it is shown as in 81.5 M, whatever the digits.
     """
 
     heading: str
     sign: str = ""
     digits: int = 4
+    humanised: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +267,8 @@ class Experiment(ABC):
     _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
     # Whether a figure's axes are logarithmic.
     log_axes: ClassVar[bool]
+    # Whether its runs say how many scalars were sent.
+    counts_scalars: ClassVar[bool] = False
 
     name: str
     num_agents: int
@@ -286,6 +300,8 @@ class Experiment(ABC):
         for claim in self.claims:
             ok = claim.until is None or claim.until <= self.num_iterations
             require(ok, "until", claim.until, f"at most {self.num_iterations}")
+            ok = self.counts_scalars or claim.by != "scalars"
+            require(ok, "by", claim.by, "only where scalars are counted")
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon, under a name of its own.
@@ -405,10 +421,24 @@ def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
     return sorted(set.intersection(*seeds))
 
 
+def curve_of(run: Run) -> FloatArray:
+    """Return what is drawn of a run."""
+    return run.curve
+
+
+def scalars_of(run: Run) -> FloatArray:
+    """Return what was sent in a run."""
+    return run.scalars
+
+
 def curves_by_method(
-    methods: Sequence[str], runs: Sequence[Run]
+    methods: Sequence[str],
+    runs: Sequence[Run],
+    of: Callable[[Run], FloatArray] = curve_of,
 ) -> dict[str, FloatArray]:
     """Return the curves of methods, one a seed, over the seeds that all have run.
+
+    Or whatever else ``of`` takes from a run.
 
     Raises
     ------
@@ -419,7 +449,7 @@ def curves_by_method(
     require(len(seeds) > 0, "results", len(runs), "one seed that all methods have run")
     by_key = {(run.method, run.seed): run for run in runs}
     return {
-        name: np.array([by_key[name, seed].curve for seed in seeds]) for name in methods
+        name: np.array([of(by_key[name, seed]) for seed in seeds]) for name in methods
     }
 
 
@@ -436,6 +466,25 @@ def helped(gain: Estimate, control: str) -> str:
         "unclear": f"does as well as {control}, as far as these runs show",
     }[gain.sign]
     return f"{text}: {gain.mean:+.4f} ± {gain.standard_error:.4f} (95% t interval)."
+
+
+def humanised(value: float, error: float = math.nan, sign: str = "") -> str:
+    """Return a count by three digits and a unit: 81.5 M, or with an error 81.5 ± 1.2 M.
+
+    Parameters
+    ----------
+    value : float
+    error : float
+        Left out where it is NaN.
+    sign : str
+        ``"+"`` for differences.
+    """
+    factor, unit = next((one for one in _UNITS if abs(value) >= one[0]), (1.0, ""))
+    digits = max(3 - len(f"{abs(value) / factor:.0f}"), 0) if unit else 0
+    number = f"{value / factor:{sign}.{digits}f}"
+    if math.isfinite(error):
+        number += f" ± {error / factor:.{digits}f}"
+    return number + unit
 
 
 def carried(label: str, signal: Estimate) -> str:

@@ -1,7 +1,8 @@
 """Whether runs confirm what a paper claims: a rule, not an eye.
 
 A claim says that one method is better than another. With d the paired difference over
-seeds, in the last iteration or in the mean of all, and its 95% t interval:
+seeds, in the last iteration or in the mean of all, and its 95% t interval (of the
+scalars sent, where a claim is about these: fewer are better):
 
 - *confirmed*: the interval of d lies above 0; and if the better method has a noise-only
   control (private methods, FTS), so does that of its paired difference to it;
@@ -22,7 +23,9 @@ from flwr_fbo.study.base import (
     Estimate,
     Experiment,
     Run,
+    curve_of,
     curves_by_method,
+    scalars_of,
 )
 
 
@@ -73,14 +76,15 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     """
     control = experiment.known_methods[claim.better].noise_only
     needed = [*claim.methods, *([control] if control is not None else [])]
-    curves = curves_by_method(needed, runs)
-    sign = -1.0 if experiment.lower_is_better else 1.0
+    by_scalars = claim.by == "scalars"
+    curves = curves_by_method(needed, runs, scalars_of if by_scalars else curve_of)
+    sign = -1.0 if by_scalars or experiment.lower_is_better else 1.0
     iterations = experiment.iterations
     counted = (iterations >= 1) & (iterations <= (claim.until or iterations[-1]))
 
     def over(other: str) -> Estimate:
         gap = sign * (curves[claim.better] - curves[other])[:, counted]
-        return Estimate.of(gap[:, -1] if claim.by == "final" else gap.mean(axis=1))
+        return Estimate.of(gap.mean(axis=1) if claim.by == "mean" else gap[:, -1])
 
     beside = over(control) if control is not None else None
     return Finding(claim, over(claim.than), beside)

@@ -30,12 +30,19 @@ from flwr_fbo.study.methods import (
     methods_of,
     recipe_of,
 )
+from flwr_fbo.study.nonlinear import (
+    Constants,
+    LinearConstants,
+    NonlinearBanditExperiment,
+    Regression,
+)
 from flwr_fbo.study.optimisation import TASKS, OptimisationExperiment
 from flwr_fbo.study.summary import verdict
 from flwr_fbo.study.sweep import Sweep
 from flwr_fbo.study.transfer import TransferExperiment
 from flwr_fbo.study.tuning import TuningRun, run_one
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
+from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,12 +138,17 @@ class TuningExperiment(OptimisationExperiment):
         return verdict(rows)
 
 
-_TUNING = TypeAdapter(TuningExperiment)
-_BANDITS = TypeAdapter(BanditExperiment)
-_TRANSFERS = TypeAdapter(TransferExperiment)
+_KINDS: dict[type[Experiment], TypeAdapter[Any]] = {
+    TuningExperiment: TypeAdapter(TuningExperiment),
+    TransferExperiment: TypeAdapter(TransferExperiment),
+    BanditExperiment: TypeAdapter(BanditExperiment),
+    NonlinearBanditExperiment: TypeAdapter(NonlinearBanditExperiment),
+}
+_NONLINEAR = {str(cls.name): cls for cls in (FunctionBanditTask, ClusterBanditTask)}
 _TASK_NAMES: dict[str, type[Any]] = {
     **{str(cls.name): cls for cls in TASKS},
     LinearBanditTask.name: LinearBanditTask,
+    **_NONLINEAR,
 }
 
 
@@ -151,12 +163,8 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
         If a key is unknown or missing, or a value is not allowed.
     """
     text = json.dumps(values, default=str)
-    kind = _kind_of(values)
-    if kind is BanditExperiment:
-        return _BANDITS.validate_json(text)
-    if kind is TransferExperiment:
-        return _TRANSFERS.validate_json(text)
-    return _TUNING.validate_json(text)
+    experiment: Experiment = _KINDS[_kind_of(values)].validate_json(text)
+    return experiment
 
 
 def _kind_of(values: Mapping[str, Any]) -> type[Experiment]:
@@ -164,6 +172,8 @@ def _kind_of(values: Mapping[str, Any]) -> type[Experiment]:
     name = task.get("name") if isinstance(task, Mapping) else None
     if name == LinearBanditTask.name:
         return BanditExperiment
+    if name in _NONLINEAR:
+        return NonlinearBanditExperiment
     return TransferExperiment if "num_targets" in values else TuningExperiment
 
 
@@ -218,6 +228,9 @@ def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
     if kind is BanditExperiment:
         tables = {"privacy": BanditPrivacy, "sweep": Sweep, "task": LinearBanditTask}
         return {**shared, **tables}
+    if kind is NonlinearBanditExperiment:
+        constants = {"settings": Constants, "regression": Regression}
+        return {**shared, **constants, "linear": LinearConstants, **_NONLINEAR}
     if kind is TransferExperiment:
         return {**shared, **_TASK_NAMES}
     return {**shared, "privacy": Privacy, "curves": Curve, **_TASK_NAMES}

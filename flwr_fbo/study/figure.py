@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo.study.bandits import BanditExperiment
-from flwr_fbo.study.base import Experiment, Run, curves_by_method
+from flwr_fbo.study.base import Experiment, Run, curves_by_method, scalars_of
 from flwr_fbo.study.experiment import TuningExperiment
-from flwr_fbo.study.looks import looks_of, new_figure, save, title_of
+from flwr_fbo.study.looks import looks_of, new_figure, save, seeds_of, title_of
+from flwr_fbo.study.nonlinear import NonlinearBanditExperiment
 from flwr_fbo.study.tradeoff import draw_series, draw_sweep
 
 
@@ -20,6 +23,8 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
         draw_series(experiment, runs, path)
     elif isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
         draw_sweep(experiment, experiment.sweep, runs, path)
+    elif isinstance(experiment, NonlinearBanditExperiment):
+        _draw_communication(experiment, runs, path)
     else:
         _draw_convergence(experiment, runs, path)
 
@@ -29,10 +34,52 @@ def _draw_convergence(experiment: Experiment, runs: Sequence[Run], path: Path) -
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = new_figure()
+    _draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
+    x_label, y_label = experiment.axes
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_title(title_of(experiment, runs), fontsize=10)
+    if experiment.log_axes:
+        axes.set(xscale="log", yscale="log")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    many = len(experiment.methods) > 8
+    axes.legend(frameon=False, fontsize=7 if many else None, ncols=2 if many else 1)
+    save(figure, runs, path)
+
+
+def _draw_communication(
+    experiment: NonlinearBanditExperiment, runs: Sequence[Run], path: Path
+) -> None:
+    """Write a PNG of two panels: regret by round, and what was sent by then.
+
+    On log scales: what learns nothing, or sends always, would press all others
+    together. Who sends nothing is in the left one only.
+    """
+    figure, (left, right) = new_figure(num_panels=2)
+    scalars = curves_by_method(experiment.methods, runs, scalars_of)
+    sent = {name: curves for name, curves in scalars.items() if curves.any()}
+    _draw_curves(left, experiment, curves_by_method(experiment.methods, runs))
+    _draw_curves(right, experiment, sent)
+    x_label, y_label = experiment.axes
+    left.set(xlabel=x_label, ylabel=y_label, yscale="log")
+    right.set(xlabel=x_label, ylabel="scalars sent so far", yscale="log")
+    title = f"{experiment.name}: {experiment.num_agents} agents"
+    figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
+    handles, labels = left.get_legend_handles_labels()
+    below = {"loc": "outside lower center", "ncols": len(labels)}
+    figure.legend(handles, labels, frameon=False, fontsize=9, **below)
+    save(figure, runs, path)
+
+
+def _draw_curves(
+    axes: Any, experiment: Experiment, curves: Mapping[str, NDArray[np.float64]]
+) -> None:
+    """Draw a line and a band a method."""
     iterations = experiment.iterations
     looks = looks_of(experiment)
-    for name, curves in curves_by_method(experiment.methods, runs).items():
-        mean = curves.mean(axis=0)
+    for name, values in curves.items():
+        mean = values.mean(axis=0)
         color, style, marker = looks[name]
         axes.plot(
             iterations,
@@ -45,19 +92,8 @@ def _draw_convergence(experiment: Experiment, runs: Sequence[Run], path: Path) -
             linewidth=1.6,
             label=experiment.label_of(name),
         )
-        if len(curves) > 1:
-            error = curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
+        if len(values) > 1:
+            error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
             axes.fill_between(
                 iterations, mean - error, mean + error, color=color, alpha=0.15, lw=0
             )
-    x_label, y_label = experiment.axes
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.set_title(title_of(experiment, runs), fontsize=10)
-    if experiment.log_axes:
-        axes.set(xscale="log", yscale="log")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    many = len(experiment.methods) > 8
-    axes.legend(frameon=False, fontsize=7 if many else None, ncols=2 if many else 1)
-    save(figure, axes, runs, path)

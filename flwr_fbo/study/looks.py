@@ -31,6 +31,11 @@ LOOKS = {
     "rgpe": ("#009e73", "--", "s"),
     "taf": ("#cc79a7", "-.", "x"),
     "taf-narrow": ("#e69f00", ":", "P"),
+    "fed-go-ucb": ("#0072b2", "-", "D"),
+    "one-go-ucb": ("#009e73", "--", "s"),
+    "n-go-ucb": ("#000000", "-", "o"),
+    "dislinucb": ("#cc79a7", "-.", "x"),
+    "no-phase-one": ("#e69f00", ":", "P"),
 }
 
 
@@ -78,20 +83,22 @@ def seeds_of(experiment: Experiment, runs: Sequence[Run]) -> str:
     return f"{number} seeds; band, bar: one standard error"
 
 
-def new_figure() -> tuple[Any, Any]:
-    """Return a figure that no screen is needed for, and its axes."""
+def new_figure(num_panels: int = 1) -> tuple[Any, Any]:
+    """Return a figure that no screen is needed for, and its axes; of several, all."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+    width = 8.0 if num_panels == 1 else 5.5 * num_panels
+    figure = Figure(figsize=(width, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
+    return figure, figure.subplots(1, num_panels)
 
 
-def save(figure: Any, axes: Any, runs: Sequence[Run], path: Path) -> None:
+def save(figure: Any, runs: Sequence[Run], path: Path) -> None:
     """Write the PNG, and on it whether anybody was protected."""
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    for axes in figure.axes:
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
     if not all(run.private for run in runs):
         figure.text(0.995, 0.005, "an experiment: not private", ha="right", fontsize=8)
     figure.savefig(path, dpi=150)

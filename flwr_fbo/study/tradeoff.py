@@ -246,7 +246,7 @@ def _finish(
     """Write the PNG, with its legend beside it."""
     axes.set_title(title, fontsize=10)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    save(figure, axes, runs, path)
+    save(figure, runs, path)
 
 
 def _x(point: tuple[float, Estimate]) -> float:

@@ -1,0 +1,403 @@
+"""Experiments of non-linear bandits: their files, runs, tables, and the command."""
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
+from flwr_fbo.cli import app
+from flwr_fbo.cli.report import print_report
+from flwr_fbo.datasets.base import DataError
+from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.study.base import Claim, Estimate, humanised
+from flwr_fbo.study.claims import findings
+from flwr_fbo.study.experiment import (
+    builtin_experiments,
+    experiment_of,
+    load_experiment,
+)
+from flwr_fbo.study.figure import draw
+from flwr_fbo.study.nonlinear import (
+    Constants,
+    NonlinearBanditExperiment,
+    NonlinearRun,
+)
+from flwr_fbo.study.results import ResultsFile, read_results
+from flwr_fbo.study.runner import run_all
+from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
+
+ROOT = Path(__file__).parents[1]
+TOML = """
+name = "mine"
+num_agents = 3
+num_iterations = 6
+num_seeds = 2
+width = 4
+
+[task]
+name = "function-bandit"
+function = "cosine"
+num_actions = 12
+
+[settings]
+num_exploration = 2
+threshold = 4.0
+
+[settings.regression]
+num_iterations = 5
+
+[linear]
+ridge = 0.2
+"""
+ALL = (
+    "fed-go-ucb",
+    "one-go-ucb",
+    "n-go-ucb",
+    "dislinucb",
+    "no-phase-one",
+    "random",
+)
+# Parameters of a network of width 4 in 8 dimensions, and of a linear model.
+SIZE, LINEAR_SIZE = 4 * 10 + 1, 9
+PHASE_ONE = 2 * 5 * 3 * SIZE + 3 * SIZE
+ONCE = 2 * 3 * (SIZE**2 + SIZE)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    return path
+
+
+@pytest.fixture
+def experiment(file: Path) -> NonlinearBanditExperiment:
+    experiment = load_experiment(file)
+    assert isinstance(experiment, NonlinearBanditExperiment)
+    return experiment
+
+
+def test_its_file(experiment: NonlinearBanditExperiment) -> None:
+    assert experiment.task == FunctionBanditTask(function="cosine", num_actions=12)
+    assert experiment.methods == ALL
+    assert experiment.privacy is None
+    assert (experiment.linear.ridge, experiment.linear.beta) == (0.2, 0.01)
+    assert experiment_of(experiment.to_dict()) == replace(experiment, num_seeds=5)
+    settings = experiment.settings.among(3)
+    assert isinstance(settings.regression, LangevinSettings)
+    assert settings.regression.num_iterations == 5
+    assert (settings.num_exploration, settings.threshold) == (2, 4.0)
+    usual = NeuralUCBSettings(3)
+    assert (settings.ridge, settings.beta) == (usual.ridge, usual.beta)
+    assert settings.regression.step == usual.regression.step
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("num_actions = 12", "num_action = 1", "task.num_action is not known: .*'num_"),
+        ("num_actions = 12", "num_actions = 1", "num_actions=1 is not allowed"),
+        ('"function-bandit"', '"function-bandits"', "did you mean 'function-bandit'"),
+        ("threshold = 4.0", "gamma = 4.0", "settings.gamma is not known: one of"),
+        ("threshold = 4.0", "num_agents = 4", "settings.num_agents is not known"),
+        ("threshold = 4.0", "threshold = 0.0", "threshold=0.0 is not allowed"),
+        ("num_iterations = 5", "tau1 = 0.1", "settings.regression.tau1 is not known"),
+        ("num_iterations = 5", "step = -1.0", "step=-1.0 is not allowed"),
+        ("num_exploration = 2", "num_exploration = 7", "=7 .* at most num_iterations"),
+        ("ridge = 0.2", "threshold = 1.0", "linear.threshold is not known: .*'ridge'"),
+        ("ridge = 0.2", "beta = 0.0", "beta=0.0 is not allowed"),
+        ("width = 4", "width = 0", "width=0 is not allowed"),
+        ("width = 4", "widht = 4", "widht is not known: .*'width'"),
+        ("num_agents = 3", "num_agents = 1", "num_agents=1 is not allowed"),
+        ("width = 4", 'methods = ["ucb"]', "methods='ucb' is not allowed"),
+        (
+            "width = 4",
+            'methods = ["fed-go-ucb", "n-go-ucb", "random"]',
+            r"beside its controls: \['no-phase-one'\] missing",
+        ),
+    ],
+)
+def test_what_is_wrong_in_its_file_is_named(
+    file: Path, old: str, new: str, words: str
+) -> None:
+    assert old in TOML
+    file.write_text(TOML.replace(old, new))
+    with pytest.raises(ValueError, match=words) as error:
+        load_experiment(file)
+    assert str(file) in str(error.value)
+
+
+def test_methods_are_what_they_are_called(
+    experiment: NonlinearBanditExperiment,
+) -> None:
+    runs = {run.method: run for run in experiment.play(ALL, seed=1)}
+    for run in runs.values():
+        assert len(run.regret) == len(run.num_scalars) == 6
+        assert np.all(np.diff([0.0, *run.regret]) >= 0)
+        assert np.all(np.diff([0, *run.num_scalars]) >= 0)
+    sent = {name: run.num_scalars[-1] for name, run in runs.items()}
+    counts = {name: run.num_synchronisations for name, run in runs.items()}
+    assert sent["n-go-ucb"] == sent["random"] == counts["random"] == 0
+    assert counts["one-go-ucb"] == 3 * 4 > counts["fed-go-ucb"] > 0
+    for name in ("fed-go-ucb", "one-go-ucb"):
+        assert sent[name] == PHASE_ONE + counts[name] * ONCE
+    assert sent["no-phase-one"] == counts["no-phase-one"] * ONCE
+    linear = 2 * 3 * (LINEAR_SIZE**2 + LINEAR_SIZE)
+    assert sent["dislinucb"] == counts["dislinucb"] * linear > 0
+    for name in ("fed-go-ucb", "one-go-ucb", "n-go-ucb"):  # the same exploration
+        assert runs[name].regret[:2] == runs["random"].regret[:2]
+    released = {name for name, run in runs.items() if math.isinf(run.epsilon)}
+    assert released == set(ALL) - {"n-go-ucb", "random"}
+    assert released == {name for name, run in runs.items() if not run.private}
+    (again,) = experiment.play(["fed-go-ucb"], seed=1)
+    assert again.regret == runs["fed-go-ucb"].regret
+    assert experiment.play(["random"], seed=2)[0].regret != runs["random"].regret
+
+
+def test_what_is_sent_by_formula(experiment: NonlinearBanditExperiment) -> None:
+    assert experiment.scalars_a_synchronisation == ONCE
+    assert experiment.scalars_of_points == 3**2 * 6 * 9
+    task = FunctionBanditTask()
+    paper = replace(experiment, num_agents=20, num_iterations=100, task=task, width=25)
+    assert paper.scalars_a_synchronisation == 1_624_080
+    assert paper.scalars_of_points == 280_000
+    notes = " ".join(paper.notes([], None)[1])
+    assert "1.62 M a synchronisation" in notes
+    assert "280 k in 100 rounds" in notes
+    assert "NOT PRIVATE" in notes
+
+
+def test_runs_are_shared_by_what_they_depend_on(
+    experiment: NonlinearBanditExperiment,
+) -> None:
+    other = replace(
+        experiment,
+        name="other",
+        settings=replace(experiment.settings, ridge=0.5),
+        linear=replace(experiment.linear, beta=0.5),
+    )
+    same = {name for name in ALL if other.recipe(name) == experiment.recipe(name)}
+    assert same == {"random"}
+    other = replace(experiment, linear=other.linear)
+    same = {name for name in ALL if other.recipe(name) == experiment.recipe(name)}
+    assert same == set(ALL) - {"dislinucb"}
+
+
+def _made(method: str, seed: int, last: float, scalars: int = 0) -> NonlinearRun:
+    return NonlinearRun(
+        method=method,
+        seed=seed,
+        epsilon=0.0,
+        private=True,
+        seconds=1.0,
+        regret=[last * (t + 1) / 6 for t in range(6)],
+        num_scalars=[scalars] * 6,
+        num_synchronisations=scalars // 1000,
+    )
+
+
+def _runs(scalars: int = 0, **levels: list[float]) -> list[NonlinearRun]:
+    """Return three runs a method, of a regret of 100 to 102 unless given."""
+    every = {name: [100.0, 101.0, 102.0] for name in ALL}
+    every |= {name.replace("_", "-"): values for name, values in levels.items()}
+    sent = {"one-go-ucb": 10 * scalars, "fed-go-ucb": scalars}
+    return [
+        _made(name, seed, last, sent.get(name, 0))
+        for name, values in every.items()
+        for seed, last in enumerate(values)
+    ]
+
+
+def test_the_table_compares_by_seed(experiment: NonlinearBanditExperiment) -> None:
+    runs = _runs(7000, fed_go_ucb=[40.0, 42.0, 43.0], dislinucb=[50.0, 60.0, 70.0])
+    row = experiment.summarize(runs)["fed-go-ucb"]
+    assert row.over_alone == Estimate.of(np.array([-60.0, -59.0, -59.0]))
+    assert row.over_linear == Estimate.of(np.array([-10.0, -18.0, -27.0]))
+    assert row.over_no_phase_one == row.over_alone
+    assert row.scalars == Estimate(7000.0, 0.0, 3)
+    assert row.synchronisations == Estimate(7.0, 0.0, 3)
+    half = experiment.summarize(runs, 3)["fed-go-ucb"]
+    assert half.regret.mean == pytest.approx(row.regret.mean / 2)
+    assert half.synchronisations is None
+    assert experiment.summarize(runs)["n-go-ucb"].over_alone is None
+    for until in (0, 7):
+        with pytest.raises(ValueError, match=f"until={until} .* 1 to 6"):
+            experiment.summarize(runs, until)
+    few = replace(experiment, methods=("n-go-ucb", "random"))
+    assert few.summarize(runs)["random"].over_linear is None
+
+
+def test_the_table_is_narrow_enough(experiment: NonlinearBanditExperiment) -> None:
+    runs = _runs(81_500_000, random=[20901.2, 20705.6, 21500.0])
+    text = StringIO()
+    print_report(experiment, runs, Console(file=text, width=80))
+    said = text.getvalue()
+    assert "…" not in said
+    heading = next(line for line in said.splitlines() if "method" in line)
+    columns = ["method", "regret", "over", "N-GO*", "over", "linear*", "scalars"]
+    assert heading.split() == [*columns, "syncs"]
+    rows = [line for line in said.splitlines() if line.startswith(" Fed-GO-UCB ")]
+    assert "81.5 ± 0.0 M" in rows[0]
+
+
+def test_the_verdict(experiment: NonlinearBanditExperiment) -> None:
+    runs = _runs(
+        1_000_000,
+        fed_go_ucb=[40.0, 42.0, 43.0],
+        dislinucb=[200.0, 201.5, 203.0],
+        no_phase_one=[40.0, 42.0, 43.0],
+    )
+    lines = experiment.verdict(experiment.summarize(runs))
+    assert lines[0].startswith("Fed-GO-UCB does better than N-GO-UCB: +59.3")
+    assert "±" in lines[0]
+    assert lines[1].startswith("One-GO-UCB does as well as N-GO-UCB")
+    assert lines[2].startswith("DisLinUCB does worse than N-GO-UCB")
+    assert lines[4].startswith("Fed-GO-UCB does better than DisLinUCB")
+    assert lines[5].startswith("Fed-GO-UCB does as well as without phase I")
+    last = "Fed-GO-UCB sends 1.00 M scalars, 10.00% of the 10.0 M of One-GO-UCB."
+    assert lines[6] == last
+    one = [run for run in runs if run.seed == 0]
+    assert "One seed" in experiment.verdict(experiment.summarize(one))[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (0.0, math.nan, "0"),
+        (12.0, math.nan, "12"),
+        (11_200.0, math.nan, "11.2 k"),
+        (280_000.0, math.nan, "280 k"),
+        (1_624_080.0, math.nan, "1.62 M"),
+        (81_500_000.0, 1_200_000.0, "81.5 ± 1.2 M"),
+        (-3_217_290_420.0, 0.0, "-3.22 ± 0.00 G"),
+    ],
+)
+def test_numbers_for_people(value: float, error: float, text: str) -> None:
+    assert humanised(value, error) == text
+
+
+def test_claims_of_regret_and_of_scalars(experiment: NonlinearBanditExperiment) -> None:
+    claims = (
+        Claim("lower regret", "fed-go-ucb", "n-go-ucb"),
+        Claim("fewer scalars", "fed-go-ucb", "one-go-ucb", by="scalars"),
+    )
+    experiment = replace(experiment, claims=claims)
+    runs = _runs(1000, fed_go_ucb=[40.0, 42.0, 43.0])
+    regret, scalars = findings(experiment, runs)
+    assert regret.gain.mean == pytest.approx(178 / 3)
+    assert scalars.gain == Estimate(9000.0, 0.0, 3)
+    assert regret.verdict == scalars.verdict == "confirmed"
+    digits = load_experiment(builtin_experiments()["digits"])
+    claim = Claim("a", "dp-fts-de", "ts", by="scalars")
+    with pytest.raises(ValueError, match=r"by='scalars' .* where scalars are counted"):
+        replace(digits, claims=(claim,))
+
+
+def test_results_come_back(
+    experiment: NonlinearBanditExperiment, tmp_path: Path
+) -> None:
+    todo = [(name, seed) for seed in range(2) for name in experiment.methods]
+    path = tmp_path / "results" / "results.jsonl"
+    with ResultsFile(path, experiment) as results:
+        for run in run_all(experiment, todo, 1):
+            results.append(run)
+        done = results.runs
+    there, runs = read_results(path)
+    assert there == replace(experiment, num_seeds=5)
+    assert runs == done
+    assert {(run.method, run.seed) for run in runs} == set(todo)
+    draw(experiment, runs, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    cut = replace(_made("random", 7, 1.0), num_scalars=[0] * 5)
+    path.write_text(path.read_text() + cut.to_json() + "\n")
+    with pytest.raises(ValueError, match=f"is damaged in line {len(todo) + 2}"):
+        read_results(path)
+
+
+def _invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
+
+
+def test_the_command(file: Path, tmp_path: Path) -> None:
+    claim = 'text = "sends less"\nbetter = "fed-go-ucb"\nthan = "one-go-ucb"\n'
+    file.write_text(TOML + "\n[[claims]]\n" + claim + 'by = "scalars"\n')
+    run = ("run", str(file), "--jobs=1", f"--output={tmp_path}")
+    result = _invoke(*run, "--seeds=1")
+    assert result.exit_code == 0, result.output
+    result = _invoke(*run)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "6 of 12 runs are in" in said
+    assert "Regret of 3 agents together in 6 rounds" in said
+    assert "NOT PRIVATE" in said
+    assert "sends less: fewer scalars +" in said
+    assert (tmp_path / "mine" / "figure.png").stat().st_size > 10_000
+    values = json.loads(_invoke("show", str(tmp_path / "mine"), "--json").stdout)
+    assert values["private"] is False
+    assert set(values["methods"]["fed-go-ucb"]) == {
+        "epsilon",
+        "regret",
+        "over_alone",
+        "over_linear",
+        "over_no_phase_one",
+        "scalars",
+        "synchronisations",
+    }
+    shown = _invoke("show", str(tmp_path / "mine"), "--until=3")
+    assert "in 3 rounds" in shown.output
+    rows = _invoke("claims", str(file), f"--output={tmp_path}").output.splitlines()
+    assert rows[-1].startswith("| mine | `flwr-fbo run ")
+    assert "| 2 | sends less | fewer scalars +" in rows[-1]
+    refused = _invoke(*run, "--epsilon=2")
+    assert refused.exit_code == 1
+    assert "where no method is private" in refused.output
+
+
+def test_missing_data_are_named_before_any_work(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path / "nowhere"))
+    task = TOML[TOML.index('name = "function') : TOML.index("\n[settings]")]
+    table = 'name = "cluster-bandit"\ntable = "shuttle"\nnum_clusters = 3\n'
+    file.write_text(TOML.replace(task, table))
+    experiment = load_experiment(file)
+    assert experiment.task == ClusterBanditTask(table="shuttle", num_clusters=3)
+    with pytest.raises(DataError, match=r"shuttle.* is missing"):
+        experiment.check()
+    result = _invoke("run", str(file), f"--output={tmp_path / 'results'}")
+    assert result.exit_code == 1
+    assert "FLWR_FBO_DATA" in result.output
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_experiments_that_are_there() -> None:
+    files = [builtin_experiments()["fed-go-ucb"]]
+    files += sorted((ROOT / "experiments").glob("fedgoucb-*.toml"))
+    sizes = {}
+    for path in files:
+        experiment = load_experiment(path)
+        assert isinstance(experiment, NonlinearBanditExperiment)
+        sizes[experiment.name] = (experiment.num_agents, experiment.num_iterations)
+        assert experiment.methods == ALL
+        assert experiment.settings == Constants()
+        claimed = [(claim.than, claim.by) for claim in experiment.claims]
+        if path.parent.name == "experiments":
+            assert ("dislinucb", "final") in claimed
+            assert ("n-go-ucb", "final") in claimed
+            assert ("one-go-ucb", "scalars") in claimed
+    assert sizes == {
+        "fed-go-ucb": (20, 100),
+        "fedgoucb-hartmann": (20, 100),
+        "fedgoucb-cosine": (20, 100),
+        "fedgoucb-magic": (100, 100),
+        "fedgoucb-shuttle": (100, 100),
+    }
+    assert "fed-go-ucb" in _invoke("list").output

@@ -397,7 +397,7 @@ def test_published_figures_are_complete() -> None:
         if isinstance(plan, BanditExperiment):
             controls = {"independent", "random", "noise-only"}
         elif isinstance(plan, NonlinearBanditExperiment):
-            controls = {"n-go-ucb", "random", "no-phase-one"}
+            controls = {"n-go-ucb", "random", "no-phase-one", "each-once"}
         assert controls <= {name.split("@")[0] for name in plan.methods}
         mark = f"| {plan.name} | `flwr-fbo run {plan.name} --seeds "
         rows = [line for line in table.splitlines() if line.startswith(mark)]

@@ -17,6 +17,7 @@ from flwr_fbo.cli import app
 from flwr_fbo.cli.report import print_report
 from flwr_fbo.datasets.base import DataError
 from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.simulation.each_once import EachOnce
 from flwr_fbo.study.base import Claim, Estimate, humanised
 from flwr_fbo.study.claims import findings
 from flwr_fbo.study.experiment import (
@@ -32,7 +33,11 @@ from flwr_fbo.study.nonlinear import (
 )
 from flwr_fbo.study.results import ResultsFile, read_results
 from flwr_fbo.study.runner import run_all
-from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
+from flwr_fbo.tasks.nonlinear_bandit import (
+    ClusterBanditTask,
+    FunctionBanditTask,
+    NonlinearBandit,
+)
 
 ROOT = Path(__file__).parents[1]
 TOML = """
@@ -63,6 +68,7 @@ ALL = (
     "n-go-ucb",
     "dislinucb",
     "no-phase-one",
+    "each-once",
     "random",
 )
 # Parameters of a network of width 4 in 8 dimensions, and of a linear model.
@@ -121,7 +127,7 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
         (
             "width = 4",
             'methods = ["fed-go-ucb", "n-go-ucb", "random"]',
-            r"beside its controls: \['no-phase-one'\] missing",
+            r"beside its controls: \['each-once', 'no-phase-one'\] missing",
         ),
     ],
 )
@@ -151,6 +157,7 @@ def test_methods_are_what_they_are_called(
         assert sent[name] == PHASE_ONE + counts[name] * ONCE
     assert sent["no-phase-one"] == counts["no-phase-one"] * ONCE
     linear = 2 * 3 * (LINEAR_SIZE**2 + LINEAR_SIZE)
+    assert (sent["each-once"], counts["each-once"]) == (12 * 2 * 3, 12)
     assert sent["dislinucb"] == counts["dislinucb"] * linear > 0
     for name in ("fed-go-ucb", "one-go-ucb", "n-go-ucb"):  # the same exploration
         assert runs[name].regret[:2] == runs["random"].regret[:2]
@@ -160,6 +167,21 @@ def test_methods_are_what_they_are_called(
     (again,) = experiment.play(["fed-go-ucb"], seed=1)
     assert again.regret == runs["fed-go-ucb"].regret
     assert experiment.play(["random"], seed=2)[0].regret != runs["random"].regret
+
+
+def test_each_action_is_tried_once_and_then_the_best(
+    experiment: NonlinearBanditExperiment,
+) -> None:
+    bandit = NonlinearBandit(experiment.task, 4)
+    gaps = bandit.means.max() - bandit.means
+    run = EachOnce(experiment.task, 5, 6).run(4)
+    assert run.actions.ravel()[:12].tolist() == list(range(12))
+    assert set(run.actions.ravel()[12:]) == {int(bandit.means.argmax())}
+    assert run.regret.sum() == pytest.approx(gaps.sum())
+    assert run.num_scalars.tolist() == [50, 100, 120, 120, 120, 120]
+    short = EachOnce(experiment.task, 5, 2).run(4)
+    assert short.actions.ravel().tolist() == list(range(10))
+    assert short.num_synchronisations == 10
 
 
 def test_what_is_sent_by_formula(experiment: NonlinearBanditExperiment) -> None:
@@ -185,7 +207,7 @@ def test_runs_are_shared_by_what_they_depend_on(
         linear=replace(experiment.linear, beta=0.5),
     )
     same = {name for name in ALL if other.recipe(name) == experiment.recipe(name)}
-    assert same == {"random"}
+    assert same == {"each-once", "random"}
     other = replace(experiment, linear=other.linear)
     same = {name for name in ALL if other.recipe(name) == experiment.recipe(name)}
     assert same == set(ALL) - {"dislinucb"}
@@ -260,10 +282,11 @@ def test_the_verdict(experiment: NonlinearBanditExperiment) -> None:
     assert "±" in lines[0]
     assert lines[1].startswith("One-GO-UCB does as well as N-GO-UCB")
     assert lines[2].startswith("DisLinUCB does worse than N-GO-UCB")
-    assert lines[4].startswith("Fed-GO-UCB does better than DisLinUCB")
-    assert lines[5].startswith("Fed-GO-UCB does as well as without phase I")
+    assert lines[5].startswith("Fed-GO-UCB does better than DisLinUCB")
+    assert lines[6].startswith("Fed-GO-UCB does as well as without phase I")
+    assert lines[7].startswith("Fed-GO-UCB does better than trying each action once")
     last = "Fed-GO-UCB sends 1.00 M scalars, 10.00% of the 10.0 M of One-GO-UCB."
-    assert lines[6] == last
+    assert lines[8] == last
     one = [run for run in runs if run.seed == 0]
     assert "One seed" in experiment.verdict(experiment.summarize(one))[0]
 
@@ -335,7 +358,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     result = _invoke(*run)
     assert result.exit_code == 0, result.output
     said = " ".join(result.output.split())
-    assert "6 of 12 runs are in" in said
+    assert "7 of 14 runs are in" in said
     assert "Regret of 3 agents together in 6 rounds" in said
     assert "NOT PRIVATE" in said
     assert "sends less: fewer scalars +" in said
@@ -348,6 +371,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
         "over_alone",
         "over_linear",
         "over_no_phase_one",
+        "over_each_once",
         "scalars",
         "synchronisations",
     }

@@ -36,6 +36,7 @@ LOOKS = {
     "n-go-ucb": ("#000000", "-", "o"),
     "dislinucb": ("#cc79a7", "-.", "x"),
     "no-phase-one": ("#e69f00", ":", "P"),
+    "each-once": ("#d55e00", "-.", "^"),
 }
 
 

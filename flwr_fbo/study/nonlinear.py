@@ -21,6 +21,7 @@ from flwr_fbo._validation import require
 from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
+from flwr_fbo.simulation.each_once import EachOnce
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.study.base import (
     ONE_SEED,
@@ -141,10 +142,10 @@ class NonlinearRow(Row):
     ----------
     regret : Estimate
         Of all agents together.
-    over_alone, over_linear, over_no_phase_one : Estimate or None
-        The paired difference to that of N-GO-UCB, of DisLinUCB, and of Fed-GO-UCB
-        without phase I: negative where this method is better; None for the method
-        itself, and where the other was not played.
+    over_alone, over_linear, over_no_phase_one, over_each_once : Estimate or None
+        The paired difference to that of N-GO-UCB, of DisLinUCB, of Fed-GO-UCB without
+        phase I, and of trying each action once: negative where this method is better;
+        None for the method itself, and where the other was not played.
     scalars : Estimate
         Sent.
     synchronisations : Estimate or None
@@ -155,6 +156,7 @@ class NonlinearRow(Row):
     over_alone: Estimate | None
     over_linear: Estimate | None
     over_no_phase_one: Estimate | None
+    over_each_once: Estimate | None
     scalars: Estimate
     synchronisations: Estimate | None
 
@@ -173,7 +175,7 @@ class NonlinearMethod(Method):
         Whether agents send anything of theirs.
     """
 
-    simulation: Callable[[NonlinearBanditExperiment], NeuralBanditSimulation]
+    simulation: Callable[[NonlinearBanditExperiment], NeuralBanditSimulation | EachOnce]
     depends_on: tuple[str, ...] = ("settings", "width")
     releases: bool = True
 
@@ -207,12 +209,17 @@ def _random(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     return replace(_federated(experiment), settings=settings, sharing="never")
 
 
+def _each_once(experiment: NonlinearBanditExperiment) -> EachOnce:
+    agents, rounds = experiment.num_agents, experiment.num_iterations
+    return EachOnce(experiment.task, agents, rounds)
+
+
 _ALL = (
     NonlinearMethod(
         "fed-go-ucb",
         "Fed-GO-UCB",
         _federated,
-        controls=("n-go-ucb", "no-phase-one", "random"),
+        controls=("n-go-ucb", "no-phase-one", "each-once", "random"),
     ),
     NonlinearMethod(
         "one-go-ucb",
@@ -228,6 +235,7 @@ _ALL = (
     ),
     NonlinearMethod("dislinucb", "DisLinUCB", _linear, depends_on=("linear",)),
     NonlinearMethod("no-phase-one", "no phase I", _without_phase_one),
+    NonlinearMethod("each-once", "each once", _each_once, depends_on=()),
     NonlinearMethod("random", "random", _random, depends_on=(), releases=False),
 )
 _METHODS = {method.name: method for method in _ALL}
@@ -374,6 +382,7 @@ class NonlinearBanditExperiment(Experiment):
                 over(name, "n-go-ucb"),
                 over(name, "dislinucb"),
                 over(name, "no-phase-one"),
+                over(name, "each-once"),
                 Estimate.of(scalars[name][:, last - 1]),
                 Estimate.of(counts[name]) if last == rounds else None,
             )
@@ -404,6 +413,8 @@ class NonlinearBanditExperiment(Experiment):
             "network's sums. If One-GO-UCB sent every point and "
             "its reward to all instead, which is raw data, it would send "
             f"{humanised(self.scalars_of_points)} in {self.num_iterations} rounds.",
+            "each once: agents try each action once, together, and then play the best; "
+            "no model.",
             "NOT PRIVATE: gradients and sums are sent as they are.",
         ]
 
@@ -421,6 +432,7 @@ class NonlinearBanditExperiment(Experiment):
         for gain, other in (
             (ours.over_linear, "DisLinUCB"),
             (ours.over_no_phase_one, "without phase I"),
+            (ours.over_each_once, "trying each action once"),
         ):
             if gain is not None:
                 lines.append(f"{ours.label} {helped(-gain, other)}")

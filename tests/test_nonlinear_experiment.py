@@ -393,6 +393,7 @@ def test_missing_data_are_named_before_any_work(
     table = 'name = "cluster-bandit"\ntable = "shuttle"\nnum_clusters = 3\n'
     file.write_text(TOML.replace(task, table))
     experiment = load_experiment(file)
+    assert isinstance(experiment, NonlinearBanditExperiment)
     assert experiment.task == ClusterBanditTask(table="shuttle", num_clusters=3)
     with pytest.raises(DataError, match=r"shuttle.* is missing"):
         experiment.check()

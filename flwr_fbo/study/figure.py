@@ -67,8 +67,8 @@ def _draw_communication(
     title = f"{experiment.name}: {experiment.num_agents} agents"
     figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
     handles, labels = left.get_legend_handles_labels()
-    below = {"loc": "outside lower center", "ncols": len(labels)}
-    figure.legend(handles, labels, frameon=False, fontsize=9, **below)
+    below = "outside lower center"
+    figure.legend(handles, labels, loc=below, ncols=4, frameon=False, fontsize=9)
     save(figure, runs, path)
 
 

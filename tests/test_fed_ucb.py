@@ -42,6 +42,7 @@ from flwr_fbo.strategies.enrolment import TooFewAgents
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.killing import killed_after
 
+CLOCK = "flwr_fbo.strategies.linear_bandit.time"
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
@@ -544,7 +545,7 @@ def test_synchronisations_wait_for_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.sleep", pauses.append)
+    monkeypatch.setattr(f"{CLOCK}.sleep", pauses.append)
     settings = replace(SETTINGS, releases=NOT_PRIVATE)
     fed_ucb(settings, interval=3600.0).start(Sites(tmp_path))
     assert len(pauses) == 3  # one a release
@@ -565,7 +566,7 @@ def test_a_wait_that_was_cut_off_begins_again(
     settings, sites = replace(SETTINGS, releases=NOT_PRIVATE), Sites(tmp_path)
     pauses: list[float] = []
     for sleep in (end, pauses.append):
-        monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.sleep", sleep)
+        monkeypatch.setattr(f"{CLOCK}.sleep", sleep)
         strategy = fed_ucb(settings, interval=60.0, folder=tmp_path / "server")
         try:
             strategy.start(sites)
@@ -580,8 +581,8 @@ def test_no_wait_is_longer_than_the_interval(
     """Even if the clock is set back."""
     times = itertools.count(2e9, -1e5)
     pauses: list[float] = []
-    monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.time", lambda: next(times))
-    monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.sleep", pauses.append)
+    monkeypatch.setattr(f"{CLOCK}.time", lambda: next(times))
+    monkeypatch.setattr(f"{CLOCK}.sleep", pauses.append)
     settings = replace(SETTINGS, releases=NOT_PRIVATE)
     fed_ucb(settings, interval=60.0).start(InProcessGrid(APP, M))
     assert pauses == [60.0] * 3
@@ -593,7 +594,7 @@ def test_who_is_asked_is_seen_after_the_wait(
     """A SuperNode that is restarted meanwhile has another node id."""
     sites = Sites(tmp_path)
     rename = partial(restart, sites, 0)
-    monkeypatch.setattr("flwr_fbo.strategies.fed_ucb.time.sleep", lambda _: rename())
+    monkeypatch.setattr(f"{CLOCK}.sleep", lambda _: rename())
     settings = replace(SETTINGS, releases=NOT_PRIVATE)
     strategy = fed_ucb(settings, interval=3600.0)
     strategy.start(sites)

@@ -193,8 +193,7 @@ class LinearBanditSite:
         instruction: BanditInstruction,
     ) -> Answer:
         """Play, take what has come in the meantime, and say what there is to say."""
-        if peer.num_releases < instruction.included:
-            raise JournalError(f"{_OLDER} It had {instruction.included} releases.")
+        _refuse_fewer(peer, instruction.included)
         self._play_trials(context, peer, instruction)
         iteration, number = instruction.iteration, instruction.synchronisation
         triggered = instruction.study.trigger is not None
@@ -273,14 +272,18 @@ def _refuse_older_copy(context: Context, bandit: RecordedBandit) -> None:
         return
     made = known["num-releases"]
     assert isinstance(made, int)
+    _refuse_fewer(bandit, made)
+
+
+def _refuse_fewer(bandit: RecordedBandit, made: int) -> None:
+    """Raise if a journal has fewer releases than its agent has made."""
     if bandit.num_releases < made:
-        raise JournalError(f"{_OLDER} It had {made} releases.")
+        raise JournalError(
+            f"This agent's journal has {bandit.num_releases} releases and had {made}: "
+            "it is an older copy. Give the newer one back, or begin another study."
+        )
 
 
-_OLDER = (
-    "This agent's journal is an older copy: give the newer one back, or begin another "
-    "study."
-)
 _LOST = (
     "This agent's journal is lost, and with it the noise of its releases, so it stops: "
     "give it back, or begin another study. It was"

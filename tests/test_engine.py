@@ -69,12 +69,13 @@ def test_the_engine_gives_the_same_histories(
 BANDITS = EXAMPLES / "linear-bandit"
 
 
-def _bandit_config(folder: Path) -> UserConfig:
+def _bandit_config(folder: Path, graph: str = "") -> UserConfig:
     return {
         "num-agents": NUM_AGENTS,
         "num-trials": 400,
         "environment-seed": 3,
         "experiment": True,
+        "graph": graph,
         "server-folder": str(folder),
     }
 
@@ -138,3 +139,29 @@ def test_the_engine_gives_the_same_bandits(
     assert len(engine) == len(in_process) == 8
     for row, other in zip(engine, in_process, strict=True):
         np.testing.assert_array_equal(row, other)
+
+
+def _mail(folder: Path) -> list[list[str]]:
+    """Return the digests of what was carried in each round."""
+    with Journal(None, folder / "server.sqlite") as journal:
+        return [row.facts["digests"] for row in journal.ledger()]
+
+
+@pytest.mark.slow
+def test_the_engine_carries_the_same_mail(
+    tmp_path: Path, flwr_run: FlwrRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents without a centre send the same bytes, and so have played the same."""
+    configs = [_bandit_config(tmp_path / name, "ring") for name in ("engine", "grid")]
+    flwr_run(BANDITS, NUM_AGENTS, configs[0])
+    monkeypatch.syspath_prepend(str(BANDITS))
+    from bandits import client_app, server_app
+
+    grid = InProcessGrid(client_app.app, NUM_AGENTS, run_config=configs[1])
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=configs[1]
+    )
+    server_app.app(grid, context)
+    engine, in_process = _mail(tmp_path / "engine"), _mail(tmp_path / "grid")
+    assert [len(mail) for mail in in_process] == [NUM_AGENTS] * 8
+    assert engine == in_process

@@ -1,9 +1,17 @@
 """The server: what all sites have in common, and the privacy of each."""
 
+from typing import Any
+
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_fbo import ContinualSettings, FedUCB, LinearUCBSettings
+from flwr_fbo import (
+    ContinualSettings,
+    DecentralizedFedUCB,
+    FedUCB,
+    LinearUCBSettings,
+    PeerGraph,
+)
 from flwr_fbo.simulation.bandits import geometric_schedule
 
 NUM_SYNCHRONISATIONS = 8
@@ -19,15 +27,21 @@ def main(grid: Grid, context: Context) -> None:
     releases = ContinualSettings(
         num_releases=NUM_SYNCHRONISATIONS, dimension=5, epsilon=8.0, delta=1e-3
     )
-    strategy = FedUCB(
-        LinearUCBSettings(releases, num_agents=int(config["num-agents"])),
+    settings = LinearUCBSettings(releases, num_agents=int(config["num-agents"]))
+    options: dict[str, Any] = {
         # Sites that play at their own pace have interval=... in place of these two.
-        schedule=geometric_schedule(
+        "schedule": geometric_schedule(
             num_trials, NUM_SYNCHRONISATIONS, first=num_trials // 20
         ),
-        num_trials=num_trials,
-        noise_seed=1 if config["experiment"] else None,
-        folder=str(config["server-folder"]) or None,
-    )
-    result = strategy.start(grid)
+        "num_trials": num_trials,
+        "noise_seed": 1 if config["experiment"] else None,
+        "folder": str(config["server-folder"]) or None,
+    }
+    if config["graph"]:  # agents talk along it, and the server only carries
+        graph = PeerGraph.named(
+            str(config["graph"]), settings.num_agents, pooling="neighbourhood"
+        )
+        DecentralizedFedUCB(settings, graph, **options).start(grid)
+        return
+    result = FedUCB(settings, **options).start(grid)
     print(f"Estimate: {result.estimate}")

@@ -44,6 +44,12 @@ def test_linear_bandits(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[2, 2, 2]\n[5, 5, 5]" in said
 
 
+def test_neural_bandits(capsys: pytest.CaptureFixture[str]) -> None:
+    result = _run(ROOT / "docs" / "neural-bandits.md")["result"]
+    assert all(r.results == 4 for r in result.rounds)
+    assert "w0 has 76 numbers" in capsys.readouterr().out
+
+
 def test_when_federation_helps() -> None:
     path = ROOT / "docs" / "when-federation-helps.md"
     crowds = _run(path)["crowds"]

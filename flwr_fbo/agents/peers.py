@@ -110,7 +110,8 @@ class RecordedPeer(RecordedBandit):
         heard-in    in which iteration of the server that was
         peer-j      what agent j released then, of those in its pool
         release     which of its own releases its newest synchronisation has
-        synchronised-at    after how many trials it made that
+        synchronised-at, synchronised-in    after how many trials, and in which
+                    iteration, it made that
         believed    the last synchronisation whose sum is believed
 
     Parameters

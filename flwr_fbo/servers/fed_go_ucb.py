@@ -90,7 +90,8 @@ class FedGOUCBServer:
         """What all agents receive: w, or the total; None before the first one."""
         if self.in_regression:
             return self._half.regression.w
-        return self._half.total if self.num_synchronisations else None
+        last = self.ledger[-1] if self.ledger else None
+        return last.vectors if last is not None and last.facts["phase"] == 2 else None
 
     @property
     def num_synchronisations(self) -> int:

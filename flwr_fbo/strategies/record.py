@@ -123,10 +123,12 @@ class StudyRecord:
         JournalError
             If the ledger is damaged.
         """
-        if self._journal is None or not self._journal.load_state():
+        if self._journal is None:
+            return None
+        state = self._journal.load_state()
+        if not state:
             return None
         stored, ledger = read_ledger(self._journal)
-        state = self._journal.load_state()
         del state[_PROGRESS]
         try:
             progress = Progress(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flwr_fbo.models.network import Network as Network
     from flwr_fbo.models.network import TorchModel as TorchModel
     from flwr_fbo.privacy.continual import ContinualSettings as ContinualSettings
+    from flwr_fbo.privacy.neural_bandit import NeuralPrivacy as NeuralPrivacy
     from flwr_fbo.simulation.grid import InProcessGrid as InProcessGrid
     from flwr_fbo.space import SearchSpace as SearchSpace
     from flwr_fbo.strategies.decentralized_fed_ucb import (
@@ -55,6 +56,7 @@ _EXPORTS = {
     "FedGOUCB": "flwr_fbo.strategies.fed_go_ucb",
     "Network": "flwr_fbo.models.network",
     "NeuralBanditClient": "flwr_fbo.clients.neural_bandit",
+    "NeuralPrivacy": "flwr_fbo.privacy.neural_bandit",
     "NeuralUCBSettings": "flwr_fbo.agents.neural_ucb",
     "TorchModel": "flwr_fbo.models.network",
     "neural_bandit_app": "flwr_fbo.clients.neural_bandit",

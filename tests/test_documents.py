@@ -47,7 +47,9 @@ def test_linear_bandits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_neural_bandits(capsys: pytest.CaptureFixture[str]) -> None:
     result = _run(ROOT / "docs" / "neural-bandits.md")["result"]
     assert all(r.results == 4 for r in result.rounds)
-    assert "w0 has 76 numbers" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "w0 has 76 numbers" in said
+    assert "epsilon 8 for one evaluation" in said
 
 
 def test_when_federation_helps() -> None:

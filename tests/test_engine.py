@@ -165,3 +165,45 @@ def test_the_engine_carries_the_same_mail(
     engine, in_process = _mail(tmp_path / "engine"), _mail(tmp_path / "grid")
     assert [len(mail) for mail in in_process] == [NUM_AGENTS] * 8
     assert engine == in_process
+
+
+NEURAL = EXAMPLES / "neural-bandit"
+
+
+def _sent_to_all(folder: Path) -> list[FloatArray]:
+    """Return the iterates of phase I, and the totals of phase II."""
+    with Journal(None, folder / "server.sqlite") as journal:
+        return [row.vectors for row in journal.ledger()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.0, 8.0])
+def test_the_engine_gives_the_same_neural_bandits(
+    tmp_path: Path, flwr_run: FlwrRun, monkeypatch: pytest.MonkeyPatch, epsilon: float
+) -> None:
+    configs: list[UserConfig] = [
+        {
+            "num-agents": NUM_AGENTS,
+            "num-evaluations": 12,
+            "environment-seed": 3,
+            "width": 5,
+            "epsilon": epsilon,
+            "experiment": True,
+            "server-folder": str(tmp_path / name),
+        }
+        for name in ("engine", "grid")
+    ]
+    printed = flwr_run(NEURAL, NUM_AGENTS, configs[0])
+    assert "NOT PRIVATE" in printed
+    monkeypatch.syspath_prepend(str(NEURAL))
+    from kitchens import client_app, server_app
+
+    grid = InProcessGrid(client_app.app, NUM_AGENTS, run_config=configs[1])
+    context = Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=configs[1]
+    )
+    server_app.app(grid, context)
+    engine, in_process = map(_sent_to_all, (tmp_path / "engine", tmp_path / "grid"))
+    assert len(engine) == len(in_process) > 10  # ten steps, and at least one total
+    for row, other in zip(engine, in_process, strict=True):
+        np.testing.assert_array_equal(row, other)

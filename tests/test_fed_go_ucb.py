@@ -187,6 +187,26 @@ def test_communication_is_as_counted(keep: Any) -> None:
     assert grid.scalars == phase_one + sums * (2 * sent - last)
 
 
+def test_a_regression_that_stops_early_leaves_rounds_in_which_nobody_is_asked(
+    tmp_path: Path,
+) -> None:
+    # So long a step that the loss rises, and the second one is the last.
+    regression = LangevinSettings(num_iterations=8, step=30.0, patience=1)
+    settings = replace(SETTINGS, regression=regression)
+    grid = Counting()
+    strategy = strategy_of(settings, client_api="message", folder=tmp_path)
+    result = strategy.start(grid)
+    assert strategy.server.num_steps == 2
+    rounds, used = 8 + T - T0, 2 + T - T0
+    assert [r.results for r in result.rounds] == [N] * used + [0] * (rounds - used)
+    agents, synchronised = played_without_flower(settings)
+    assert result.num_synchronisations == synchronised
+    for state, agent in zip(seen_by(grid), agents, strict=True):
+        np.testing.assert_array_equal(state["outputs"], agent.state_dict()["outputs"])
+    again = strategy_of(settings, folder=tmp_path).start(InProcessGrid(APP, N))
+    assert again.num_synchronisations == synchronised
+
+
 def test_who_is_away_in_phase_one_is_left_out_and_comes_back() -> None:
     grid = Counting()
     grid.away = {2: {1}, 3: {1}, STEPS + 1: {2}}  # 2 misses w0, at first

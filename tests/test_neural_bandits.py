@@ -72,7 +72,13 @@ def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"num_iterations": 0}, {"step": 0}, {"inverse_temperature": -1}, {"keep": "w"}],
+    [
+        {"num_iterations": 0},
+        {"step": 0},
+        {"inverse_temperature": -1},
+        {"keep": "w"},
+        {"patience": -1},
+    ],
 )
 def test_bad_regressions_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(fields))}="):
@@ -145,6 +151,26 @@ def test_the_best_iterate_is_kept_if_asked() -> None:
         iterates.append(dynamics.w)
         dynamics.advance(np.ones(2), loss)
     assert np.array_equal(dynamics.result, iterates[1])
+
+
+@pytest.mark.parametrize(("keep", "expected"), [("last", 4), ("best", 1)])
+def test_a_regression_stops_once_the_loss_no_longer_falls(
+    keep: Any, expected: int
+) -> None:
+    settings = LangevinSettings(9, keep=keep, patience=2)
+    dynamics = LangevinDynamics(settings, np.zeros(2), 0)
+    iterates = []
+    for loss in (3.0, 1.0, 2.0, 1.0, 0.0):
+        if dynamics.is_done:
+            break
+        iterates.append(dynamics.w)
+        dynamics.advance(np.ones(2), loss)
+    assert len(iterates) == 4  # of iterates 2 and 3 neither was better than 1
+    iterates.append(dynamics.w)
+    assert np.array_equal(dynamics.result, iterates[expected])
+    again = LangevinDynamics(settings, np.zeros(2), 0)
+    again.load_state_dict(dynamics.state_dict())
+    assert again.is_done
 
 
 def test_dead_agents_and_broken_gradients_are_left_out(

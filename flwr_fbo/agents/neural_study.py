@@ -6,19 +6,21 @@ Both travel in Flower's config as plain scalars, as those of `FedUCB` do.
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from flwr_fbo._validation import require_int
+from flwr_fbo._validation import require_int, require_seed
 from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network, RewardModel
+from flwr_fbo.privacy.neural_bandit import NeuralPrivacy
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class NeuralBanditStudy:
         The reward model, unless every client brings another one.
     seed : int
         Of the initial parameters and of exploration; known to all.
+    noise_seed : int, optional
+        *Experiments only*: makes the agents' noise repeat, and is known to all.
     study_id : str
         Tells this study from any other at the same client.
     """
@@ -42,6 +46,7 @@ class NeuralBanditStudy:
     num_parameters: int
     network: Network | None
     seed: int
+    noise_seed: int | None = None
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     # What tells it from another one with the same settings.
@@ -50,6 +55,17 @@ class NeuralBanditStudy:
     def __post_init__(self) -> None:
         require_int("num_parameters", self.num_parameters, 1)
         require_int("seed", self.seed, 0)
+        require_seed("noise_seed", self.noise_seed)
+        privacy = self.settings.privacy
+        if privacy is not None:
+            privacy.releases(self.num_parameters)  # which names what does not fit
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents send is private at all."""
+        privacy = self.settings.privacy
+        noisy = privacy is not None and privacy.epsilon < math.inf
+        return noisy and self.noise_seed is None
 
     def model(self, own: RewardModel | None) -> RewardModel:
         """Return the reward model: the study's, or a client's own.
@@ -84,11 +100,14 @@ class NeuralBanditStudy:
         """Return the study that ``to_dict`` gave."""
         settings, network = dict(fields["settings"]), fields["network"]
         settings["regression"] = LangevinSettings(**settings["regression"])
+        if settings["privacy"] is not None:
+            settings["privacy"] = NeuralPrivacy(**settings["privacy"])
         return cls(
             settings=NeuralUCBSettings(**settings),
             num_parameters=fields["num_parameters"],
             network=None if network is None else Network(**network),
             seed=fields["seed"],
+            noise_seed=fields["noise_seed"],
             study_id=fields["study_id"],
         )
 
@@ -108,6 +127,8 @@ class NeuralInstruction:
     study : NeuralBanditStudy
     slot : int
         The agent's slot; -1 while enrolling.
+    journal : int
+        With privacy, the number of the journal in which its releases must be.
     num_evaluations : int
         How many it should have made then, of both phases together.
     regresses : bool
@@ -118,17 +139,23 @@ class NeuralInstruction:
         How many of the agent's evaluations of phase II are in that total.
     send_sums : bool
         Whether the answer should carry its sums.
+    release, heard : int
+        With privacy: the step of phase I, or which release of phase II, is wanted now;
+        and how many of this agent's have come in this phase.
     """
 
     phase: Phase
     study: NeuralBanditStudy
     slot: int = -1
+    journal: int = 0
     num_evaluations: int = 0
     regresses: bool = False
     starts: bool = False
     totals: bool = False
     included: int = 0
     send_sums: bool = False
+    release: int = 0
+    heard: int = 0
 
     def to_config(self) -> dict[str, int | str | bool]:
         """Return the instruction as entries of a Flower config."""
@@ -137,12 +164,15 @@ class NeuralInstruction:
             "fbo-phase": self.phase.value,
             "fbo-study": json.dumps(self.study.to_dict()),
             "fbo-slot": self.slot,
+            "fbo-journal": self.journal,
             "fbo-num-evaluations": self.num_evaluations,
             "fbo-regresses": self.regresses,
             "fbo-starts": self.starts,
             "fbo-totals": self.totals,
             "fbo-included": self.included,
             "fbo-send-sums": self.send_sums,
+            "fbo-release": self.release,
+            "fbo-heard": self.heard,
         }
 
     @classmethod
@@ -165,10 +195,13 @@ class NeuralInstruction:
             phase=Phase(config["fbo-phase"]),
             study=NeuralBanditStudy.from_dict(json.loads(str(config["fbo-study"]))),
             slot=int(config["fbo-slot"]),
+            journal=int(config["fbo-journal"]),
             num_evaluations=int(config["fbo-num-evaluations"]),
             regresses=bool(config["fbo-regresses"]),
             starts=bool(config["fbo-starts"]),
             totals=bool(config["fbo-totals"]),
             included=int(config["fbo-included"]),
             send_sums=bool(config["fbo-send-sums"]),
+            release=int(config["fbo-release"]),
+            heard=int(config["fbo-heard"]),
         )

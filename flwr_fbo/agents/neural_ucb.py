@@ -45,6 +45,7 @@ from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.langevin import LangevinSettings, initial_parameters
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.neural_bandit import NeuralPrivacy
 
 FloatArray = NDArray[np.float64]
 
@@ -71,7 +72,8 @@ class NeuralUCBSettings:
         > 0: the squared radius of the ball. A constant, as in the experiments of such
         papers; the theory's is too large to act on.
     threshold : float
-        gamma > 0: the larger, the fewer synchronisations.
+        gamma > 0: the larger, the fewer synchronisations. Of no effect with privacy,
+        where they follow a public schedule.
     num_refinements : int
         >= 0. With 0 an action's bound is that of the network linearised at w0. Else it
         is a value of the network itself: the largest at so many points of the ball, and
@@ -79,6 +81,9 @@ class NeuralUCBSettings:
         The ball is about the linearised network: far out in it the network itself may
         give a well-known action a large value, and does on Hartmann-6, where agents
         with 3 do no better than DisLinUCB.
+    privacy : NeuralPrivacy, optional
+        None sends gradients and sums of raw evaluations, as the paper has it. See
+        `flwr_fbo.agents.private_neural_ucb`.
     """
 
     num_agents: int
@@ -88,6 +93,7 @@ class NeuralUCBSettings:
     beta: float = 0.1
     threshold: float = 2.0
     num_refinements: int = 0
+    privacy: NeuralPrivacy | None = None
 
     def __post_init__(self) -> None:
         require_int("num_agents", self.num_agents, 2)
@@ -95,6 +101,19 @@ class NeuralUCBSettings:
         for name in ("ridge", "beta", "threshold"):
             require_positive(name, getattr(self, name))
         require_int("num_refinements", self.num_refinements, 0)
+        if self.privacy is not None:
+            steps = self.num_refinements
+            require(steps == 0, "num_refinements", steps, "0, with privacy")
+            quiet = not self.regression.needs_losses
+            allowed = (
+                "keep='last' and patience=0, with privacy: losses are not released"
+            )
+            require(quiet, "regression", self.regression, allowed)
+
+    def sums_shape(self, num_parameters: int) -> tuple[int, int]:
+        """Return the shape of an agent's sums: see `Sums`."""
+        rows = num_parameters + 1
+        return rows, num_parameters if self.privacy is None else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +124,9 @@ class Sums:
     ----------
     num_evaluations : int
         How many there are in it.
-    values : ndarray of shape (d_w + 1, d_w)
-        Sum of g g', and in the last row of g (y - f(x; w0)).
+    values : ndarray of shape (d_w + 1, d_w), or (d_w + 1, d_w + 1) with privacy
+        Sum of g g', and in the last row of g (y - f(x; w0)). With privacy of [g; r] and
+        its transpose, r the residual: what a `ContinualRelease` takes.
     """
 
     num_evaluations: int
@@ -145,8 +165,7 @@ class NeuralUCBAgent:
         self._trigger = DeterminantTrigger(settings.threshold)
         # Of phase I: points and rewards; of phase II: gradients and residuals.
         self._seen: list[tuple[FloatArray, float]] = []
-        size = model.num_parameters
-        self._own: FloatArray = np.zeros((size + 1, size))
+        self._own: FloatArray = np.zeros(settings.sums_shape(model.num_parameters))
         self._total = self._own
         self._num_included = 0
         self._cached: tuple[Ellipsoid, float] | None = None
@@ -241,16 +260,21 @@ class NeuralUCBAgent:
         RuntimeError
             If the agent is in phase II, or has seen nothing.
         """
+        error, gradients = self._errors(w)
+        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses these
+            gradient = error @ gradients / len(error)
+            loss = error @ error / (2 * len(error))
+        needs_loss = self.settings.regression.needs_losses
+        return np.append(gradient, loss) if needs_loss else gradient
+
+    def _errors(self, w: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return f(x; w) - y, and the gradients of f by w, of phase I's trials."""
         if self.w0 is not None or not self._seen:
             raise RuntimeError("There is a regression in phase I only, and with data.")
         x, y = (np.array(column) for column in zip(*self._seen, strict=True))
-        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses these
+        with np.errstate(over="ignore", invalid="ignore"):
             values, gradients = self.model.values_and_gradients(w, x)
-            error = values - y
-            gradient = error @ gradients / len(y)
-            loss = error @ error / (2 * len(y))
-        needs_loss = self.settings.regression.needs_losses
-        return np.append(gradient, loss) if needs_loss else gradient
+        return values - y, gradients
 
     def start(self, w0: FloatArray) -> None:
         """Begin phase II.
@@ -342,9 +366,14 @@ class NeuralUCBAgent:
         return np.asarray(s * np.fmin(1.0, shrink))
 
     @property
+    def num_in_sums(self) -> int:
+        """Evaluations of phase II so far."""
+        return 0 if self.w0 is None else len(self._seen)
+
+    @property
     def num_since(self) -> int:
         """Evaluations of phase II that are in no total which the agent has received."""
-        return 0 if self.w0 is None else len(self._seen) - self._num_included
+        return self.num_in_sums - self._num_included
 
     @one_blas_thread
     def wants_synchronisation(self) -> bool:
@@ -356,15 +385,15 @@ class NeuralUCBAgent:
 
     def message(self) -> Sums:
         """Return the sums of the agent's own evaluations of phase II, to read only."""
-        return Sums(0 if self.w0 is None else len(self._seen), self._own)
+        return Sums(self.num_in_sums, self._own)
 
     def receive(self, total: FloatArray, num_included: int) -> None:
         """Take the sums over all agents.
 
         Parameters
         ----------
-        total : ndarray of shape (d_w + 1, d_w)
-            As in `Sums`.
+        total : ndarray
+            Of the shape of `Sums`.
         num_included : int
             How many of the agent's own evaluations are in it: of a message of its own.
 
@@ -374,9 +403,10 @@ class NeuralUCBAgent:
             If it is no such sum, or of more evaluations than there are.
         """
         total = np.asarray(total, dtype=float)
-        allowed = f"sums of shape {self._own.shape}, finite and symmetric"
-        require(is_sum(total, len(self._own) - 1), "total", total, allowed)
-        known = self.message().num_evaluations
+        shape = self._own.shape
+        allowed = f"sums of shape {shape}, finite and symmetric"
+        require(is_sum(total, shape), "total", total.shape, allowed)
+        known = self.num_in_sums
         ok = self._num_included <= num_included <= known
         allowed = f"from {self._num_included} to {known}"
         require(ok, "num_included", num_included, allowed)
@@ -405,8 +435,11 @@ class NeuralUCBAgent:
         self._cached = None
 
 
-def is_sum(values: Any, size: int) -> bool:
-    """Return whether it can be the sums of gradients of so many parameters."""
-    ok = isinstance(values, np.ndarray) and values.shape == (size + 1, size)
+def is_sum(values: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether it can be `Sums` of this shape: finite, and symmetric."""
+    ok = isinstance(values, np.ndarray) and values.shape == shape
     ok = ok and values.dtype == np.float64 and bool(np.isfinite(values).all())
-    return ok and np.array_equal(values[:-1], values[:-1].T)
+    if not ok:
+        return False
+    square = values[: shape[1]]
+    return np.array_equal(square, square.T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,15 @@ from numpy.typing import NDArray
 from flwr_fbo.agents.neural_study import NeuralBanditStudy, NeuralInstruction
 from flwr_fbo.agents.neural_ucb import NeuralUCBAgent
 from flwr_fbo.agents.policy import BanditEnvironment
+from flwr_fbo.agents.private_neural_ucb import PrivateNeuralUCBAgent, seeded_entropy
 from flwr_fbo.journal import Journal, JournalError
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.privacy.noise import Entropy, OsEntropy
 
 FloatArray = NDArray[np.float64]
 
 FILE_NAME, KIND = "neural-bandit.sqlite", "neural-bandit"
+_NO_SLOT = -1
 
 
 def neural_identity(study: NeuralBanditStudy) -> dict[str, Any]:
@@ -28,37 +32,84 @@ class RecordedNeuralAgent:
     """One agent that lives in a journal between messages.
 
     A message that is asked for again, because its answer was lost, is answered again:
-    nothing is evaluated twice.
+    nothing is evaluated twice, and nothing released twice.
 
     Parameters
     ----------
     journal : Journal
         With `neural_identity`.
-    slot : int
-        The agent's.
     model : RewardModel, optional
         See `NeuralBanditStudy.model`.
 
-    Raises
-    ------
-    JournalError
-        If the journal is of another slot.
+    Attributes
+    ----------
+    agent : NeuralUCBAgent
+        Once it has joined.
     """
 
-    def __init__(self, journal: Journal, slot: int, model: RewardModel | None) -> None:
+    agent: NeuralUCBAgent
+
+    def __init__(self, journal: Journal, model: RewardModel | None) -> None:
         journal.require_kind(KIND)
-        study = NeuralBanditStudy.from_dict(journal.identity)
-        self._journal, self._slot = journal, slot
-        self.agent = NeuralUCBAgent(
-            study.settings, study.model(model), study.seed, slot
-        )
-        state = journal.load_state()
-        if state:
-            known = int(state["slot"])
-            if known != slot:
-                raise JournalError(f"This is the journal of agent {known}, not {slot}.")
-            self.agent.load_state_dict(state)
-        self._explored = int(state.get("num_explored", 0))
+        self._journal = journal
+        self.study = NeuralBanditStudy.from_dict(journal.identity)
+        self._model = self.study.model(model)
+        self._state = journal.load_state()
+        if "number" not in self._state:
+            # The journal's own, to tell it from one that was begun anew.
+            number = np.array(secrets.randbits(62))
+            self._put({"number": number, "slot": np.array(_NO_SLOT)})
+
+    @property
+    def number(self) -> int:
+        """The journal's number, drawn when it was made."""
+        return int(self._state["number"])
+
+    @property
+    def slot(self) -> int:
+        """The agent's slot, -1 before it was told."""
+        return int(self._state["slot"])
+
+    def require_entropy(self) -> None:
+        """Raise ImportError unless there is what the noise is made with."""
+        self._entropy(slot=0)
+
+    def join(self, slot: int, number: int) -> None:
+        """Take the slot that the server names.
+
+        Raises
+        ------
+        JournalError
+            If the journal is of another slot; or, with privacy, not the one that the
+            server knows: releases may have been made that are not in it.
+        """
+        if self.slot not in (_NO_SLOT, slot):
+            raise JournalError(f"This is the journal of agent {self.slot}, not {slot}.")
+        settings, seed = self.study.settings, self.study.seed
+        if settings.privacy is None:
+            self.agent = NeuralUCBAgent(settings, self._model, seed, slot)
+        elif number == self.number:
+            self.agent = PrivateNeuralUCBAgent(
+                settings, self._model, seed, slot, self._entropy(slot), self._journal
+            )
+        else:
+            raise JournalError(
+                "This is not the journal that this agent enrolled with: releases that "
+                "it has made are recorded there, and noise drawn again for their sums "
+                "would lay them open. Give it back, or begin another study."
+            )
+        self._put({"slot": np.array(slot)})
+        if "own" in self._state:
+            self.agent.load_state_dict(self._state)
+        self._explored = int(self._state.get("num_explored", 0))
+
+    def _entropy(self, slot: int) -> tuple[Entropy, Entropy] | None:
+        privacy, seed = self.study.settings.privacy, self.study.noise_seed
+        if privacy is None or np.isinf(privacy.epsilon):
+            return None
+        if seed is not None:
+            return seeded_entropy(seed, slot)
+        return OsEntropy(), OsEntropy()
 
     @property
     def num_evaluations(self) -> int:
@@ -77,15 +128,32 @@ class RecordedNeuralAgent:
 
         Raises
         ------
-        ValueError, RuntimeError, FloatingPointError
+        ValueError, RuntimeError, FloatingPointError, JournalError
             See `NeuralUCBAgent`. What was evaluated before that is kept.
         """
         if not instruction.regresses:
             self._take(instruction, arrays)
         self._play(environment, instruction.num_evaluations)
         if instruction.regresses:
-            return [self.agent.regression_message(arrays[0])]
-        return [self.agent.message().values] if instruction.send_sums else []
+            return [self._gradient(arrays[0], instruction)]
+        return [self._sums(instruction)] if instruction.send_sums else []
+
+    def _gradient(self, w: FloatArray, instruction: NeuralInstruction) -> FloatArray:
+        if not isinstance(self.agent, PrivateNeuralUCBAgent):
+            return self.agent.regression_message(w)
+        made, _ = self.agent.num_released
+        if made < instruction.heard:
+            raise JournalError(
+                f"This agent's journal has {made} gradients, and the server has "
+                f"{instruction.heard} of it: it is an older copy. Give the newer one "
+                "back, or begin another study."
+            )
+        return self.agent.regression_message(w, instruction.release)
+
+    def _sums(self, instruction: NeuralInstruction) -> FloatArray:
+        if isinstance(self.agent, PrivateNeuralUCBAgent):
+            return self.agent.message(instruction.release).values
+        return self.agent.message().values
 
     def _take(
         self, instruction: NeuralInstruction, arrays: Sequence[FloatArray]
@@ -110,8 +178,9 @@ class RecordedNeuralAgent:
             self._save()
 
     def _save(self) -> None:
-        extra = {
-            "slot": np.array(self._slot),
-            "num_explored": np.array(self._explored),
-        }
-        self._journal.save_state({**self.agent.state_dict(), **extra})
+        explored = np.array(self._explored)
+        self._put({**self.agent.state_dict(), "num_explored": explored})
+
+    def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._journal.put(arrays)
+        self._state |= arrays

@@ -19,10 +19,14 @@ from rich.table import Table
 from flwr_fbo.agents.bandit_study import BanditStudy
 from flwr_fbo.agents.policy import FILE_NAME as SITE_FILE_NAME
 from flwr_fbo.agents.policy import KIND as SITE_KIND
+from flwr_fbo.agents.recorded_neural import FILE_NAME as NEURAL_SITE_FILE_NAME
+from flwr_fbo.agents.recorded_neural import KIND as NEURAL_SITE_KIND
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.journal import Journal, LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.neural_bandit import NeuralPrivacy
 from flwr_fbo.privacy.sampling import Subsampling
+from flwr_fbo.servers.fed_go_ucb import spent_by_neural_agent
 from flwr_fbo.servers.linear_bandit import spent_by_agent
 from flwr_fbo.strategies.record import (
     BANDIT_KIND,
@@ -51,7 +55,7 @@ def show(
 ) -> None:
     """Check and print the ledger in FOLDER, the `folder` of a study's server.
 
-    Or that of a site which plays a linear bandit. A ledger that was damaged is refused;
+    Or that of a site which plays a bandit. A ledger that was damaged is refused;
     one that was forged by somebody who can write the file is not noticed. While the
     server runs it holds the ledger.
     """
@@ -85,8 +89,8 @@ def _journal_in(folder: Path) -> Path:
     """Return the journal of a server or of a site in a folder, or the file itself."""
     if not folder.is_dir():
         return folder
-    site = folder / SITE_FILE_NAME
-    return site if site.is_file() else folder / FILE_NAME
+    sites = (folder / name for name in (SITE_FILE_NAME, NEURAL_SITE_FILE_NAME))
+    return next((path for path in sites if path.is_file()), folder / FILE_NAME)
 
 
 def _table(
@@ -125,6 +129,21 @@ def _bandit_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> Privacy
 def _site_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what this agent has spent: all of its epsilon, from the first release."""
     return spent_by_agent(BanditStudy.from_dict(identity), len(rows))
+
+
+def _neural_spent(
+    identity: Mapping[str, Any], rows: list[LedgerRow]
+) -> PrivacySpent | None:
+    """Return what the agents of Fed-GO-UCB have spent; None without privacy."""
+    privacy = identity["settings"]["privacy"]
+    if privacy is None:
+        return None
+    return spent_by_neural_agent(NeuralPrivacy(**privacy), len(rows))
+
+
+def _phase(row: LedgerRow) -> str:
+    """Return the phase of what a site has released: gradients, then sums."""
+    return "1" if row.vectors.ndim == 1 else "2"
 
 
 def _norm_of_total(row: LedgerRow) -> str:
@@ -207,9 +226,21 @@ _KINDS = {
     ),
     NEURAL_KIND: _Kind(
         lambda journal: read_ledger(journal)[1],
-        lambda identity, rows: None,
+        _neural_spent,
         {**_COMMON, "phase": lambda row: str(row.facts["phase"]), **_VERSION},
-        why_not="gradients and sums of raw evaluations were sent as they were.",
+        " of each agent, for one trial of it",
+        why_not="gradients and sums were sent without noise, or it was seeded.",
+    ),
+    NEURAL_SITE_KIND: _Kind(
+        lambda journal: journal.ledger(),
+        _neural_spent,
+        {
+            **_COMMON,
+            "phase": _phase,
+            "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
+            **_VERSION,
+        },
+        " of this agent, for one trial of it",
     ),
     SITE_KIND: _Kind(
         lambda journal: journal.ledger(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from flwr.app import ConfigRecord, Context
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import is_number, require
+from flwr_fbo._validation import require
 from flwr_fbo.agents.bandit_study import (
     BanditInstruction,
     BanditStudy,
@@ -28,6 +27,7 @@ from flwr_fbo.agents.policy import (
 )
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.clients.app import answerer
+from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.session import Answer, client_folder, configured_slot
 from flwr_fbo.clients.thompson import SiteClient
 from flwr_fbo.journal import Journal, JournalError, open_patiently
@@ -43,10 +43,6 @@ _log = logging.getLogger("flwr.fbo")
 
 class EnvironmentFailed(RuntimeError):  # noqa: N818  (named for what is wrong)
     """An environment raised, or gave what is not allowed; the text quotes nothing."""
-
-
-class StudyRefused(RuntimeError):  # noqa: N818  (named for what is wrong)
-    """A study promises less than a site wants."""
 
 
 class LinearBanditSite:
@@ -92,30 +88,14 @@ class LinearBanditSite:
         require(ok, "make_environment", make_environment, "a function")
         self._folder = None if folder is None else Path(folder)
         self._make_environment = make_environment
-        for field, value in (("max_epsilon", max_epsilon), ("max_delta", max_delta)):
-            ok = value is None or (is_number(value) and value > 0)
-            require(ok, field, value, "a number > 0")
-        if max_epsilon is None and max_delta is None and make_environment is not None:
-            max_epsilon = math.inf
-        self._limits = max_epsilon, max_delta
+        has_environment = make_environment is not None
+        self._limits = Limits.of(max_epsilon, max_delta, has_environment)
 
     def _check(self, study: BanditStudy) -> None:
         """Raise unless the study promises what this site wants."""
-        max_epsilon, max_delta = self._limits
         settings, releases = study.settings, study.settings.releases
-        wrong = ""
-        if max_epsilon == math.inf:
-            return
-        if not study.private:
-            wrong = "is not private: no noise, seeded noise, or a trigger"
-        elif (max_epsilon or max_delta) and settings.local_data == "raw":
-            wrong = "has local_data='raw', which promises less than it says"
-        elif max_epsilon is not None and releases.epsilon > max_epsilon:
-            wrong = f"has epsilon={releases.epsilon:g}, and {max_epsilon=:g}"
-        elif max_delta is not None and releases.delta > max_delta:
-            wrong = f"has delta={releases.delta:g}, and {max_delta=:g}"
-        if wrong:
-            raise StudyRefused(f"This site takes no part: the study {wrong}.")
+        raw = settings.local_data == "raw"
+        self._limits.check(study.private, releases.epsilon, releases.delta, raw)
 
     def answer(
         self,
@@ -250,7 +230,7 @@ def _held(
             yield bandit
         return
     if not new and not path.is_file():
-        raise JournalError(f"{_LOST} {path}.")
+        raise JournalError(f"{LOST} {path}.")
     with open_patiently(bandit_identity(study), path, _PATIENCE) as journal:
         bandit = _bandit_in(journal)
         _refuse_older_copy(context, bandit)
@@ -284,7 +264,7 @@ def _refuse_fewer(bandit: RecordedBandit, made: int) -> None:
         )
 
 
-_LOST = (
+LOST = (
     "This agent's journal is lost, and with it the noise of its releases, so it stops: "
     "give it back, or begin another study. It was"
 )
@@ -306,7 +286,7 @@ def _in_state(
     content = known["journal"] if known is not None and mine else None
     assert content is None or isinstance(content, bytes)
     if content is None and not new:
-        raise JournalError(f"{_LOST} in context.state.")
+        raise JournalError(f"{LOST} in context.state.")
     with Journal(bandit_identity(study), content=content) as journal:
         try:
             yield _bandit_in(journal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,10 +24,11 @@ from flwr_fbo.agents.recorded_neural import (
 )
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.clients.app import answerer
-from flwr_fbo.clients.linear_bandit import MakeEnvironment, playing
+from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.linear_bandit import LOST, MakeEnvironment, playing
 from flwr_fbo.clients.session import Answer, client_folder, configured_slot
 from flwr_fbo.clients.thompson import SiteClient
-from flwr_fbo.journal import Journal, open_patiently
+from flwr_fbo.journal import Journal, JournalError, open_patiently
 from flwr_fbo.models.network import RewardModel
 
 _STATE = "flwr-fbo-neural"
@@ -37,9 +39,10 @@ MakeModel = Callable[[Context], RewardModel]
 
 
 class NeuralBanditSite:
-    """What a client brings to a study of `FedGOUCB`.
+    """What a client brings to a study of `FedGOUCB`, and its limits.
 
-    Nothing that leaves it is private: gradients and sums of raw evaluations.
+    Without ``settings.privacy`` nothing that leaves it is private: gradients and sums
+    of raw evaluations.
 
     Parameters
     ----------
@@ -48,6 +51,9 @@ class NeuralBanditSite:
     make_model : callable, optional
         Takes the context, returns the reward model, where the study has no network:
         such as `TorchModel`.
+    max_epsilon, max_delta : float, optional
+        What a study may spend at most at this site; see `Limits`. Without them it takes
+        part in any study, private or not.
 
     Raises
     ------
@@ -56,7 +62,11 @@ class NeuralBanditSite:
     """
 
     def __init__(
-        self, make_environment: MakeEnvironment, make_model: MakeModel | None = None
+        self,
+        make_environment: MakeEnvironment,
+        make_model: MakeModel | None = None,
+        max_epsilon: float | None = None,
+        max_delta: float | None = None,
     ) -> None:
         ok = callable(make_environment)
         require(ok, "make_environment", make_environment, "a function")
@@ -64,6 +74,7 @@ class NeuralBanditSite:
         require(ok, "make_model", make_model, "a function")
         self._make_environment = make_environment
         self._make_model = make_model
+        self._limits = Limits.of(max_epsilon, max_delta, experimental=True)
 
     def answer(
         self,
@@ -86,70 +97,90 @@ class NeuralBanditSite:
         ValueError
             If the config or the arrays are not of `FedGOUCB`, or the model does not
             fit the study.
+        ImportError
+            If real noise is wanted and OpenDP is missing; the message names the extra.
+        StudyRefused
+            If the study promises less than this site wants.
         EnvironmentFailed
             If the environment or the model raised, or gave what is not allowed.
         JournalError
-            If the journal cannot be used.
+            If the journal cannot be used, or is not the one with this agent's releases.
         """
         instruction = NeuralInstruction.from_config(config)
+        study = instruction.study
+        self._check(study)
         make_model = self._make_model
         model = None if make_model is None else make_model(context)
-        instruction.study.model(model)  # which names what does not fit
-        if instruction.phase is Phase.ENROL:
-            return Answer(metrics={"agent-id": _known_slot(context, instruction.study)})
-        with _held(context, instruction) as journal:
-            recorded = RecordedNeuralAgent(journal, instruction.slot, model)
+        study.model(model)  # which names what does not fit
+        new = instruction.phase is Phase.ENROL
+        with _held(context, study, new) as journal:
+            recorded = RecordedNeuralAgent(journal, model)
+            if new:
+                return Answer(metrics=_claim(context, recorded))
+            recorded.join(instruction.slot, instruction.journal)
             with playing(self._make_environment, context) as environment:
                 answer = recorded.carry_out(instruction, arrays, environment)
-            metrics = _metrics_of(recorded)
-        return Answer(answer, metrics)
+            return Answer(answer, _metrics_of(recorded))
+
+    def _check(self, study: NeuralBanditStudy) -> None:
+        """Raise unless the study promises what this site wants."""
+        privacy = study.settings.privacy
+        epsilon, delta = math.inf, 1.0
+        if privacy is not None:
+            epsilon, delta = privacy.epsilon, privacy.delta
+        self._limits.check(study.private, epsilon, delta)
+
+
+def _claim(context: Context, recorded: RecordedNeuralAgent) -> dict[str, int | float]:
+    """Return the slot of the node config, else the one played in this study, or -1.
+
+    And the journal, where releases are in it that must not be lost.
+    """
+    slot = configured_slot(context)
+    claim: dict[str, int | float] = {"agent-id": recorded.slot if slot < 0 else slot}
+    if recorded.study.settings.privacy is None:
+        return claim
+    recorded.require_entropy()
+    return {**claim, "journal": recorded.number}
 
 
 def _metrics_of(recorded: RecordedNeuralAgent) -> dict[str, int | float]:
     agent = recorded.agent
     return {
         "wants-synchronisation": int(agent.wants_synchronisation()),
-        "num-evaluations": agent.message().num_evaluations,
+        "num-evaluations": agent.num_in_sums,
     }
 
 
-def _known_slot(context: Context, study: NeuralBanditStudy) -> int:
-    """Return the slot of the node config, else the one played in this study, or -1."""
-    slot = configured_slot(context)
-    if slot >= 0:
-        return slot
-    known = context.state.config_records.get(_STATE)
-    if known is not None and known["study-id"] == study.study_id:
-        return int(str(known["slot"]))
-    folder = client_folder(context)
-    if folder is None or not (folder / FILE_NAME).is_file():
-        return -1
-    with open_patiently(None, folder / FILE_NAME, _PATIENCE) as journal:
-        mine = journal.identity == neural_identity(study)
-        return int(journal.load_state().get("slot", -1)) if mine else -1
-
-
 @contextmanager
-def _held(context: Context, instruction: NeuralInstruction) -> Iterator[Journal]:
-    """Hold the agent's journal: in its folder, else in ``context.state``."""
-    study, records = instruction.study, context.state.config_records
-    folder, known = client_folder(context), records.get(_STATE)
-    mine = known is not None and known["study-id"] == study.study_id
-    entries: dict[str, Any] = {"study-id": study.study_id, "slot": instruction.slot}
+def _held(context: Context, study: NeuralBanditStudy, new: bool) -> Iterator[Journal]:
+    """Hold the agent's journal: in its folder, else in ``context.state``.
+
+    One that was lost is begun anew, unless releases were in it.
+    """
+    folder, records = client_folder(context), context.state.config_records
+    new = new or study.settings.privacy is None
     if folder is not None:
-        records[_STATE] = ConfigRecord(entries)
         path = folder / FILE_NAME
+        if not new and not path.is_file():
+            raise JournalError(f"{LOST} {path}.")
         with open_patiently(neural_identity(study), path, _PATIENCE) as journal:
             yield journal
         return
-    content = known.get("journal") if known is not None and mine else None
+    known = records.get(_STATE)
+    mine = known is not None and known["study-id"] == study.study_id
+    content = known["journal"] if known is not None and mine else None
     assert content is None or isinstance(content, bytes)
+    if content is None and not new:
+        raise JournalError(f"{LOST} in context.state.")
     with Journal(neural_identity(study), content=content) as journal:
         try:
             yield journal
         finally:
-            entries["journal"] = journal.to_bytes()
-            records[_STATE] = ConfigRecord(entries)
+            # What was played and released is kept, whatever came after it.
+            records[_STATE] = ConfigRecord(
+                {"study-id": study.study_id, "journal": journal.to_bytes()}
+            )
 
 
 class NeuralBanditClient(SiteClient):
@@ -158,7 +189,7 @@ class NeuralBanditClient(SiteClient):
     Parameters
     ----------
     context : flwr.app.Context
-    make_environment, make_model : callable
+    make_environment, make_model, max_epsilon, max_delta
         See `NeuralBanditSite`.
 
     Examples
@@ -173,18 +204,24 @@ class NeuralBanditClient(SiteClient):
         context: Context,
         make_environment: MakeEnvironment,
         make_model: MakeModel | None = None,
+        max_epsilon: float | None = None,
+        max_delta: float | None = None,
     ) -> None:
-        super().__init__(NeuralBanditSite(make_environment, make_model), context)
+        site = NeuralBanditSite(make_environment, make_model, max_epsilon, max_delta)
+        super().__init__(site, context)
 
 
 def neural_bandit_app(
-    make_environment: MakeEnvironment, make_model: MakeModel | None = None
+    make_environment: MakeEnvironment,
+    make_model: MakeModel | None = None,
+    max_epsilon: float | None = None,
+    max_delta: float | None = None,
 ) -> ClientApp:
     """Return a `ClientApp` whose agents play in their environments by `FedGOUCB`.
 
     Parameters
     ----------
-    make_environment, make_model : callable
+    make_environment, make_model, max_epsilon, max_delta
         See `NeuralBanditSite`.
 
     Examples
@@ -192,6 +229,6 @@ def neural_bandit_app(
     >>> app = neural_bandit_app(make_environment)  # doctest: +SKIP
     """
     app = ClientApp()
-    site = NeuralBanditSite(make_environment, make_model)
+    site = NeuralBanditSite(make_environment, make_model, max_epsilon, max_delta)
     app.train()(answerer(site.answer, is_neural_instruction))
     return app

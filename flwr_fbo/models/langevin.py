@@ -41,13 +41,20 @@ class LangevinSettings:
         tau2 > 0.
     keep : {"last", "best"}
         The last iterate, w_n, as printed; or, of those before, the one of least loss.
-        The best needs the losses: one more scalar an agent and iteration.
+    patience : int
+        >= 0: stop early, once the least loss is so many iterations old. 0 never does.
+
+    Notes
+    -----
+    The best iterate, and stopping early, need the losses: one more scalar an agent and
+    iteration.
     """
 
     num_iterations: int = 200
     step: float = 0.1
     inverse_temperature: float = 1e6
     keep: Keep = "last"
+    patience: int = 0
 
     def __post_init__(self) -> None:
         require_int("num_iterations", self.num_iterations, 1)
@@ -55,11 +62,12 @@ class LangevinSettings:
         require_positive("inverse_temperature", self.inverse_temperature)
         ok = self.keep in get_args(Keep)
         require(ok, "keep", self.keep, f"one of {get_args(Keep)}")
+        require_int("patience", self.patience, 0)
 
     @property
     def needs_losses(self) -> bool:
         """Whether `LangevinDynamics.advance` is told the loss."""
-        return self.keep == "best"
+        return self.keep == "best" or self.patience > 0
 
 
 def initial_parameters(model: RewardModel, seed: int) -> FloatArray:
@@ -94,16 +102,18 @@ class LangevinDynamics:
         self._seed = seed
         self._best = self.w
         self._least_loss = math.inf
+        self._best_step = 0
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are made."""
-        return self.num_steps >= self.settings.num_iterations
+        """Whether all steps are made, or the loss has not fallen for too long."""
+        s, since = self.settings, self.num_steps - 1 - self._best_step
+        return self.num_steps >= s.num_iterations or 0 < s.patience <= since
 
     @property
     def result(self) -> FloatArray:
         """What is kept of the iterates so far, shape (d_w,)."""
-        return self._best if self.settings.needs_losses else self.w
+        return self._best if self.settings.keep == "best" else self.w
 
     def advance(self, gradient: FloatArray, loss: float = math.nan) -> None:
         """Make a step.
@@ -113,7 +123,7 @@ class LangevinDynamics:
         gradient : ndarray of shape (d_w,)
             Of L at `w`.
         loss : float
-            L at `w`; of use only where the best iterate is kept.
+            L at `w`; of use only where losses are needed.
 
         Raises
         ------
@@ -134,6 +144,7 @@ class LangevinDynamics:
             )
         if loss < self._least_loss:
             self._best, self._least_loss = self.w, loss
+            self._best_step = self.num_steps
         self.w = after
         self.num_steps += 1
 
@@ -144,6 +155,7 @@ class LangevinDynamics:
             "num_steps": np.array(self.num_steps),
             "best": self._best.copy(),
             "least_loss": np.array(self._least_loss),
+            "best_step": np.array(self._best_step),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -152,3 +164,4 @@ class LangevinDynamics:
         self.num_steps = int(state["num_steps"])
         self._best = np.array(state["best"])
         self._least_loss = float(state["least_loss"])
+        self._best_step = int(state["best_step"])

@@ -324,9 +324,12 @@ class ContinualRelease:
         Where noise comes from; none is needed without noise. Agents with
         `SeededEntropy` need one each, or they would all add the same noise.
     journal : Journal, optional
-        One of its own, of this agent. Each release and its noise are on disk before
-        `release` returns, and one that is there is returned as it is. Without a journal
-        they are kept in memory: for experiments.
+        Of this agent. Each release and its noise are on disk before `release` returns,
+        and one that is there is returned as it is. Without a journal they are kept in
+        memory: for experiments.
+    after : int
+        >= 0: release k is row ``after + k`` of the journal. Those before it are another
+        mechanism's.
 
     Raises
     ------
@@ -341,12 +344,14 @@ class ContinualRelease:
         settings: ContinualSettings,
         entropy: Entropy | None,
         journal: Journal | None = None,
+        after: int = 0,
     ) -> None:
         if settings.noise_std > 0 and entropy is None:
             raise ValueError("A release with noise needs entropy.")
         self.settings = settings
         self._entropy = entropy
         self._journal = journal
+        self._after = after
         self._released: list[FloatArray] = []
         self._draws: list[FloatArray] = []
         if journal is not None:
@@ -404,7 +409,7 @@ class ContinualRelease:
         draw = self._draw(k)
         released = running_sum + self._noise([*self._draws, draw])
         if self._journal is not None:
-            row = LedgerRow(k, self._facts(), released)
+            row = LedgerRow(self._after + k, self._facts(), released)
             self._journal.add_release(row, {f"draw-{k}": draw})
         self._draws.append(draw)
         self._released.append(released)
@@ -464,7 +469,8 @@ class ContinualRelease:
 
     def _restore(self, journal: Journal) -> None:
         """Go on from what the journal holds."""
-        rows, draws = journal.ledger(), journal.load_state()
+        rows = [row for row in journal.ledger() if row.iteration > self._after]
+        draws = journal.load_state()
         mine = json.loads(json.dumps(self.settings.to_dict()))
         for k, row in enumerate(rows, 1):
             if row.facts.get("settings") != mine:
@@ -472,7 +478,7 @@ class ContinualRelease:
                     f"The journal {journal.path} holds releases with other "
                     f"settings (stored, now): {row.facts.get('settings')}, {mine}."
                 )
-            if row.iteration != k or f"draw-{k}" not in draws:
+            if row.iteration != self._after + k or f"draw-{k}" not in draws:
                 raise JournalError(
                     f"The journal {journal.path} is damaged: release {k}, or its "
                     "noise, is not there."

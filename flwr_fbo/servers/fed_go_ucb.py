@@ -3,11 +3,13 @@
 The algorithm is `NeuralBanditServer`'s. Agents play side by side here, an evaluation
 each a round, where the paper has them take turns; and a synchronisation does not hold
 them up: in the round after an agent has asked for one, all send their sums with what
-they evaluate then, and in the next one they have the total.
+they evaluate then, and in the next one they have the total. With privacy nobody asks:
+they send in the rounds of a public schedule.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,8 @@ from flwr_fbo.agents.neural_study import NeuralBanditStudy
 from flwr_fbo.agents.neural_ucb import Sums
 from flwr_fbo.journal import LedgerRow
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.neural_bandit import NeuralPrivacy
 from flwr_fbo.servers.neural_bandit import NeuralBanditServer
 
 FloatArray = NDArray[np.float64]
@@ -50,24 +54,39 @@ class FedGOUCBServer:
     ----------
     study : NeuralBanditStudy
     model : RewardModel
+    num_evaluations : int
+        T of each agent, those of phase I included.
 
     Attributes
     ----------
     ledger : list of LedgerRow
         What was sent to all: the iterates of phase I, then the totals.
-    sums_wanted : bool
-        Whether agents are to send their sums in the next round.
+    heard : list of int
+        How many messages of the current phase have come from each agent: gradients, or
+        sums.
 
     Notes
     -----
-    *Formal guarantees*: none. Gradients and sums are of raw evaluations.
+    *Formal guarantees*: with ``settings.privacy`` those of `NeuralPrivacy`, of what
+    agents release; without it none. A client that lies can send any sum up to the
+    length of the largest honest one, and so spoil the estimates of all.
     """
 
-    def __init__(self, study: NeuralBanditStudy, model: RewardModel) -> None:
+    def __init__(
+        self, study: NeuralBanditStudy, model: RewardModel, num_evaluations: int
+    ) -> None:
         self.study = study
         self.ledger: list[LedgerRow] = []
-        self.sums_wanted = False
+        self.heard = [0] * study.settings.num_agents
+        self._num_evaluations = num_evaluations
         self._half = NeuralBanditServer(study.settings, model, study.seed)
+        self._asked = False  # whether an agent has asked for a synchronisation
+        explores = study.settings.num_exploration > 0
+        self._first: int | None = None if explores else 0  # iteration of phase II
+        privacy, explored = study.settings.privacy, study.settings.num_exploration
+        self._due: tuple[int, ...] = ()
+        if privacy is not None:
+            self._due = privacy.schedule(num_evaluations - explored)
 
     @property
     def num_agents(self) -> int:
@@ -77,8 +96,26 @@ class FedGOUCBServer:
     @property
     def in_regression(self) -> bool:
         """Whether phase I goes on."""
-        explores = self.study.settings.num_exploration > 0
-        return explores and not self._half.regression.is_done
+        return self._first is None
+
+    def evaluations_after(self, iteration: int) -> int:
+        """Return how many evaluations, of both phases, an agent should have then."""
+        explored = self.study.settings.num_exploration
+        if self._first is None:
+            return explored
+        return min(explored + iteration + 1 - self._first, self._num_evaluations)
+
+    def is_over(self, iteration: int) -> bool:
+        """Return whether all evaluations were made before: a phase I that was short."""
+        made = self.evaluations_after(iteration - 1)
+        return not self.in_regression and made == self._num_evaluations
+
+    def wants_sums(self, iteration: int) -> bool:
+        """Return whether agents are to send their sums: asked for, or by schedule."""
+        if self.in_regression:
+            return False
+        played = self.evaluations_after(iteration)
+        return self._asked or played - self.study.settings.num_exploration in self._due
 
     @property
     def w0(self) -> FloatArray:
@@ -94,6 +131,11 @@ class FedGOUCBServer:
         return last.vectors if last is not None and last.facts["phase"] == 2 else None
 
     @property
+    def num_steps(self) -> int:
+        """Steps of phase I so far."""
+        return self._half.regression.num_steps
+
+    @property
     def num_synchronisations(self) -> int:
         """Totals so far."""
         return sum(row.facts["phase"] == 2 for row in self.ledger)
@@ -104,7 +146,7 @@ class FedGOUCBServer:
 
     def wants_messages(self, iteration: int) -> bool:
         """Return whether agents are asked for an array now."""
-        return self.in_regression or self.sums_wanted
+        return self.in_regression or self.wants_sums(iteration)
 
     def receive(self, iteration: int, messages: Mapping[int, NeuralReply]) -> None:
         """Make a step of phase I; or add up, or note that somebody wants that.
@@ -116,20 +158,27 @@ class FedGOUCBServer:
         """
         if self.in_regression:
             gradients = {slot: reply.array for slot, reply in messages.items()}
-            self._half.receive_gradients(gradients)
+            self._note(self._half.receive_gradients(gradients))
             self._record(iteration, 1, self._half.regression.w)
-        elif self.sums_wanted:
-            self._half.receive(
-                {slot: Sums(r.num_evaluations, r.array) for slot, r in messages.items()}
-            )
-            self.sums_wanted = False
+            if self._half.regression.is_done:
+                self._first = iteration + 1
+                self.heard = [0] * self.num_agents
+        elif self.wants_sums(iteration):
+            replies = messages.items()
+            sums = {slot: Sums(r.num_evaluations, r.array) for slot, r in replies}
+            self._note(self._half.receive(sums))
+            self._asked = False
             self._record(iteration, 2, self._half.total)
-        else:
+        elif self.study.settings.privacy is None:
             wanted = (reply.wants_synchronisation for reply in messages.values())
-            self.sums_wanted = any(wanted)
+            self._asked = any(wanted)
+
+    def _note(self, slots: list[int]) -> None:
+        for slot in slots:
+            self.heard[slot] += 1
 
     def _record(self, iteration: int, phase: int, vectors: FloatArray) -> None:
-        facts = {"phase": phase, "private": False, "flwr_fbo": __version__}
+        facts = {"phase": phase, "private": self.study.private, "flwr_fbo": __version__}
         self.ledger.append(LedgerRow(iteration, facts, vectors))
 
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
@@ -138,23 +187,69 @@ class FedGOUCBServer:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return what is needed besides the ledger to go on, as arrays."""
-        return {**self._half.state_dict(), "sums_wanted": np.array(self.sums_wanted)}
+        return {
+            **self._half.state_dict(),
+            "asked": np.array(self._asked),
+            "first": np.array(-1 if self._first is None else self._first),
+            "heard": np.array(self.heard),
+        }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
         self._half.load_state_dict(state)
-        self.sums_wanted = bool(state["sums_wanted"])
+        self._asked = bool(state["asked"])
+        first = int(state["first"])
+        self._first = None if first < 0 else first
+        self.heard = state["heard"].tolist()
+
+    @property
+    def privacy_spent(self) -> PrivacySpent | None:
+        """Epsilon at delta of all that an agent sends, from its first release on.
+
+        The relation is that of `NeuralPrivacy`: one trial replaced by another. Infinite
+        without noise; None where there is to be no privacy. With a ``noise_seed`` it is
+        what real noise would have spent.
+        """
+        privacy = self.study.settings.privacy
+        if privacy is None:
+            return None
+        return spent_by_neural_agent(privacy, len(self.ledger))
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
         s, size = self.study.settings, self.study.num_parameters
         model = "a network" if self.study.network is not None else "the clients' model"
         steps = s.regression.num_iterations if s.num_exploration else 0
-        return [
+        lines = [
             f"{s.num_agents} agents; {model} of {size} parameters",
             f"phase I: {s.num_exploration} evaluations an agent at random, {steps} "
-            "steps of gradient Langevin dynamics",
-            f"phase II: sums of {size} x {size + 1} numbers, once an agent's "
-            f"evaluations since the last ones are worth {s.threshold:g}",
-            "NOT PRIVATE: gradients and sums of raw evaluations are sent as they are",
+            "steps of gradient Langevin dynamics"
+            + (" at most" if s.regression.patience else ""),
         ]
+        if s.privacy is None:
+            return [
+                *lines,
+                f"phase II: sums of {size} x {size + 1} numbers, once an agent's "
+                f"evaluations since the last ones are worth {s.threshold:g}",
+                "NOT PRIVATE: gradients and sums of raw evaluations are sent as they "
+                "are",
+            ]
+        lines += [
+            f"phase II: {s.privacy.num_synchronisations} releases an agent of "
+            f"{size + 1} x {size + 1} numbers, {s.privacy.mechanism}",
+            f"epsilon {s.privacy.epsilon:g} at delta {s.privacy.delta:g} for one trial "
+            "of an agent, in either phase",
+        ]
+        if s.privacy.epsilon == math.inf:
+            lines.append("NOT PRIVATE: epsilon is infinite, there is no noise")
+        elif self.study.noise_seed is not None:
+            lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
+        return lines
+
+
+def spent_by_neural_agent(privacy: NeuralPrivacy, num_releases: int) -> PrivacySpent:
+    """Return what an agent has spent that may have released something so often."""
+    if num_releases == 0:
+        return PrivacySpent(0.0, privacy.delta, 0, "none")
+    method = "none" if privacy.epsilon == math.inf else "gdp"
+    return PrivacySpent(privacy.epsilon, privacy.delta, num_releases, method)

@@ -11,6 +11,7 @@ in the total with what it sent last.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,8 +44,13 @@ class NeuralBanditServer:
     Attributes
     ----------
     regression : LangevinDynamics
-        Phase I. Its noise is no privacy: it is as small as the temperature says, and
-        nobody's gradient is clipped.
+        Phase I. Its own noise is no privacy: it is as small as the temperature says,
+        and known to all.
+
+    Notes
+    -----
+    *Formal guarantees*: with ``settings.privacy`` those of the agents' releases, of
+    which all here is a function; without it none.
     """
 
     def __init__(
@@ -52,12 +58,20 @@ class NeuralBanditServer:
     ) -> None:
         self.settings = settings
         self._size = model.num_parameters
+        self._shape = settings.sums_shape(self._size)
+        # A client that lies cannot stop the others: no honest release is longer.
+        privacy, most = settings.privacy, math.inf
+        if privacy is not None:
+            most = privacy.releases(self._size).largest_entry
+        self._largest = most
         start = initial_parameters(model, seed)
         self.regression = LangevinDynamics(settings.regression, start, seed)
         self._sums: dict[int, Sums] = {}
 
-    def receive_gradients(self, messages: Mapping[int, Any]) -> None:
+    def receive_gradients(self, messages: Mapping[int, Any]) -> list[int]:
         """Make a step of phase I with the mean of the gradients that have come.
+
+        Returns the slots that they came from.
 
         Parameters
         ----------
@@ -74,10 +88,10 @@ class NeuralBanditServer:
         step = self.regression.num_steps + 1
         needs_losses = self.settings.regression.needs_losses
         shape = (self._size + needs_losses,)
-        good = []
+        good = {}
         for slot in sorted(messages):
             if _is_finite(messages[slot], shape):
-                good.append(messages[slot])
+                good[slot] = messages[slot]
             else:
                 _log.warning("\t> agent %d: no gradient in step %d", slot, step)
         if not good:
@@ -85,31 +99,37 @@ class NeuralBanditServer:
                 f"Step {step} of phase I: none of {len(messages)} answers is a finite "
                 "gradient. The regression is where it was before."
             )
-        mean = np.mean(good, axis=0)
+        mean = np.mean(list(good.values()), axis=0)
         if needs_losses:
             self.regression.advance(mean[:-1], float(mean[-1]))
         else:
             self.regression.advance(mean)
+        return list(good)
 
     @property
     def w0(self) -> FloatArray:
         """What phase I has found, shape (d_w,)."""
         return self.regression.result
 
-    def receive(self, messages: Mapping[int, Any]) -> None:
+    def receive(self, messages: Mapping[int, Any]) -> list[int]:
         """Put the sums that have come in the place of those before.
+
+        Returns the slots that they came from.
 
         Parameters
         ----------
         messages : mapping of int to Sums
             By slot. One with fewer evaluations than are here is late, and left out.
         """
+        taken = []
         for slot, message in messages.items():
-            ok = isinstance(message, Sums) and is_sum(message.values, self._size)
-            if not ok:
+            ok = isinstance(message, Sums) and is_sum(message.values, self._shape)
+            if not ok or np.abs(message.values).max() > self._largest:
                 _log.warning("\t> agent %d: what it sent is no sum", slot)
             elif message.num_evaluations >= self.num_included(slot):
                 self._sums[slot] = message
+                taken.append(slot)
+        return taken
 
     def num_included(self, slot: int) -> int:
         """Return how many of an agent's evaluations are in the total."""
@@ -117,8 +137,8 @@ class NeuralBanditServer:
 
     @property
     def total(self) -> FloatArray:
-        """The sums over all agents, shape (d_w + 1, d_w)."""
-        total = np.zeros((self._size + 1, self._size))
+        """The sums over all agents, of the shape of `Sums`."""
+        total = np.zeros(self._shape)
         for slot in sorted(self._sums):  # the last bits do not depend on who was first
             total += self._sums[slot].values
         return total
@@ -127,12 +147,11 @@ class NeuralBanditServer:
         """Return all that is needed to go on, as arrays."""
         slots = sorted(self._sums)
         values = [self._sums[slot].values for slot in slots]
-        shape = (-1, self._size + 1, self._size)
         return {
             **{f"regression-{k}": v for k, v in self.regression.state_dict().items()},
             "slots": np.array(slots, dtype=np.int64),
             "num_evaluations": np.array([self.num_included(slot) for slot in slots]),
-            "sums": np.array(values).reshape(shape),
+            "sums": np.array(values).reshape(-1, *self._shape),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:

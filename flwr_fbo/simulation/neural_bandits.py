@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
+from flwr_fbo.agents.private_neural_ucb import PrivateNeuralUCBAgent, seeded_entropy
 from flwr_fbo.models.network import LinearModel, RewardModel
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.servers.neural_bandit import NeuralBanditServer
@@ -81,8 +82,9 @@ class NeuralBanditSimulation:
     num_rounds : int
         T, at least the rounds of exploration.
     sharing : {"triggered", "always", "never"}
-        When to synchronise: as an agent's trigger says; after every evaluation of phase
-        II; or never, and then every agent fits its own w0, too.
+        When to synchronise: as an agent's trigger says, or by the schedule where there
+        is privacy; after every evaluation of phase II; or never, and then every agent
+        fits its own w0, too.
 
     Notes
     -----
@@ -107,6 +109,10 @@ class NeuralBanditSimulation:
         require(own == d, "model.dimension", own, f"{d}, as in the task")
         ok = self.sharing in get_args(Sharing)
         require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
+        if self.settings.privacy is not None:
+            ok = self.sharing == "triggered"
+            require(ok, "sharing", self.sharing, "'triggered', with privacy")
+            self.settings.privacy.schedule(rounds - explored)
 
     def baseline(self, name: Baseline) -> NeuralBanditSimulation:
         """Return one of the baselines, on the same task.
@@ -147,13 +153,22 @@ class _Federation:
     def __init__(self, simulation: NeuralBanditSimulation, seed: int) -> None:
         self._simulation, self._seed = simulation, seed
         settings, model = simulation.settings, simulation.model
-        self._agents = [
-            NeuralUCBAgent(settings, model, seed, slot)
-            for slot in range(settings.num_agents)
-        ]
+        self._agents = [self._agent(slot) for slot in range(settings.num_agents)]
         self._server = NeuralBanditServer(settings, model, seed)
+        privacy, explored = settings.privacy, settings.num_exploration
+        self._due: tuple[int, ...] = ()
+        if privacy is not None:
+            self._due = privacy.schedule(simulation.num_rounds - explored)
         self._channel = Channel()
         self._num_synchronisations = 0
+
+    def _agent(self, slot: int) -> NeuralUCBAgent:
+        """Return an agent; the noise of a private one repeats, for experiments."""
+        settings, model = self._simulation.settings, self._simulation.model
+        if settings.privacy is None:
+            return NeuralUCBAgent(settings, model, self._seed, slot)
+        entropy = seeded_entropy(self._seed, slot)
+        return PrivateNeuralUCBAgent(settings, model, self._seed, slot, entropy)
 
     def run(self) -> NeuralBanditRun:
         rounds = self._simulation.num_rounds
@@ -167,6 +182,8 @@ class _Federation:
                 regret[t] += bandit.regret(chosen)
             if t + 1 == explored:
                 self._regress()
+            if t + 1 - explored in self._due:
+                self._synchronise()
             sent[t] = self._channel.num_scalars
         return NeuralBanditRun(actions, regret, sent, self._num_synchronisations)
 

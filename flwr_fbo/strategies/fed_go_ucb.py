@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fbo._compat import reply_metrics, to_array_record
@@ -18,7 +21,7 @@ from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.servers.fed_go_ucb import FedGOUCBServer, NeuralReply
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.record import NEURAL_KIND
-from flwr_fbo.strategies.result import NeuralBanditResult
+from flwr_fbo.strategies.result import NeuralBanditResult, Round
 
 
 class FedGOUCB(StudyStrategy[NeuralBanditResult]):
@@ -40,6 +43,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     seed : int, optional
         Of exploration, of the initial parameters and of the regression's noise; the
         agents are told it. Drawn from the operating system unless given.
+    noise_seed : int, optional
+        *Experiments only*: makes the agents' noise repeat. Not private.
     **options
         See `StudyStrategy`.
 
@@ -50,9 +55,12 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
 
     Notes
     -----
-    *Formal guarantees*: none. What agents send are gradients and sums of their raw
-    evaluations, and the noise of Langevin dynamics is far too small to hide any.
-    `FedUCB` is the bandit with differential privacy.
+    *Formal guarantees*: with ``settings.privacy`` those of `NeuralPrivacy`, at each
+    agent: (epsilon, delta)-DP for one trial replaced by another, against all that ever
+    leaves the site, the server and the other sites included. An agent whose journal is
+    lost is refused: it could draw its noise again; never put a backup back. Without
+    ``privacy`` none: what agents send are gradients and sums of their raw evaluations,
+    and the noise of Langevin dynamics is far too small to hide any.
 
     An agent that is away has no part in a step of phase I; in phase II it is in the
     total with what it sent last. If no gradient is finite in a step, the run ends with
@@ -75,6 +83,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         *,
         num_evaluations: int = 100,
         seed: int | None = None,
+        noise_seed: int | None = None,
         **options: Any,
     ) -> None:
         ok = isinstance(settings, NeuralUCBSettings)
@@ -84,24 +93,28 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         explored = settings.num_exploration
         require_int("num_evaluations", num_evaluations, explored + 1)
         require_seed("seed", seed)
+        require_seed("noise_seed", noise_seed)
         study = NeuralBanditStudy(
             settings,
             model.num_parameters,
             model if isinstance(model, Network) else None,
             fresh_seed() if seed is None else seed,
+            noise_seed,
         )
-        super().__init__(FedGOUCBServer(study, model), study, **options)
+        server = FedGOUCBServer(study, model, num_evaluations)
+        super().__init__(server, study, **options)
         self._given_seed = seed
         self._num_evaluations = num_evaluations
-        self._num_steps = settings.regression.num_iterations if explored else 0
         self._informed: set[int] = set()  # nodes that have w0
         # Of each slot: whether w0, and a total, go along this time.
         self._along: dict[int, tuple[bool, bool]] = {}
 
     def default_rounds(self) -> int:
         """Return the steps of phase I, and the evaluations of phase II."""
-        explored = self.study.settings.num_exploration
-        return self._num_steps + self._num_evaluations - explored
+        settings = self.study.settings
+        explored = settings.num_exploration
+        steps = settings.regression.num_iterations if explored else 0
+        return steps + self._num_evaluations - explored
 
     def plan(self, horizon: int) -> None:
         """Refuse any other number of rounds."""
@@ -110,19 +123,49 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
 
     def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
-        played = max(iteration + 1 - self._num_steps, 0)
+        server = self.server
         starts, totals = self._along[slot]
+        heard = server.heard[slot]
+        # A step of phase I is that of all; sums are an agent's next ones.
+        step = server.num_steps if server.in_regression else heard
         return NeuralInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,
-            num_evaluations=self.study.settings.num_exploration + played,
-            regresses=self.server.in_regression,
+            journal=self._enrolment.journals.get(slot, 0),
+            num_evaluations=server.evaluations_after(iteration),
+            regresses=server.in_regression,
             starts=starts,
             totals=totals,
-            included=self.server.num_included(slot),
-            send_sums=self.server.sums_wanted,
+            included=server.num_included(slot),
+            send_sums=server.wants_sums(iteration),
+            release=step + 1,
+            heard=heard,
         ).to_config()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask every agent for what comes next; nobody, once all is evaluated."""
+        if self.server.is_over(server_round + self._resumed_after - 1):
+            self._asked = []
+            return []
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Hand the agents' messages to the server half; return its vectors."""
+        if not self._asked:
+            self._rounds.append(Round(server_round + self._resumed_after, 0, 0, 0))
+            self._commit()
+            return None, None
+        return super().aggregate_train(server_round, replies)
+
+    def _after_round(self, server_round: int) -> None:
+        spent = self.server.privacy_spent
+        if spent is not None and spent.num_releases and math.isfinite(spent.epsilon):
+            self._rounds[-1] = replace(self._rounds[-1], epsilon=spent.epsilon)
 
     def _outgoing(self, slots: Mapping[int, int]) -> dict[int, ArrayRecord]:
         """Return the arrays for each node: w; else w0, a total, both or neither."""
@@ -181,3 +224,4 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     def _end(self, result: NeuralBanditResult) -> None:
         result.w0 = np.array(self.server.w0)
         result.num_synchronisations = self.server.num_synchronisations
+        result.privacy_spent = self.server.privacy_spent

@@ -1,0 +1,1 @@
+"""Look for the best action together, with a neural network."""

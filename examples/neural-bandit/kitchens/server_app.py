@@ -1,0 +1,30 @@
+"""The server: what all sites have in common."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from flwr_fbo import FedGOUCB, Network, NeuralPrivacy, NeuralUCBSettings
+from flwr_fbo.models.langevin import LangevinSettings
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one study."""
+    config = context.run_config
+    epsilon = float(config["epsilon"])
+    settings = NeuralUCBSettings(
+        num_agents=int(config["num-agents"]),
+        regression=LangevinSettings(num_iterations=10),
+        privacy=NeuralPrivacy(epsilon, delta=1e-3) if epsilon else None,
+    )
+    result = FedGOUCB(
+        settings,
+        Network(dimension=6, width=int(config["width"])),
+        num_evaluations=int(config["num-evaluations"]),
+        seed=1 if config["experiment"] else None,
+        noise_seed=1 if config["experiment"] else None,
+        folder=str(config["server-folder"]) or None,
+    ).start(grid)
+    print(f"Synchronisations: {result.num_synchronisations}")

@@ -1,0 +1,103 @@
+"""What the agents of Fed-GO-UCB may send, where it is to be private.
+
+Not in the paper, whose agents send gradients and sums as they are. Here both phases are
+released by mechanisms, each at the whole epsilon: see `NeuralPrivacy`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flwr_fbo._validation import require, require_int
+from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.privacy.factorisation import Mechanism
+from flwr_fbo.privacy.gradients import GradientSettings
+
+
+@dataclass(frozen=True)
+class NeuralPrivacy:
+    """What one trial of an agent is protected by, in both phases.
+
+    Formal guarantees
+    -----------------
+    Adjacency: two runs are neighbours if they differ in *one trial* of one agent,
+    action and reward, replaced by others. All that the agent sends is (epsilon, delta)-
+    DP under it: a trial is either in the gradients of phase I (`GradientRelease`) or in
+    the sums of phase II (`ContinualRelease`), which is public, and each of the two is
+    (epsilon, delta)-DP by itself, adaptively. A trial of phase I changes later ones
+    through what was released only, as exploration does not look at rewards; and in
+    phase II agents act on released totals only, never on their own raw trials. When
+    agents send is a public schedule: the paper's trigger looks at raw data.
+
+    Gradients of the network, and residuals, are clipped, so that the promise holds
+    whatever w0 the server sends. See the two mechanisms for what is not covered.
+
+    Attributes
+    ----------
+    epsilon : float
+        From 1e-3 to 1e3; inf clips, and sends by the schedule, without noise.
+    delta : float
+        From 1e-15 to below 1.
+    num_synchronisations : int
+        n >= 1, of phase II, evenly spaced. More of them mean more noise in each.
+    regression_clip : float
+        C: the norm to which a trial's part in the gradient of phase I is clipped.
+    gradient_clip, residual_clip : float
+        L and B of phase II: the norm to which the network's gradient by w0 at an action
+        is clipped, and the largest residual y - f(x; w0) on either side. Noise grows
+        with L^2 + B^2.
+    mechanism : {"toeplitz", "tree", "tree-honaker"}
+        Of phase II; see `flwr_fbo.privacy.factorisation`.
+    """
+
+    epsilon: float
+    delta: float
+    num_synchronisations: int = 4
+    regression_clip: float = 1.0
+    gradient_clip: float = 1.0
+    residual_clip: float = 1.0
+    mechanism: Mechanism = "toeplitz"
+
+    def __post_init__(self) -> None:
+        require_int("num_synchronisations", self.num_synchronisations, 1)
+        self.releases(1)
+        self.gradients(1, 1)
+
+    def releases(self, num_parameters: int) -> ContinualSettings:
+        """Return the mechanism's settings in phase II, for d_w parameters.
+
+        Raises
+        ------
+        ValueError
+            If there are more than 1000 of them, among others.
+        """
+        return ContinualSettings(
+            self.num_synchronisations,
+            num_parameters,
+            self.epsilon,
+            self.delta,
+            max_action_norm=self.gradient_clip,
+            max_reward=self.residual_clip,
+            mechanism=self.mechanism,
+        )
+
+    def gradients(self, num_steps: int, num_parameters: int) -> GradientSettings:
+        """Return the mechanism's settings in phase I, for so many steps."""
+        return GradientSettings(
+            num_steps, num_parameters, self.epsilon, self.delta, self.regression_clip
+        )
+
+    def schedule(self, num_evaluations: int) -> tuple[int, ...]:
+        """Return after how many evaluations of phase II each release is made.
+
+        Evenly spaced, the last one early enough to be acted on.
+
+        Raises
+        ------
+        ValueError
+            If there are more releases than evaluations to act on them.
+        """
+        n = self.num_synchronisations
+        allowed = f"below the {num_evaluations} evaluations of phase II"
+        require(n < num_evaluations, "num_synchronisations", n, allowed)
+        return tuple(k * num_evaluations // (n + 1) for k in range(1, n + 1))

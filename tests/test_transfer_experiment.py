@@ -149,6 +149,12 @@ def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     drawn = runner.invoke(app, ["tradeoff", "results/transfer", "results/longer"])
     assert drawn.exit_code == 0, drawn.output
     assert (tmp_path / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+    picture = "--figure=time.png"
+    timed = runner.invoke(app, ["tradeoff", "--time", "results/transfer", picture])
+    assert timed.exit_code == 0, timed.output
+    assert (tmp_path / "time.png").read_bytes().startswith(b"\x89PNG")
+    both = ["results/transfer", "results/longer"]
+    assert runner.invoke(app, ["tradeoff", "--time", *both]).exit_code == 1
     refused = runner.invoke(app, ["run", "transfer.toml", "--epsilon=2"])
     assert refused.exit_code == 1
     assert "epsilon=2.0 is not allowed" in " ".join(refused.output.split())

@@ -23,24 +23,38 @@ def tradeoff(
     figure: Annotated[
         Path, typer.Option(dir_okay=False, help="The picture, a PNG.")
     ] = Path("tradeoff.png"),
+    time: Annotated[
+        bool, typer.Option("--time", help="Of FTS: against run time.")
+    ] = False,
 ) -> None:
     """Draw utility against epsilon from the RESULTS of one task at several epsilons.
 
     They come from: flwr-fbo run NAME, flwr-fbo run NAME --epsilon 8, and so on; results
     of the published preset may be among them. Of FTS, which has no epsilon: the best
-    value in the end against the length of a message.
+    value in the end against the length of a message, or with --time the best value
+    against run time, of one results file.
     """
     with plain_errors(ValueError):
         read = [read_results(path) for path in results]
-        from flwr_fbo.study.tradeoff import draw_lengths, draw_tradeoff
+        from flwr_fbo.study.tradeoff import (
+            draw_lengths,
+            draw_times,
+            draw_tradeoff,
+        )
 
         of_fts = isinstance(read[0][0], TransferExperiment)
         kind = TransferExperiment if of_fts else TuningExperiment
         allowed = "results of FTS, as the first" if of_fts else "results of tuning"
         for path, (experiment, _) in zip(results, read, strict=True):
             require(isinstance(experiment, kind), "results", str(path), allowed)
+        ok = not time or (of_fts and len(read) == 1)
+        require(ok, "results", [str(p) for p in results], "one of FTS, with --time")
         if of_fts:
-            draw_lengths(cast(list[tuple[TransferExperiment, list[Run]]], read), figure)
+            fts = cast(list[tuple[TransferExperiment, list[Run]]], read)
+            if time:
+                draw_times(*fts[0], figure)
+            else:
+                draw_lengths(fts, figure)
         else:
             tuning = cast(list[tuple[TuningExperiment, list[Run]]], read)
             draw_tradeoff(tuning, until, figure)

@@ -101,6 +101,10 @@ class Privacy(PrivacySetting):
         return replace(self, noise_multiplier=None, epsilon=epsilon)
 
 
+# What a curve may set of the kernel that messages are drawn by.
+_OF_MESSAGES = ("lengthscale", "regularization")
+
+
 @dataclass(frozen=True)
 class Curve:
     """A curve of a published figure: a method, and what it sets otherwise.
@@ -115,6 +119,8 @@ class Curve:
         The last one comes with a noise-only control of its own.
     num_sub_regions : int, optional
         P.
+    lengthscale, regularization : float, optional
+        Of the messages: l and lambda. Not of ``"ts"``, which sends none.
     clip_norm : float, optional
         S, of ``"dp-fts-de"``.
     noise_multiplier : float, optional
@@ -130,6 +136,8 @@ class Curve:
     label: str
     method: Literal["ts", "fts-de", "dp-fts-de"]
     num_sub_regions: int | None = None
+    lengthscale: float | None = None
+    regularization: float | None = None
     clip_norm: float | None = None
     noise_multiplier: float | None = None
     sampling_probability: float | None = None
@@ -140,6 +148,10 @@ class Curve:
             value = getattr(self, name)
             ok = value is None or self.method == "dp-fts-de"
             require(ok, name, value, f"left out, with method={self.method!r}")
+        for name in _OF_MESSAGES:
+            value = getattr(self, name)
+            ok = value is None or self.method != "ts"
+            require(ok, name, value, "left out, with method='ts'")
         ok = not self.series or self.method == "dp-fts-de"
         require(ok, "series", self.series, f"left out, with method={self.method!r}")
 
@@ -155,9 +167,10 @@ class Curve:
 
     def agent(self, preset: AgentSettings) -> AgentSettings:
         """Return the agent's settings."""
-        if self.num_sub_regions is None:
-            return preset
-        return replace(preset, num_sub_regions=self.num_sub_regions)
+        names = ("num_sub_regions", *_OF_MESSAGES)
+        given = {name: getattr(self, name) for name in names}
+        own = {name: value for name, value in given.items() if value is not None}
+        return replace(preset, **own)
 
 
 _AS_PRESET = Curve("", "dp-fts-de")
@@ -333,6 +346,9 @@ def recipe_of(method: TuningMethod, preset: str, privacy: Privacy) -> dict[str, 
         "method": method.base or method.name,
         "num_sub_regions": curve.agent(base.agent).num_sub_regions,
     }
+    given = {name: getattr(curve, name) for name in _OF_MESSAGES}
+    # Left out where it is the preset's: runs from before there was a choice go on.
+    recipe |= {name: value for name, value in given.items() if value is not None}
     if method.noisy:
         privacy = curve.privacy(privacy)
         q = privacy.sampling_probability or base.sampling_probability

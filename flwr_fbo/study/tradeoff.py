@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flwr_fbo._validation import require
 from flwr_fbo.strategies.dp_fts_de import PRESETS
 from flwr_fbo.study.bandits import BanditExperiment
@@ -156,6 +158,29 @@ def draw_lengths(
     axes.set_ylabel(_in_the_end(first))
     title = f"{first.task.name}: mean over {first.num_targets} targets"
     _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
+
+
+def draw_times(experiment: TransferExperiment, runs: Sequence[Run], path: Path) -> None:
+    """Write a PNG: best value against run time, of targets, objective included.
+
+    Iterations are taken to last equally long, the mean over the runs of a method: times
+    compare only where all runs were made on one machine that did nothing else.
+    """
+    figure, axes = new_figure()
+    looks = looks_of(experiment)
+    steps = experiment.iterations / experiment.num_iterations
+    for name, curves in curves_by_method(experiment.methods, runs).items():
+        seconds = Estimate.of(
+            np.array([run.seconds for run in runs if run.method == name])
+        )
+        color, style, _ = looks[name]
+        label = f"{experiment.label_of(name)}: {seconds.mean:.3g} s"
+        x = steps * seconds.mean
+        axes.plot(x, curves.mean(axis=0), color=color, ls=style, label=label)
+    axes.set(xscale="log", xlabel="seconds since the first query, on a log scale")
+    axes.set_ylabel(f"best {experiment.task.unit} so far")
+    title = f"{experiment.task.name}: mean over {experiment.num_targets} targets"
+    _finish(figure, axes, f"{title}, {seeds_of(experiment, runs)}", runs, path)
 
 
 def draw_sweep(

@@ -16,7 +16,8 @@ from flwr_fbo.models.langevin import (
 )
 from flwr_fbo.models.network import LinearModel, Network
 from flwr_fbo.servers.neural_bandit import NeuralBanditServer, NoGradients
-from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation, Sharing
+from flwr_fbo.simulation.federation import Sharing
+from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask
 
 FloatArray = NDArray[np.float64]

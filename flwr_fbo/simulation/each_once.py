@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo.simulation.neural_bandits import NeuralBanditRun
+from flwr_fbo.simulation.federation import FederationRun
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 
 
@@ -28,7 +28,7 @@ class EachOnce:
     num_agents: int
     num_rounds: int
 
-    def run(self, seed: int) -> NeuralBanditRun:
+    def run(self, seed: int) -> FederationRun:
         """Play all rounds.
 
         An action and its reward go to the server, and from there to all others: 2 N
@@ -41,4 +41,4 @@ class EachOnce:
         actions = np.where(turns < num_tried, turns, np.argmax(rewards))
         regret = (bandit.means.max() - bandit.means)[actions].sum(axis=1)
         shared = np.minimum(turns[:, -1] + 1, num_tried)
-        return NeuralBanditRun(actions, regret, 2 * agents * shared, num_tried)
+        return FederationRun(actions, regret, 2 * agents * shared, num_tried)

@@ -11,10 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal, get_args
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
@@ -22,51 +19,15 @@ from flwr_fbo.agents.private_neural_ucb import PrivateNeuralUCBAgent, seeded_ent
 from flwr_fbo.models.network import LinearModel, RewardModel
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.servers.neural_bandit import NeuralBanditServer
-from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
+from flwr_fbo.simulation.federation import (
+    Channel,
+    Federation,
+    FederationRun,
+    Sharing,
+)
+from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
 
-FloatArray = NDArray[np.float64]
-Sharing = Literal["triggered", "always", "never"]
 Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
-
-
-class Channel:
-    """What agents and server send each other passes here, and is counted.
-
-    Attributes
-    ----------
-    num_scalars : int
-        So far, of both directions.
-    """
-
-    def __init__(self) -> None:
-        self.num_scalars = 0
-
-    def send(self, array: FloatArray) -> FloatArray:
-        """Return the array, once its numbers are counted."""
-        self.num_scalars += array.size
-        return array
-
-
-@dataclass(frozen=True)
-class NeuralBanditRun:
-    """What happened in one run.
-
-    Attributes
-    ----------
-    actions : ndarray of int, shape (T, N)
-        The index of the action that each agent played in each round.
-    regret : ndarray of shape (T,)
-        Of each round, added over the agents.
-    num_scalars : ndarray of int, shape (T,)
-        Sent by the end of each round, from its beginning on. Phase I is sent in the
-        last round of exploration.
-    num_synchronisations : int
-    """
-
-    actions: NDArray[Any]
-    regret: FloatArray
-    num_scalars: NDArray[np.int64]
-    num_synchronisations: int
 
 
 @dataclass(frozen=True)
@@ -136,7 +97,7 @@ class NeuralBanditSimulation:
         return replace(self, settings=settings, model=model, sharing="triggered")
 
     @one_blas_thread
-    def run(self, seed: int) -> NeuralBanditRun:
+    def run(self, seed: int) -> FederationRun:
         """Play all rounds.
 
         Raises
@@ -144,81 +105,63 @@ class NeuralBanditSimulation:
         NoGradients, FloatingPointError
             If phase I has no finite gradients, or diverges.
         """
-        return _Federation(self, seed).run()
+        return _NeuralFederation(self, seed).run()
 
 
-class _Federation:
+class _NeuralFederation(Federation[NeuralUCBAgent]):
     """All agents of one simulation, and their server."""
 
     def __init__(self, simulation: NeuralBanditSimulation, seed: int) -> None:
         self._simulation, self._seed = simulation, seed
         settings, model = simulation.settings, simulation.model
-        self._agents = [self._agent(slot) for slot in range(settings.num_agents)]
+        agents = [_agent(settings, model, seed, k) for k in range(settings.num_agents)]
+        rounds, sharing = simulation.num_rounds, simulation.sharing
+        super().__init__(agents, simulation.task, rounds, sharing, seed)
         self._server = NeuralBanditServer(settings, model, seed)
         privacy, explored = settings.privacy, settings.num_exploration
-        self._due: tuple[int, ...] = ()
+        self._due: tuple[int, ...] = ()  # evaluations of phase II, with privacy
         if privacy is not None:
-            self._due = privacy.schedule(simulation.num_rounds - explored)
-        self._channel = Channel()
-        self._num_synchronisations = 0
+            self._due = privacy.schedule(rounds - explored)
 
-    def _agent(self, slot: int) -> NeuralUCBAgent:
-        """Return an agent; the noise of a private one repeats, for experiments."""
-        settings, model = self._simulation.settings, self._simulation.model
-        if settings.privacy is None:
-            return NeuralUCBAgent(settings, model, self._seed, slot)
-        entropy = seeded_entropy(self._seed, slot)
-        return PrivateNeuralUCBAgent(settings, model, self._seed, slot, entropy)
+    def can_synchronise(self, agent: NeuralUCBAgent) -> bool:
+        return agent.w0 is not None
 
-    def run(self) -> NeuralBanditRun:
-        rounds = self._simulation.num_rounds
+    def end_round(self, t: int) -> None:
         explored = self._simulation.settings.num_exploration
-        bandit = NonlinearBandit(self._simulation.task, self._seed)
-        actions = np.empty((rounds, len(self._agents)), dtype=np.int64)
-        regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
-        for t in range(rounds):
-            for slot in range(len(self._agents)):
-                actions[t, slot] = chosen = self._play(bandit, slot, t)
-                regret[t] += bandit.regret(chosen)
-            if t + 1 == explored:
-                self._regress()
-            if t + 1 - explored in self._due:
-                self._synchronise()
-            sent[t] = self._channel.num_scalars
-        return NeuralBanditRun(actions, regret, sent, self._num_synchronisations)
-
-    def _play(self, bandit: NonlinearBandit, slot: int, t: int) -> int:
-        """Let one agent evaluate, and all synchronise if it is time."""
-        agent = self._agents[slot]
-        chosen = agent.choose(bandit.actions)
-        agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
-        sharing = self._simulation.sharing
-        in_phase_two = agent.w0 is not None
-        due = sharing == "always" and in_phase_two
-        if due or (sharing == "triggered" and agent.wants_synchronisation()):
-            self._synchronise()
-        return chosen
+        if t + 1 == explored:
+            self._regress()
+        if t + 1 - explored in self._due:
+            self.share()
 
     def _regress(self) -> None:
         """Fit w0: together, or each agent its own, where nothing is sent."""
-        if self._simulation.sharing != "never":
-            _fit(dict(enumerate(self._agents)), self._server, self._channel)
-            return
         settings, model = self._simulation.settings, self._simulation.model
-        for slot, agent in enumerate(self._agents):
+        if self._simulation.sharing != "never":
+            _fit(dict(enumerate(self.agents)), self._server, self.channel)
+            return
+        for slot, agent in enumerate(self.agents):
             server = NeuralBanditServer(settings, model, self._seed)
             _fit({slot: agent}, server, Channel())
 
-    def _synchronise(self) -> None:
-        send, server = self._channel.send, self._server
-        messages = ((slot, agent.message()) for slot, agent in enumerate(self._agents))
+    def synchronise(self) -> None:
+        send, server = self.channel.send, self._server
+        messages = ((slot, agent.message()) for slot, agent in enumerate(self.agents))
         server.receive(
             {slot: Sums(m.num_evaluations, send(m.values)) for slot, m in messages}
         )
         total = server.total
-        for slot, agent in enumerate(self._agents):
+        for slot, agent in enumerate(self.agents):
             agent.receive(send(total), server.num_included(slot))
-        self._num_synchronisations += 1
+
+
+def _agent(
+    settings: NeuralUCBSettings, model: RewardModel, seed: int, slot: int
+) -> NeuralUCBAgent:
+    """Return an agent; the noise of a private one repeats, for experiments."""
+    if settings.privacy is None:
+        return NeuralUCBAgent(settings, model, seed, slot)
+    entropy = seeded_entropy(seed, slot)
+    return PrivateNeuralUCBAgent(settings, model, seed, slot, entropy)
 
 
 def _fit(

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     CONTEXTS = 16
     GRAPH = 17
     LANGEVIN = 18
+    DICTIONARY = 19
 
 
 def generator(entropy: int, *key: int) -> np.random.Generator:

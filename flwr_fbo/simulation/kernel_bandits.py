@@ -1,0 +1,66 @@
+"""ApproxDisKernelUCB (Li, Wang, Wang & Wang, NeurIPS 2022) without Flower, counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from flwr_fbo._validation import require, require_int
+from flwr_fbo.agents.kernel_ucb import KernelUCBAgent, KernelUCBSettings
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.servers.kernel_ucb import KernelBanditServer
+from flwr_fbo.simulation.federation import Federation, FederationRun, Sharing
+from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
+
+
+@dataclass(frozen=True)
+class KernelBanditSimulation:
+    """Agents in one bandit, in rounds of one evaluation each.
+
+    Attributes
+    ----------
+    settings : KernelUCBSettings
+    task : NonlinearBanditTask
+    num_rounds : int
+        T >= 1.
+    sharing : {"triggered", "always", "never"}
+        When to synchronise: as an agent's trigger says; after every evaluation; never.
+    """
+
+    settings: KernelUCBSettings
+    task: NonlinearBanditTask
+    num_rounds: int
+    sharing: Sharing = "triggered"
+
+    def __post_init__(self) -> None:
+        require_int("num_rounds", self.num_rounds, 1)
+        ok = self.sharing in get_args(Sharing)
+        require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
+
+    @one_blas_thread
+    def run(self, seed: int) -> FederationRun:
+        """Play all rounds."""
+        return _KernelFederation(self, seed).run()
+
+
+class _KernelFederation(Federation[KernelUCBAgent]):
+    """All agents of one simulation, and their server."""
+
+    def __init__(self, simulation: KernelBanditSimulation, seed: int) -> None:
+        settings, task = simulation.settings, simulation.task
+        agents = [
+            KernelUCBAgent(settings, task.dimension, seed, slot)
+            for slot in range(settings.num_agents)
+        ]
+        rounds, sharing = simulation.num_rounds, simulation.sharing
+        super().__init__(agents, task, rounds, sharing, seed)
+        self._server = KernelBanditServer(task.dimension)
+
+    def synchronise(self) -> None:
+        send, server = self.channel.send, self._server
+        server.receive_points([send(agent.draw()) for agent in self.agents])
+        for agent in self.agents:
+            agent.adopt(send(server.dictionary))
+        server.receive_sums([send(agent.message()) for agent in self.agents])
+        for agent in self.agents:
+            agent.receive(send(server.total))

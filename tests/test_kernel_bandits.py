@@ -1,0 +1,285 @@
+"""ApproxDisKernelUCB: models, agent, server and simulator against exact kernel UCB."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from flwr_fbo.agents.kernel_ucb import KernelUCBAgent, KernelUCBSettings
+from flwr_fbo.models.nystrom import (
+    NystromFeatures,
+    NystromRegression,
+    rbf_kernel,
+    sums_of,
+)
+from flwr_fbo.servers.kernel_ucb import KernelBanditServer
+from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
+from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
+
+FloatArray = NDArray[np.float64]
+
+N, D, T = 3, 6, 10
+TASK = FunctionBanditTask(num_actions=12)
+SETTINGS = KernelUCBSettings(
+    N, lengthscale=0.7, ridge=0.05, beta=0.3, threshold=2.0, oversampling=0.2
+)
+FULL = replace(SETTINGS, oversampling=1e12)
+
+
+def _points(count: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
+    rng = np.random.default_rng(seed)
+    return rng.uniform(size=(count, D)), rng.standard_normal(count)
+
+
+def _exact(
+    x: FloatArray, y: FloatArray, X: FloatArray, settings: KernelUCBSettings
+) -> tuple[FloatArray, FloatArray]:
+    """Return mean and variance of kernel ridge regression, in the form of n x n."""
+    K = rbf_kernel(x, x, settings.lengthscale) + settings.ridge * np.eye(len(x))
+    k = rbf_kernel(x, X, settings.lengthscale)
+    variance = 1 - np.einsum("ij,ij->j", k, np.linalg.solve(K, k))
+    return k.T @ np.linalg.solve(K, y), variance / settings.ridge
+
+
+def _told(settings: KernelUCBSettings, count: int, slot: int = 0) -> KernelUCBAgent:
+    agent = KernelUCBAgent(settings, D, 7, slot)
+    for x, y in zip(*_points(count, slot), strict=True):
+        agent.tell(x, y)
+    return agent
+
+
+def _synchronise(server: KernelBanditServer, agents: list[KernelUCBAgent]) -> None:
+    server.receive_points([agent.draw() for agent in agents])
+    for agent in agents:
+        agent.adopt(server.dictionary)
+    server.receive_sums([agent.message() for agent in agents])
+    for agent in agents:
+        agent.receive(server.total)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_agents": 1}, "num_agents=1 is not allowed: an integer >= 2"),
+        ({"lengthscale": 0.0}, "lengthscale=0.0"),
+        ({"ridge": -1.0}, "ridge=-1.0"),
+        ({"beta": np.inf}, "beta=inf"),
+        ({"threshold": 0.0}, "threshold=0.0"),
+        ({"oversampling": 0.0}, "oversampling=0.0"),
+    ],
+)
+def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(SETTINGS, **fields)
+
+
+# Models
+
+
+def test_features_give_the_kernel_on_the_dictionary() -> None:
+    S, X = _points(40)[0], _points(25, 1)[0]
+    features = NystromFeatures(S, 0.7)
+    np.testing.assert_allclose(features(S) @ features(X).T, rbf_kernel(S, X, 0.7))
+    z = features(X)
+    assert z.shape == (25, 40)
+    assert ((z**2).sum(axis=1) < 1).all()
+
+
+@pytest.mark.parametrize("lengthscale", [0.2, 0.7, 2.0])
+def test_a_full_dictionary_is_exact(lengthscale: float) -> None:
+    settings = replace(SETTINGS, lengthscale=lengthscale)
+    x, y = _points(100)
+    x[60:] = x[:40]  # what is played twice is in the dictionary once
+    features = NystromFeatures(np.unique(x, axis=0), lengthscale)
+    sums = sums_of(features, x[:90], y[:90])
+    regression = NystromRegression(features, sums, settings.ridge)
+    for point, reward in zip(x[90:], y[90:], strict=True):
+        regression.observe(point, float(reward))
+    X = np.concatenate([x[:20], _points(50, 9)[0]])
+    mean, variance = regression.predict(X)
+    expected = _exact(x, y, X, settings)
+    np.testing.assert_allclose(mean, expected[0], rtol=0, atol=1e-8)
+    np.testing.assert_allclose(variance, expected[1], rtol=0, atol=1e-8)
+
+
+def test_points_that_are_almost_equal_do_no_harm() -> None:
+    x, y = _points(30)
+    x[15:] = x[:15] + 1e-9
+    features = NystromFeatures(x, 0.7)
+    regression = NystromRegression(features, sums_of(features, x, y), 0.05)
+    for ours, exact in zip(
+        regression.predict(x), _exact(x, y, x, SETTINGS), strict=True
+    ):
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-6)
+
+
+def test_without_a_dictionary_nothing_is_known() -> None:
+    features = NystromFeatures(np.zeros((0, D)), 0.7)
+    x, y = _points(4)
+    regression = NystromRegression(features, sums_of(features, x, y), 0.05)
+    regression.observe(x[0], 1.0)
+    mean, variance = regression.predict(x)
+    assert mean.tolist() == [0.0] * 4
+    assert variance.tolist() == [20.0] * 4
+
+
+# Agent and server
+
+
+def test_after_a_synchronisation_all_believe_in_all_data() -> None:
+    agents = [_told(FULL, count, slot) for slot, count in enumerate((4, 0, 6))]
+    _synchronise(KernelBanditServer(D), agents)
+    parts = zip(_points(4, 0), _points(6, 2), strict=True)
+    x, y = (np.concatenate(part) for part in parts)
+    X = _points(20, 9)[0]
+    for agent in agents:
+        for ours, exact in zip(agent.predict(X), _exact(x, y, X, FULL), strict=True):
+            np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-8)
+
+
+def test_what_an_agent_sees_afterwards_is_its_own() -> None:
+    agents = [_told(FULL, 5, slot) for slot in range(2)]
+    _synchronise(KernelBanditServer(D), agents)
+    x, y = _points(5, 0)
+    before = agents[1].predict(x)
+    agents[0].tell(x[2], y[2])
+    parts = zip(_points(5, 0), _points(5, 1), (x[2:3], y[2:3]), strict=True)
+    seen_x, seen_y = (np.concatenate(part) for part in parts)
+    exact = _exact(seen_x, seen_y, x, FULL)
+    for ours, expected in zip(agents[0].predict(x), exact, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-8)
+    for ours, expected in zip(agents[1].predict(x), before, strict=True):
+        assert np.array_equal(ours, expected)
+
+
+def test_the_trigger_adds_up_variances_of_the_last_synchronisation() -> None:
+    agent = _told(FULL, 5)
+    _synchronise(KernelBanditServer(D), [agent])
+    x, y = _points(5)
+    X, Y = _points(30, 4)
+    total, fired = 0.0, False
+    for t in range(30):
+        assert agent.wants_synchronisation() == fired
+        agent.tell(X[t], Y[t])
+        features = NystromFeatures(np.unique(x, axis=0), FULL.lengthscale)
+        last = NystromRegression(features, sums_of(features, x, y), FULL.ridge)
+        total += last.predict(X[t : t + 1])[1][0]
+        fired = total > FULL.threshold
+    assert fired
+    _synchronise(KernelBanditServer(D), [agent])
+    assert not agent.wants_synchronisation()
+
+
+def test_points_are_drawn_by_their_variance() -> None:
+    settings = replace(SETTINGS, ridge=1.0, oversampling=0.3)
+    x = np.concatenate([np.tile(_points(1)[0], (400, 1)), _points(1, 1)[0]])
+    # Without a dictionary every variance is 1 / lambda: each point has 0.3.
+    drawn = []
+    for slot in range(200):
+        agent = KernelUCBAgent(settings, D, 7, slot)
+        for point in _points(10, 3)[0]:
+            agent.tell(point, 0.0)
+        drawn.append(len(agent.draw()))
+        assert np.array_equal(agent.draw(), agent.draw())
+    assert np.mean(drawn) == pytest.approx(3.0, abs=5 * np.sqrt(2.1 / 200))
+    # One that was seen 400 times has a variance of a 400th, and is drawn at most once.
+    agent = KernelUCBAgent(replace(settings, oversampling=2.0), D, 7, 0)
+    for point in x:
+        agent.tell(point, 0.0)
+    assert len(agent.draw()) == 2
+    _synchronise(KernelBanditServer(D), [agent])
+    variance = agent.predict(x[[0, -1]])[1]
+    assert variance[0] == pytest.approx(1 / 401, rel=0.05)
+    assert 0.3 < variance[1] < 0.6
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused(bad: float) -> None:
+    agent, server = _told(FULL, 2), KernelBanditServer(D)
+    with pytest.raises(ValueError, match="reward="):
+        agent.tell(np.zeros(D), bad)
+    with pytest.raises(ValueError, match="action="):
+        agent.tell(np.full(D, bad), 0.0)
+    for actions in (np.full((2, D), bad), np.zeros((0, D)), np.zeros((2, D + 1))):
+        with pytest.raises(ValueError, match="actions="):
+            agent.choose(actions)
+    assert len(agent.draw()) == 2
+    for points in (np.full((2, D), bad), np.zeros((2, D + 1)), np.zeros(D)):
+        with pytest.raises(ValueError, match="points="):
+            server.receive_points([points])
+        with pytest.raises(ValueError, match="dictionary="):
+            agent.adopt(points)
+    _synchronise(server, [agent])
+    for sums in (np.full((3, 2), bad), np.zeros((2, 2))):
+        with pytest.raises(ValueError, match="sums="):
+            server.receive_sums([sums])
+        with pytest.raises(ValueError, match="total="):
+            agent.receive(sums)
+
+
+# The simulator
+
+
+def test_with_all_shared_it_is_exact_kernel_ucb_of_one_agent() -> None:
+    run = KernelBanditSimulation(FULL, TASK, T, "always").run(4)
+    bandit = NonlinearBandit(TASK, 4)
+    X = bandit.actions
+    chosen: list[int] = []
+    rewards: list[float] = []
+    for turn in range(N * T):
+        mean, variance = _exact(X[chosen], np.array(rewards), X, FULL)
+        bounds = mean + np.sqrt(FULL.beta * variance)
+        # The first actions of all look alike but for rounding.
+        chosen.append(int((bounds >= bounds.max() - 1e-9).argmax()))
+        rewards.append(bandit.reward(turn % N, turn // N, chosen[-1]))
+    assert run.actions.ravel().tolist() == chosen
+    assert len(set(chosen)) > 5
+    assert run.num_synchronisations == N * T
+
+
+def _spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return, later on, how many points were sent and kept in each synchronisation."""
+    sizes: list[tuple[int, int]] = []
+    usual: Callable[..., None] = KernelBanditServer.receive_points
+
+    def counted(server: KernelBanditServer, messages: Any) -> None:
+        usual(server, messages)
+        sizes.append((sum(map(len, messages)), len(server.dictionary)))
+
+    monkeypatch.setattr(KernelBanditServer, "receive_points", counted)
+    return sizes
+
+
+def test_the_counts_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = _spied(monkeypatch)
+    settings = replace(SETTINGS, ridge=1.0, oversampling=1.0)
+    run = KernelBanditSimulation(settings, TASK, T).run(3)
+    assert 0 < run.num_synchronisations == len(sizes) < N * T
+    assert len({kept for _, kept in sizes}) > 1
+    expected = sum(n * D + N * m * D + 2 * N * (m**2 + m) for n, m in sizes)
+    assert run.num_scalars[-1] == expected
+    again = KernelBanditSimulation(settings, TASK, T).run(3)
+    assert np.array_equal(run.actions, again.actions)
+    alone = KernelBanditSimulation(SETTINGS, TASK, T, "never").run(3)
+    assert alone.num_scalars[-1] == alone.num_synchronisations == 0
+
+
+def test_if_nobody_draws_a_point_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = _spied(monkeypatch)
+    settings = replace(SETTINGS, oversampling=1e-12)
+    run = KernelBanditSimulation(settings, TASK, 3).run(3)
+    assert set(sizes) == {(0, 0)}
+    assert run.num_scalars[-1] == 0 < run.num_synchronisations
+    assert set(run.actions.ravel()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"num_rounds": 0}, "num_rounds=0"), ({"sharing": "some"}, "sharing='some'")],
+)
+def test_a_bad_simulation_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(KernelBanditSimulation(SETTINGS, TASK, T), **fields)

@@ -49,7 +49,7 @@ def _told(settings: GLMUCBSettings, count: int, seed: int = 0) -> GLMUCBAgent:
 
 def _ridge(x: FloatArray, y: FloatArray, ridge: float) -> tuple[FloatArray, FloatArray]:
     V = ridge * np.eye(D + 1) + x.T @ x
-    return V, np.linalg.solve(V, x.T @ y)
+    return V, np.asarray(np.linalg.solve(V, x.T @ y), dtype=np.float64)
 
 
 def _glm(settings: GLMUCBSettings, x: FloatArray, y: FloatArray) -> FloatArray:
@@ -137,7 +137,8 @@ def test_a_projection_is_the_nearest_point_of_the_ball() -> None:
     rng = np.random.default_rng(1)
     root = rng.standard_normal((4, 4))
     A = root @ root.T + 0.1 * np.eye(4)
-    factor, theta = np.linalg.cholesky(A), 3 * rng.standard_normal(4)
+    factor: FloatArray = np.linalg.cholesky(A).astype(np.float64)
+    theta = 3 * rng.standard_normal(4)
     found = projected(theta, factor, 1.5)
     expected = minimize(
         lambda t: (t - theta) @ A @ (t - theta),

@@ -12,12 +12,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from flwr_fbo.agents.kernel_ucb import KernelUCBSettings
 from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
 from flwr_fbo.cli import app
 from flwr_fbo.cli.report import print_report
 from flwr_fbo.datasets.base import DataError
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.simulation.each_once import EachOnce
+from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
+from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
 from flwr_fbo.study.base import Claim, Estimate, humanised
 from flwr_fbo.study.claims import findings
 from flwr_fbo.study.experiment import (
@@ -61,6 +64,13 @@ num_iterations = 5
 
 [linear]
 ridge = 0.2
+
+[glm]
+reward_range = [-8.0, 1.0]
+max_iterations = 7
+
+[kernel]
+lengthscale = 0.6
 """
 ALL = (
     "fed-go-ucb",
@@ -120,6 +130,12 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
         ("num_exploration = 2", "num_exploration = 7", "=7 .* at most num_iterations"),
         ("ridge = 0.2", "threshold = 1.0", "linear.threshold is not known: .*'ridge'"),
         ("ridge = 0.2", "beta = 0.0", "beta=0.0 is not allowed"),
+        ("max_iterations = 7", "iterations = 7", "glm.iterations is not known: .*'max"),
+        ("max_iterations = 7", "curvature = 3.0", "curvature=3.0 .* at most 2.25"),
+        ("[-8.0, 1.0]", "[1.0, -8.0]", r"low, high=\(1.0, -8.0\) is not allowed"),
+        ("[-8.0, 1.0]", "[1.0]", "glm.reward_range"),
+        ("lengthscale = 0.6", "scale = 0.6", "kernel.scale is not known: .*'lengthsc"),
+        ("lengthscale = 0.6", "lengthscale = 0.0", "lengthscale=0.0 is not allowed"),
         ("width = 4", "width = 0", "width=0 is not allowed"),
         ("width = 4", "widht = 4", "widht is not known: .*'width'"),
         ("num_agents = 3", "num_agents = 1", "num_agents=1 is not allowed"),
@@ -169,6 +185,35 @@ def test_methods_are_what_they_are_called(
     assert experiment.play(["random"], seed=2)[0].regret != runs["random"].regret
 
 
+def test_the_other_bandits_play_in_the_same_environment(
+    experiment: NonlinearBanditExperiment,
+) -> None:
+    glm, kernel = experiment.glm.among(3), experiment.kernel.among(3)
+    assert (glm.reward_range, glm.max_iterations) == ((-8.0, 1.0), 7)
+    assert kernel == KernelUCBSettings(3, lengthscale=0.6)
+    runs = experiment.play(["fed-glb-ucb", "approx-dis-kernel-ucb"], seed=1)
+    simulations = (
+        GLMBanditSimulation(glm, experiment.task, 6),
+        KernelBanditSimulation(kernel, experiment.task, 6),
+    )
+    for run, simulation in zip(runs, simulations, strict=True):
+        expected = simulation.run(1)
+        assert run.regret == np.cumsum(expected.regret).tolist()
+        assert run.num_scalars == expected.num_scalars.tolist()
+        assert run.num_synchronisations == expected.num_synchronisations > 0
+        assert math.isinf(run.epsilon)
+    again = _written_and_read(experiment)
+    assert (again.glm, again.kernel) == (experiment.glm, experiment.kernel)
+
+
+def _written_and_read(
+    experiment: NonlinearBanditExperiment,
+) -> NonlinearBanditExperiment:
+    again = experiment_of(json.loads(json.dumps(experiment.to_dict())))
+    assert isinstance(again, NonlinearBanditExperiment)
+    return again
+
+
 def test_each_action_is_tried_once_and_then_the_best(
     experiment: NonlinearBanditExperiment,
 ) -> None:
@@ -211,6 +256,14 @@ def test_runs_are_shared_by_what_they_depend_on(
     other = replace(experiment, linear=other.linear)
     same = {name for name in ALL if other.recipe(name) == experiment.recipe(name)}
     assert same == set(ALL) - {"dislinucb"}
+    other = replace(
+        experiment,
+        glm=replace(experiment.glm, beta=0.5),
+        kernel=replace(experiment.kernel, beta=0.5),
+    )
+    assert all(other.recipe(name) == experiment.recipe(name) for name in ALL)
+    for name in ("fed-glb-ucb", "approx-dis-kernel-ucb"):
+        assert other.recipe(name) != experiment.recipe(name)
 
 
 def _made(method: str, seed: int, last: float, scalars: int = 0) -> NonlinearRun:

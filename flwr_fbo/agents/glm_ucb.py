@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -150,6 +151,8 @@ class GLMUCBAgent:
         The online estimate, d = D + 1.
     """
 
+    theta: FloatArray
+
     def __init__(self, settings: GLMUCBSettings, dimension: int) -> None:
         require_int("dimension", dimension, 1)
         self.settings, self.dimension = settings, dimension
@@ -260,7 +263,7 @@ class GLMUCBAgent:
         self.theta = theta
 
 
-def is_gram(values: object, size: int) -> bool:
+def is_gram(values: Any, size: int) -> bool:
     """Return whether it can be a sum of x x', for x of so many coordinates."""
     ok = isinstance(values, np.ndarray) and values.shape == (size, size)
     ok = ok and values.dtype == np.float64 and bool(np.isfinite(values).all())

@@ -32,6 +32,8 @@ from flwr_fbo.study.methods import (
 )
 from flwr_fbo.study.nonlinear import (
     Constants,
+    GLMConstants,
+    KernelConstants,
     LinearConstants,
     NonlinearBanditExperiment,
     Regression,
@@ -230,7 +232,9 @@ def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
         return {**shared, **tables}
     if kind is NonlinearBanditExperiment:
         constants = {"settings": Constants, "regression": Regression}
-        return {**shared, **constants, "linear": LinearConstants, **_NONLINEAR}
+        others = {"glm": GLMConstants, "kernel": KernelConstants}
+        constants |= {"linear": LinearConstants, **others}
+        return {**shared, **constants, **_NONLINEAR}
     if kind is TransferExperiment:
         return {**shared, **_TASK_NAMES}
     return {**shared, "privacy": Privacy, "curves": Curve, **_TASK_NAMES}

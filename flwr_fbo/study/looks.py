@@ -35,6 +35,8 @@ LOOKS = {
     "one-go-ucb": ("#009e73", "--", "s"),
     "n-go-ucb": ("#000000", "-", "o"),
     "dislinucb": ("#cc79a7", "-.", "x"),
+    "fed-glb-ucb": ("#56b4e9", "--", "d"),
+    "approx-dis-kernel-ucb": ("#8c564b", ":", "*"),
     "no-phase-one": ("#e69f00", ":", "P"),
     "each-once": ("#d55e00", "-.", "^"),
 }

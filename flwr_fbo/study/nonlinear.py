@@ -11,17 +11,22 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from flwr_fbo._validation import require
+from flwr_fbo.agents.glm_ucb import GLMUCBSettings
+from flwr_fbo.agents.kernel_ucb import KernelUCBSettings
 from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.simulation.each_once import EachOnce
+from flwr_fbo.simulation.federation import FederationRun
+from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
+from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.study.base import (
     ONE_SEED,
@@ -106,6 +111,74 @@ class LinearConstants:
         return NeuralUCBSettings(num_agents, ridge=self.ridge, beta=self.beta)
 
 
+_GLM, _KERNEL = GLMUCBSettings(num_agents=2), KernelUCBSettings(num_agents=2)
+
+
+@dataclass(frozen=True)
+class GLMConstants:
+    """What Fed-GLB-UCB has of its own: `GLMUCBSettings`, but for N.
+
+    Attributes
+    ----------
+    reward_range : tuple of float, or None
+        Not given: an identity link.
+    ridge, beta, threshold, curvature, parameter_norm, accuracy : float
+    max_iterations : int
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    reward_range: tuple[float, float] | None = _GLM.reward_range
+    ridge: float = _GLM.ridge
+    beta: float = _GLM.beta
+    threshold: float = _GLM.threshold
+    curvature: float = _GLM.curvature
+    parameter_norm: float = _GLM.parameter_norm
+    accuracy: float = _GLM.accuracy
+    max_iterations: int = _GLM.max_iterations
+
+    def __post_init__(self) -> None:
+        self.among(2)
+
+    def among(self, num_agents: int) -> GLMUCBSettings:
+        """Return the settings of so many agents."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return GLMUCBSettings(num_agents, **values)
+
+
+@dataclass(frozen=True)
+class KernelConstants:
+    """What ApproxDisKernelUCB has of its own: `KernelUCBSettings`, but for N.
+
+    Attributes
+    ----------
+    lengthscale, ridge, beta, threshold, oversampling : float
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    lengthscale: float = _KERNEL.lengthscale
+    ridge: float = _KERNEL.ridge
+    beta: float = _KERNEL.beta
+    threshold: float = _KERNEL.threshold
+    oversampling: float = _KERNEL.oversampling
+
+    def __post_init__(self) -> None:
+        self.among(2)
+
+    def among(self, num_agents: int) -> KernelUCBSettings:
+        """Return the settings of so many agents."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return KernelUCBSettings(num_agents, **values)
+
+
+class Playable(Protocol):
+    """What plays all rounds of a seed."""
+
+    def run(self, seed: int) -> FederationRun:
+        """Return what happened."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NonlinearRun(Run):
     """What one method did on one seed.
@@ -175,7 +248,7 @@ class NonlinearMethod(Method):
         Whether agents send anything of theirs.
     """
 
-    simulation: Callable[[NonlinearBanditExperiment], NeuralBanditSimulation | EachOnce]
+    simulation: Callable[[NonlinearBanditExperiment], Playable]
     depends_on: tuple[str, ...] = ("settings", "width")
     releases: bool = True
 
@@ -197,6 +270,16 @@ def _without_phase_one(experiment: NonlinearBanditExperiment) -> NeuralBanditSim
 def _linear(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
     settings = experiment.linear.among(experiment.num_agents)
     return replace(_federated(experiment), settings=settings).baseline("dislinucb")
+
+
+def _glm(experiment: NonlinearBanditExperiment) -> GLMBanditSimulation:
+    settings = experiment.glm.among(experiment.num_agents)
+    return GLMBanditSimulation(settings, experiment.task, experiment.num_iterations)
+
+
+def _kernel(experiment: NonlinearBanditExperiment) -> KernelBanditSimulation:
+    settings = experiment.kernel.among(experiment.num_agents)
+    return KernelBanditSimulation(settings, experiment.task, experiment.num_iterations)
 
 
 def _random(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
@@ -234,11 +317,17 @@ _ALL = (
         releases=False,
     ),
     NonlinearMethod("dislinucb", "DisLinUCB", _linear, depends_on=("linear",)),
+    NonlinearMethod("fed-glb-ucb", "Fed-GLB-UCB", _glm, depends_on=("glm",)),
+    NonlinearMethod(
+        "approx-dis-kernel-ucb", "ApproxDisKernelUCB", _kernel, depends_on=("kernel",)
+    ),
     NonlinearMethod("no-phase-one", "no phase I", _without_phase_one),
     NonlinearMethod("each-once", "each once", _each_once, depends_on=()),
     NonlinearMethod("random", "random", _random, depends_on=(), releases=False),
 )
 _METHODS = {method.name: method for method in _ALL}
+_ON_CALL = ("fed-glb-ucb", "approx-dis-kernel-ucb")
+_CONSTANTS = ("settings", "width", "linear", "glm", "kernel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,8 +343,12 @@ class NonlinearBanditExperiment(Experiment):
         Of all methods with a network.
     linear : LinearConstants
         Of DisLinUCB.
+    glm : GLMConstants
+        Of Fed-GLB-UCB.
+    kernel : KernelConstants
+        Of ApproxDisKernelUCB.
     methods : tuple of str
-        All unless given.
+        All but these two unless given.
     """
 
     log_axes: ClassVar[bool] = False
@@ -265,8 +358,10 @@ class NonlinearBanditExperiment(Experiment):
     width: int = 25
     settings: Constants = field(default_factory=Constants)
     linear: LinearConstants = field(default_factory=LinearConstants)
+    glm: GLMConstants = field(default_factory=GLMConstants)
+    kernel: KernelConstants = field(default_factory=KernelConstants)
     privacy: None = None
-    methods: tuple[str, ...] = tuple(_METHODS)
+    methods: tuple[str, ...] = tuple(name for name in _METHODS if name not in _ON_CALL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -306,7 +401,7 @@ class NonlinearBanditExperiment(Experiment):
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
         used = _METHODS[method].depends_on
-        unused = [one for one in ("settings", "width", "linear") if one not in used]
+        unused = [one for one in _CONSTANTS if one not in used]
         values = super().recipe(method)
         return {name: value for name, value in values.items() if name not in unused}
 
@@ -415,7 +510,7 @@ class NonlinearBanditExperiment(Experiment):
             f"{humanised(self.scalars_of_points)} in {self.num_iterations} rounds.",
             "each once: agents try each action once, together, and then play the best; "
             "no model.",
-            "NOT PRIVATE: gradients and sums are sent as they are.",
+            "NOT PRIVATE: gradients, sums and points are sent as they are.",
         ]
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:

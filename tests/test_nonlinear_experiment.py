@@ -128,7 +128,8 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
         ("num_iterations = 5", "tau1 = 0.1", "settings.regression.tau1 is not known"),
         ("num_iterations = 5", "step = -1.0", "step=-1.0 is not allowed"),
         ("num_exploration = 2", "num_exploration = 7", "=7 .* at most num_iterations"),
-        ("ridge = 0.2", "threshold = 1.0", "linear.threshold is not known: .*'ridge'"),
+        ("ridge = 0.2", "gamma = 1.0", "linear.gamma is not known: .*'ridge'"),
+        ("ridge = 0.2", "threshold = 0.0", "threshold=0.0 is not allowed"),
         ("ridge = 0.2", "beta = 0.0", "beta=0.0 is not allowed"),
         ("max_iterations = 7", "iterations = 7", "glm.iterations is not known: .*'max"),
         ("max_iterations = 7", "curvature = 3.0", "curvature=3.0 .* at most 2.25"),
@@ -185,6 +186,20 @@ def test_methods_are_what_they_are_called(
     assert experiment.play(["random"], seed=2)[0].regret != runs["random"].regret
 
 
+def test_a_linear_model_s_threshold_is_that_of_its_analysis_unless_given(
+    experiment: NonlinearBanditExperiment,
+) -> None:
+    # T log(N T) / (d N)
+    usual = 6 * math.log(18) / (LINEAR_SIZE * 3)
+    counts = []
+    for threshold in (None, usual, 1e-9, 1e9):
+        linear = replace(experiment.linear, threshold=threshold)
+        (run,) = replace(experiment, linear=linear).play(["dislinucb"], seed=1)
+        counts.append(run.num_synchronisations)
+    assert counts[0] == counts[1]
+    assert counts[2:] == [18, 0]
+
+
 def test_the_other_bandits_play_in_the_same_environment(
     experiment: NonlinearBanditExperiment,
 ) -> None:
@@ -192,7 +207,7 @@ def test_the_other_bandits_play_in_the_same_environment(
     assert (glm.reward_range, glm.max_iterations) == ((-8.0, 1.0), 7)
     assert kernel == KernelUCBSettings(3, lengthscale=0.6)
     runs = experiment.play(["fed-glb-ucb", "approx-dis-kernel-ucb"], seed=1)
-    simulations = (
+    simulations: tuple[GLMBanditSimulation | KernelBanditSimulation, ...] = (
         GLMBanditSimulation(glm, experiment.task, 6),
         KernelBanditSimulation(kernel, experiment.task, 6),
     )

@@ -231,9 +231,13 @@ def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
         tables = {"privacy": BanditPrivacy, "sweep": Sweep, "task": LinearBanditTask}
         return {**shared, **tables}
     if kind is NonlinearBanditExperiment:
-        constants = {"settings": Constants, "regression": Regression}
-        others = {"glm": GLMConstants, "kernel": KernelConstants}
-        constants |= {"linear": LinearConstants, **others}
+        constants: dict[str, type[Any]] = {
+            "settings": Constants,
+            "regression": Regression,
+            "linear": LinearConstants,
+            "glm": GLMConstants,
+            "kernel": KernelConstants,
+        }
         return {**shared, **constants, **_NONLINEAR}
     if kind is TransferExperiment:
         return {**shared, **_TASK_NAMES}

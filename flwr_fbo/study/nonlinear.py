@@ -90,25 +90,34 @@ class Constants:
 
 @dataclass(frozen=True)
 class LinearConstants:
-    """What DisLinUCB has of its own; its threshold is that of its analysis.
+    """What DisLinUCB has of its own.
 
     Attributes
     ----------
     ridge, beta : float
         > 0. The best of twelve pairs on Hartmann-6, seeds 1000 to 1002.
+    threshold : float, or None
+        > 0. Not given: that of its analysis, T log(N T) / (d N).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     ridge: float = 0.1
     beta: float = 0.01
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
-        self.among(2)
+        self.among(2, 1.0)
 
-    def among(self, num_agents: int) -> NeuralUCBSettings:
-        """Return the settings of so many agents."""
-        return NeuralUCBSettings(num_agents, ridge=self.ridge, beta=self.beta)
+    def among(self, num_agents: int, usual: float) -> NeuralUCBSettings:
+        """Return the settings of so many agents; ``usual`` is the threshold if None."""
+        return NeuralUCBSettings(
+            num_agents,
+            num_exploration=0,
+            ridge=self.ridge,
+            beta=self.beta,
+            threshold=usual if self.threshold is None else self.threshold,
+        )
 
 
 _GLM, _KERNEL = GLMUCBSettings(num_agents=2), KernelUCBSettings(num_agents=2)
@@ -268,8 +277,10 @@ def _without_phase_one(experiment: NonlinearBanditExperiment) -> NeuralBanditSim
 
 
 def _linear(experiment: NonlinearBanditExperiment) -> NeuralBanditSimulation:
-    settings = experiment.linear.among(experiment.num_agents)
-    return replace(_federated(experiment), settings=settings).baseline("dislinucb")
+    linear = _federated(experiment).baseline("dislinucb")
+    usual = linear.settings.threshold
+    settings = experiment.linear.among(experiment.num_agents, usual)
+    return replace(linear, settings=settings)
 
 
 def _glm(experiment: NonlinearBanditExperiment) -> GLMBanditSimulation:

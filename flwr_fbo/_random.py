@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     GRAPH = 17
     LANGEVIN = 18
     DICTIONARY = 19
+    REFERENCE_POINTS = 20
 
 
 def generator(entropy: int, *key: int) -> np.random.Generator:

@@ -23,6 +23,7 @@ from flwr_fbo import (
     NeuralUCBSettings,
     neural_bandit_app,
 )
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.neural_ucb import Sums
 from flwr_fbo.agents.policy import BanditEnvironment
 from flwr_fbo.agents.private_neural_ucb import PrivateNeuralUCBAgent, seeded_entropy
@@ -30,6 +31,7 @@ from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.neural_bandit import _STATE
 from flwr_fbo.journal import Journal, JournalError
 from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.reference import ReferenceFeatures
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings, clipped
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
@@ -46,7 +48,8 @@ TASK = FunctionBanditTask(num_actions=12)
 N, T0, STEPS, T, SEED = 3, 2, 4, 11, 5
 MODEL = Network(6, width=3)
 D_W = MODEL.num_parameters
-PRIVACY = NeuralPrivacy(epsilon=4.0, delta=1e-3, num_synchronisations=2)
+K = 5
+PRIVACY = NeuralPrivacy(epsilon=4.0, delta=1e-3, num_synchronisations=2, num_features=K)
 SETTINGS = NeuralUCBSettings(
     num_agents=N,
     num_exploration=T0,
@@ -74,6 +77,10 @@ def agent_of(slot: int = 0, **fields: Any) -> PrivateNeuralUCBAgent:
     return PrivateNeuralUCBAgent(
         settings, MODEL, SEED, slot, seeded_entropy(SEED, slot)
     )
+
+
+def features_at(w0: FloatArray) -> ReferenceFeatures:
+    return ReferenceFeatures(MODEL, w0, K, generator(SEED, Purpose.REFERENCE_POINTS))
 
 
 def journal_of(context: Context) -> Journal:
@@ -158,6 +165,27 @@ def test_a_gradient_is_drawn_once(tmp_path: Path) -> None:
         GradientRelease(settings, None)
 
 
+# The features of phase II
+
+
+def test_features_are_white_over_the_cube() -> None:
+    w0 = MODEL.initial(np.random.default_rng(0))
+    features = features_at(w0)
+    points = np.random.default_rng(1).uniform(size=(4000, 6))
+    phi = features(MODEL.values_and_gradients(w0, points)[1])
+    second = K * phi.T @ phi / len(phi)
+    np.testing.assert_allclose(second, np.eye(K), atol=0.2)  # of other points
+    # And gradients themselves are not: nearly one direction.
+    gradients = MODEL.values_and_gradients(w0, points)[1]
+    values = np.linalg.eigvalsh(gradients.T @ gradients)
+    assert values[-1] > 0.99 * values.sum()
+
+
+def test_a_model_that_is_the_same_everywhere_has_no_features() -> None:
+    with pytest.raises(FloatingPointError, match="tell no two points"):
+        features_at(np.zeros(D_W))
+
+
 # The agent
 
 
@@ -168,7 +196,9 @@ def test_a_gradient_is_drawn_once(tmp_path: Path) -> None:
         ({"delta": 1.0}, "delta=1.0"),
         ({"num_synchronisations": 0}, "num_synchronisations=0"),
         ({"regression_clip": 0.0}, "clip_norm=0.0"),
-        ({"gradient_clip": math.inf}, "max_action_norm=inf"),
+        ({"num_features": 1}, "num_features=1"),
+        ({"num_features": 1001}, "dimension=1001"),
+        ({"feature_clip": math.inf}, "max_action_norm=inf"),
         ({"residual_clip": -1.0}, "max_reward=-1.0"),
         ({"mechanism": "sum"}, "mechanism='sum'"),
     ],
@@ -191,7 +221,6 @@ def test_bad_privacy_is_refused(fields: dict[str, Any], message: str) -> None:
             "losses are not released",
         ),
         (lambda: strategy_of(num_evaluations=4), "num_synchronisations=2"),
-        (lambda: strategy_of(model=Network(50, 25)), "dimension=1301"),
         (lambda: strategy_of(noise_seed=-1), "noise_seed=-1"),
         (lambda: neural_bandit_app(make_environment, None, -1), "max_epsilon=-1"),
         (
@@ -214,17 +243,19 @@ def test_the_schedule_is_even_and_leaves_time_to_act() -> None:
 
 
 def test_sums_are_of_what_was_clipped() -> None:
-    privacy = replace(PRIVACY, epsilon=math.inf, gradient_clip=0.5, residual_clip=0.2)
+    privacy = replace(PRIVACY, epsilon=math.inf, feature_clip=0.5, residual_clip=0.2)
     agent = agent_of(privacy=privacy)
     w0 = MODEL.initial(np.random.default_rng(0))
     agent.start(w0)
     rng = np.random.default_rng(1)
-    expected = np.zeros((D_W + 1, D_W + 1))
+    features = features_at(w0)
+    expected = np.zeros((K + 1, K + 1))
     for x, y in zip(rng.uniform(size=(6, 6)), 3 * rng.standard_normal(6), strict=True):
         agent.tell(x, y)
         values, [g] = MODEL.values_and_gradients(w0, x[None])
-        g = g * min(1, 0.5 / np.linalg.norm(g))
-        z = np.append(g, np.clip(y - values[0], -0.2, 0.2))
+        [phi] = features(g[None])
+        phi = phi * min(1, 0.5 / np.linalg.norm(phi))
+        z = np.append(phi, np.clip(y - values[0], -0.2, 0.2))
         expected += np.outer(z, z)
     np.testing.assert_allclose(agent.message().values, expected, atol=1e-12)
 
@@ -302,7 +333,8 @@ def test_plays_as_the_simulator_does(explored: int) -> None:
             ]
         actions = bandit.contexts(0)
         w0 = state["w0"]
-        features = clipped(MODEL.values_and_gradients(w0, actions)[1], 1.0)
+        gradients = MODEL.values_and_gradients(w0, actions)[1]
+        features = clipped(features_at(w0)(gradients), 1.0)
         played = features[simulated.actions[explored:, slot]]
         np.testing.assert_allclose(state["inputs"], played, rtol=1e-9, atol=1e-12)
 
@@ -440,7 +472,7 @@ def test_it_counts_what_is_sent() -> None:
     run = NeuralBanditSimulation(SETTINGS, MODEL, TASK, T).run(SEED)
     phase_one = 2 * STEPS * N * D_W + N * D_W
     assert run.num_scalars[T0 - 1] == phase_one
-    assert run.num_scalars[-1] == phase_one + 2 * 2 * N * (D_W + 1) ** 2
+    assert run.num_scalars[-1] == phase_one + 2 * 2 * N * (K + 1) ** 2
 
 
 def test_a_stranger_s_record_is_refused() -> None:

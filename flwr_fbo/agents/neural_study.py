@@ -56,9 +56,6 @@ class NeuralBanditStudy:
         require_int("num_parameters", self.num_parameters, 1)
         require_int("seed", self.seed, 0)
         require_seed("noise_seed", self.noise_seed)
-        privacy = self.settings.privacy
-        if privacy is not None:
-            privacy.releases(self.num_parameters)  # which names what does not fit
 
     @property
     def private(self) -> bool:

@@ -112,8 +112,9 @@ class NeuralUCBSettings:
 
     def sums_shape(self, num_parameters: int) -> tuple[int, int]:
         """Return the shape of an agent's sums: see `Sums`."""
-        rows = num_parameters + 1
-        return rows, num_parameters if self.privacy is None else rows
+        if self.privacy is None:
+            return num_parameters + 1, num_parameters
+        return self.privacy.num_features + 1, self.privacy.num_features + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +125,9 @@ class Sums:
     ----------
     num_evaluations : int
         How many there are in it.
-    values : ndarray of shape (d_w + 1, d_w), or (d_w + 1, d_w + 1) with privacy
-        Sum of g g', and in the last row of g (y - f(x; w0)). With privacy of [g; r] and
-        its transpose, r the residual: what a `ContinualRelease` takes.
+    values : ndarray of shape (d_w + 1, d_w), or (k + 1, k + 1) with privacy
+        Sum of g g', and in the last row of g (y - f(x; w0)). With privacy a release of
+        the sum of z z', z an action's k features and its residual.
     """
 
     num_evaluations: int
@@ -414,7 +415,7 @@ class NeuralUCBAgent:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory, as arrays."""
-        size = self.model.dimension if self.w0 is None else self.model.num_parameters
+        size = self.model.dimension if self.w0 is None else self._own.shape[0] - 1
         state = {
             "inputs": np.array([x for x, _ in self._seen]).reshape(-1, size),
             "outputs": np.array([y for _, y in self._seen]),

@@ -5,17 +5,22 @@ Not in the paper. It differs from `flwr_fbo.agents.neural_ucb` in that
 - the gradients of phase I and the sums of phase II go through a mechanism each, and
   what comes of a trial is clipped;
 - agents send by a public schedule;
+- in phase II an action has a few features (`flwr_fbo.models.reference`) in place of the
+  network's gradient, which noise would cover;
 - an agent acts on released totals only, its own trials in between are not used. Its
   ellipsoid is that of `LinearUCBSettings`: noise can leave the total with eigenvalues
   below 0, so the total is shifted by twice what bounds its noise;
-- it draws w from that ellipsoid, N(w_hat, beta Sigma^-1), and plays the best action for
-  it. The most optimistic one would be the same for all agents and all trials between
-  two totals, and so teach nothing; the draws' seed is known to all, and no secret.
+- it draws its estimate from that ellipsoid, N(theta_hat, beta V^-1), and plays the best
+  action for it. The most optimistic estimate would be the same for all agents and all
+  trials between two totals, and so teach nothing. The draws' seed is known to all, and
+  no secret.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +32,7 @@ from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
 from flwr_fbo.journal import Journal
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.models.reference import ReferenceFeatures
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.gradients import GradientRelease, clipped
@@ -75,10 +81,9 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         self._gradients = GradientRelease(
             privacy.gradients(steps, size), first, journal
         )
-        releases = privacy.releases(size)
-        self._sums = ContinualRelease(releases, second, journal, after=steps)
+        self._sums = ContinualRelease(privacy.releases, second, journal, after=steps)
         self._belief = LinearUCBSettings(
-            releases, settings.num_agents, ridge=settings.ridge
+            privacy.releases, settings.num_agents, ridge=settings.ridge
         )
         super().__init__(settings, model, seed, slot)
 
@@ -132,8 +137,25 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         """Return False: when to synchronise is not for raw data to say."""
         return False
 
+    def start(self, w0: FloatArray) -> None:
+        """Begin phase II; see `NeuralUCBAgent.start`."""
+        super().start(w0)
+        self._set_features()
+
+    def _set_features(self) -> None:
+        assert self.w0 is not None
+        rng = generator(self._seed, Purpose.REFERENCE_POINTS)
+        size = self._bounds.num_features
+        self._features = ReferenceFeatures(self.model, self.w0, size, rng)
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        super().load_state_dict(state)
+        if self.w0 is not None:
+            self._set_features()
+
     def receive(self, total: FloatArray, num_included: int = 0) -> None:
-        """Take the sum of all agents' releases, shape (d_w + 1, d_w + 1).
+        """Take the sum of all agents' releases, shape (k + 1, k + 1).
 
         Which of its own trials are in it plays no part, as it adds none.
         """
@@ -143,11 +165,11 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         assert self.w0 is not None
         with np.errstate(over="ignore", invalid="ignore"):
             values, gradients = self.model.values_and_gradients(self.w0, x[None])
-        [g] = clipped(gradients, self._bounds.gradient_clip)
+        [phi] = clipped(self._features(gradients), self._bounds.feature_clip)
         [[residual]] = clipped([[reward - values[0]]], self._bounds.residual_clip)
         # A new array, as the old one may be in use.
-        self._own = self._own + self._sums.settings.outer_products([g], [residual])[0]
-        self._seen.append((g, float(residual)))
+        self._own = self._own + self._sums.settings.outer_products([phi], [residual])[0]
+        self._seen.append((phi, float(residual)))
 
     @property
     def _bounds(self) -> NeuralPrivacy:
@@ -164,11 +186,10 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         self, x: FloatArray, values: FloatArray, gradients: FloatArray
     ) -> FloatArray:
         """Return each action's reward for a w that is drawn from the ellipsoid."""
-        assert self.w0 is not None
-        features = clipped(gradients, self._bounds.gradient_clip)
+        features = clipped(self._features(gradients), self._bounds.feature_clip)
         ellipsoid, _ = self._ellipsoid()
         key = (self._slot, self.num_in_sums, Purpose.SURROGATE_SAMPLE)
-        draw = generator(self._seed, *key).standard_normal((len(self.w0), 1))
+        draw = generator(self._seed, *key).standard_normal((features.shape[1], 1))
         spread = math.sqrt(self.settings.beta) * ellipsoid.unwhitened(draw)[:, 0]
         return np.asarray(values + features @ (ellipsoid.estimate + spread))
 

@@ -29,8 +29,8 @@ class NeuralPrivacy:
     phase II agents act on released totals only, never on their own raw trials. When
     agents send is a public schedule: the paper's trigger looks at raw data.
 
-    Gradients of the network, and residuals, are clipped, so that the promise holds
-    whatever w0 the server sends. See the two mechanisms for what is not covered.
+    Gradients, features and residuals are clipped, so that the promise holds whatever w
+    and w0 the server sends. See the two mechanisms for what is not covered.
 
     Attributes
     ----------
@@ -42,10 +42,13 @@ class NeuralPrivacy:
         n >= 1, of phase II, evenly spaced. More of them mean more noise in each.
     regression_clip : float
         C: the norm to which a trial's part in the gradient of phase I is clipped.
-    gradient_clip, residual_clip : float
-        L and B of phase II: the norm to which the network's gradient by w0 at an action
-        is clipped, and the largest residual y - f(x; w0) on either side. Noise grows
-        with L^2 + B^2.
+    num_features : int
+        k, from 2 to 1000: the features of an action in phase II, in place of the
+        network's gradients; see `flwr_fbo.models.reference`.
+    feature_clip, residual_clip : float
+        L and B of phase II: the norm to which an action's features are clipped, in mean
+        square 1 over the unit cube, and the largest residual y - f(x; w0) on either
+        side. Noise grows with L^2 + B^2.
     mechanism : {"toeplitz", "tree", "tree-honaker"}
         Of phase II; see `flwr_fbo.privacy.factorisation`.
     """
@@ -54,29 +57,25 @@ class NeuralPrivacy:
     delta: float
     num_synchronisations: int = 4
     regression_clip: float = 1.0
-    gradient_clip: float = 1.0
+    num_features: int = 16
+    feature_clip: float = 1.0
     residual_clip: float = 1.0
     mechanism: Mechanism = "toeplitz"
 
     def __post_init__(self) -> None:
         require_int("num_synchronisations", self.num_synchronisations, 1)
-        self.releases(1)
-        self.gradients(1, 1)
+        require_int("num_features", self.num_features, 2)
+        _ = self.releases, self.gradients(1, 1)  # which name what they do not allow
 
-    def releases(self, num_parameters: int) -> ContinualSettings:
-        """Return the mechanism's settings in phase II, for d_w parameters.
-
-        Raises
-        ------
-        ValueError
-            If there are more than 1000 of them, among others.
-        """
+    @property
+    def releases(self) -> ContinualSettings:
+        """The mechanism's settings in phase II."""
         return ContinualSettings(
             self.num_synchronisations,
-            num_parameters,
+            self.num_features,
             self.epsilon,
             self.delta,
-            max_action_norm=self.gradient_clip,
+            max_action_norm=self.feature_clip,
             max_reward=self.residual_clip,
             mechanism=self.mechanism,
         )

@@ -234,9 +234,10 @@ class FedGOUCBServer:
                 "NOT PRIVATE: gradients and sums of raw evaluations are sent as they "
                 "are",
             ]
+        rows = s.privacy.num_features + 1
         lines += [
             f"phase II: {s.privacy.num_synchronisations} releases an agent of "
-            f"{size + 1} x {size + 1} numbers, {s.privacy.mechanism}",
+            f"{rows} x {rows} numbers, {s.privacy.mechanism}",
             f"epsilon {s.privacy.epsilon:g} at delta {s.privacy.delta:g} for one trial "
             "of an agent, in either phase",
         ]

@@ -62,7 +62,7 @@ class NeuralBanditServer:
         # A client that lies cannot stop the others: no honest release is longer.
         privacy, most = settings.privacy, math.inf
         if privacy is not None:
-            most = privacy.releases(self._size).largest_entry
+            most = privacy.releases.largest_entry
         self._largest = most
         start = initial_parameters(model, seed)
         self.regression = LangevinDynamics(settings.regression, start, seed)

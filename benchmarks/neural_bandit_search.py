@@ -48,9 +48,9 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "glm.curvature": (5e-2, 2.5e-1),  # of the logistic link; 1 of the identity
     },
     "approx-dis-kernel-ucb": {
-        "kernel.lengthscale": (1e-1, 2e0),  # times the root of D, over that of 6
-        "kernel.ridge": (1e-3, 1e0),
-        "kernel.beta": (1e-3, 1e1),
+        "kernel.lengthscale": (1e-1, 2e0),  # times the root of D / 6
+        "kernel.ridge": (1e-4, 1e-1),
+        "kernel.beta": (1e-4, 1e0),  # its variance is at most 1 / ridge
         "kernel.threshold": (1e0, 1e2),
         "kernel.oversampling": (1e-1, 1e1),
     },
@@ -78,7 +78,7 @@ def settings_of(method: str, experiment: NonlinearBanditExperiment) -> Iterator[
             name = task.function if task.name == "function-bandit" else task.table
             values["glm.reward_range"] = REWARDS[name]
         elif method == "fed-glb-ucb":
-            values["glm.curvature"] = 1.0
+            values["glm.reward_range"], values["glm.curvature"] = None, 1.0
         if method == "approx-dis-kernel-ucb":
             scaled = values["kernel.lengthscale"] * np.sqrt(task.dimension / 6)
             values["kernel.lengthscale"] = float(f"{scaled:.3g}")
@@ -114,7 +114,10 @@ def played(experiment: NonlinearBanditExperiment, line: Line) -> Line:
 
 
 def key_of(line: Line) -> str:
-    """Return what tells one run of a search from all others, but for the code."""
+    """Return what tells one run of a search from all others.
+
+    But for the code, and for constants of the experiment's file that have no range.
+    """
     return json.dumps([line[k] for k in ("experiment", "method", "values", "seed")])
 
 
@@ -139,7 +142,7 @@ def search(
     known = path.read_text().splitlines() if path.exists() else []
     done = {key_of(line): line for line in map(json.loads, known)}
     todo = [line for line in wanted if key_of(line) not in done]
-    with parallel_config(inner_max_num_threads=1), path.open("a") as file:
+    with parallel_config("loky", inner_max_num_threads=1), path.open("a") as file:
         workers = Parallel(n_jobs=2, return_as="generator_unordered")
         for line in workers(delayed(played)(experiment, line) for line in todo):
             file.write(json.dumps(line) + "\n")
@@ -157,7 +160,7 @@ def print_table(method: str, lines: list[Line]) -> None:
         settings.items(), key=lambda s: np.mean([r["regret"] for r in s[1]])
     )
     names = list(dict.fromkeys(n for text in settings for n in json.loads(text)))
-    print(f"\n## {method}\n\n| {' | '.join(names)} | regret | scalars | CPU s |")
+    print(f"\n## {method}\n\n| {' | '.join(names)} | regret | scalars | seconds |")
     print("| --- " * (len(names) + 3) + "|")
     for text, runs in ranked:
         values = json.loads(text)

@@ -19,9 +19,9 @@ What the paper leaves open, or where we differ:
 - The kernel is a squared exponential one, of variance 1.
 - Points that are drawn more than once are in the dictionary once: the features are the
   same, and candidates that stay are drawn often. Nor is one sent twice by an agent.
-- Before the first synchronisation there is no dictionary: all actions look alike, and
-  the variance is 1 / lambda. If D is larger than that, every agent plays the first
-  action for a while.
+- Before the first synchronisation there is no dictionary: all actions look alike, the
+  variance is 1 / lambda, and an agent tries an action at random, as in phase I of
+  Fed-GO-UCB. The first in the list would be luck: it may well be the best.
 - If nobody draws a point, there is no dictionary afterwards either.
 - beta is a constant that is set, as for the other methods.
 """
@@ -107,7 +107,7 @@ class KernelUCBAgent:
     def choose(self, actions: ArrayLike) -> int:
         """Return the index of the action with the largest upper confidence bound.
 
-        Of several that are equal, the lowest.
+        Of several that are equal, the lowest; without a dictionary, any.
 
         Parameters
         ----------
@@ -115,6 +115,9 @@ class KernelUCBAgent:
             K >= 1, finite.
         """
         mean, variance = self.predict(actions)
+        if not len(self._features.dictionary):
+            key = (self._slot, len(self._x), Purpose.INITIAL_POINTS)
+            return int(generator(self._seed, *key).integers(len(mean)))
         return int(np.argmax(mean + np.sqrt(self.settings.beta * variance)))
 
     def predict(self, actions: ArrayLike) -> tuple[FloatArray, FloatArray]:

@@ -328,16 +328,15 @@ _ALL = (
         releases=False,
     ),
     NonlinearMethod("dislinucb", "DisLinUCB", _linear, depends_on=("linear",)),
-    NonlinearMethod("fed-glb-ucb", "Fed-GLB-UCB", _glm, depends_on=("glm",)),
+    NonlinearMethod("fed-glb-ucb", "GLB-UCB", _glm, depends_on=("glm",)),
     NonlinearMethod(
-        "approx-dis-kernel-ucb", "ApproxDisKernelUCB", _kernel, depends_on=("kernel",)
+        "approx-dis-kernel-ucb", "kernel UCB", _kernel, depends_on=("kernel",)
     ),
     NonlinearMethod("no-phase-one", "no phase I", _without_phase_one),
     NonlinearMethod("each-once", "each once", _each_once, depends_on=()),
     NonlinearMethod("random", "random", _random, depends_on=(), releases=False),
 )
 _METHODS = {method.name: method for method in _ALL}
-_ON_CALL = ("fed-glb-ucb", "approx-dis-kernel-ucb")
 _CONSTANTS = ("settings", "width", "linear", "glm", "kernel")
 
 
@@ -359,7 +358,7 @@ class NonlinearBanditExperiment(Experiment):
     kernel : KernelConstants
         Of ApproxDisKernelUCB.
     methods : tuple of str
-        All but these two unless given.
+        All unless given.
     """
 
     log_axes: ClassVar[bool] = False
@@ -372,7 +371,7 @@ class NonlinearBanditExperiment(Experiment):
     glm: GLMConstants = field(default_factory=GLMConstants)
     kernel: KernelConstants = field(default_factory=KernelConstants)
     privacy: None = None
-    methods: tuple[str, ...] = tuple(name for name in _METHODS if name not in _ON_CALL)
+    methods: tuple[str, ...] = tuple(_METHODS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -521,6 +520,7 @@ class NonlinearBanditExperiment(Experiment):
             f"{humanised(self.scalars_of_points)} in {self.num_iterations} rounds.",
             "each once: agents try each action once, together, and then play the best; "
             "no model.",
+            "GLB-UCB is Fed-GLB-UCB; kernel UCB is ApproxDisKernelUCB.",
             "NOT PRIVATE: gradients, sums and points are sent as they are.",
         ]
 

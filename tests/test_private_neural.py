@@ -31,6 +31,7 @@ from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.neural_bandit import _STATE
 from flwr_fbo.journal import Journal, JournalError
 from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.network import LinearModel
 from flwr_fbo.models.reference import ReferenceFeatures
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings, clipped
@@ -290,6 +291,17 @@ def test_agents_draw_differently() -> None:
         agent.start(MODEL.initial(np.random.default_rng(0)))
         chosen.append(agent.choose(actions))
     assert len(set(chosen)) > 1
+
+
+def test_a_server_has_no_trial_counted_many_times() -> None:
+    """One w for each of many points would be as many gradients of one trial."""
+    model = LinearModel(6)
+    settings = replace(SETTINGS, num_exploration=1)
+    agent = PrivateNeuralUCBAgent(settings, model, SEED, 0, seeded_entropy(SEED, 0))
+    agent.tell(np.full(6, 0.5), 0.3)
+    with pytest.raises(ValueError, match=r"w=\(1000, 7\) is not allowed"):
+        agent.regression_message(np.zeros((1000, 7)))
+    assert agent.regression_message(np.zeros(7)).shape == (7,)
 
 
 def test_infinite_gradients_count_as_zero() -> None:

@@ -260,6 +260,8 @@ class NeuralUCBAgent:
         ------
         RuntimeError
             If the agent is in phase II, or has seen nothing.
+        ValueError
+            If w is not so many numbers.
         """
         error, gradients = self._errors(w)
         with np.errstate(over="ignore", invalid="ignore"):  # the server refuses these
@@ -272,6 +274,10 @@ class NeuralUCBAgent:
         """Return f(x; w) - y, and the gradients of f by w, of phase I's trials."""
         if self.w0 is not None or not self._seen:
             raise RuntimeError("There is a regression in phase I only, and with data.")
+        # One for all trials: a model takes one for each, too, and by many of them a
+        # server could have one trial counted as often.
+        w, size = np.asarray(w, dtype=float), self.model.num_parameters
+        require(w.shape == (size,), "w", w.shape, f"an array of shape ({size},)")
         x, y = (np.array(column) for column in zip(*self._seen, strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
             values, gradients = self.model.values_and_gradients(w, x)

@@ -108,7 +108,7 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         RuntimeError
             If the agent is in phase II, or has seen nothing.
         ValueError
-            If there is no such step.
+            If there is no such step, or w is not so many numbers.
         """
         error, gradients = self._errors(w)
         with np.errstate(over="ignore", invalid="ignore"):  # counts as zero

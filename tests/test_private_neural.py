@@ -319,6 +319,15 @@ def test_a_lie_that_is_longer_than_any_release_is_refused() -> None:
     assert server.receive({0: Sums(1, np.ones(shape))}) == [0]
 
 
+def test_a_gradient_that_is_longer_than_any_release_is_left_out() -> None:
+    """Two of them would add up to infinity, and the study would end."""
+    server = NeuralBanditServer(SETTINGS, MODEL, SEED)
+    lie = np.full(D_W, 1.7e308)
+    assert server.receive_gradients({0: lie, 1: lie, 2: np.ones(D_W)}) == [2]
+    deviations = PRIVACY.gradients(STEPS, D_W).noise_std
+    assert server.receive_gradients({0: np.full(D_W, 20 * deviations)}) == [0]
+
+
 # Over Flower
 
 

@@ -102,6 +102,11 @@ class GradientSettings:
         return math.sqrt(self.num_releases) * self.sensitivity / mu
 
     @property
+    def largest_entry(self) -> float:
+        """What no entry of an honest release, over its number of trials, exceeds."""
+        return self.sensitivity + 100 * self.noise_std
+
+    @property
     def grid(self) -> float:
         """What coordinates of a private sum are multiples of; 0, none, without noise.
 

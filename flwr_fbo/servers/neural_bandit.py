@@ -60,10 +60,13 @@ class NeuralBanditServer:
         self._size = model.num_parameters
         self._shape = settings.sums_shape(self._size)
         # A client that lies cannot stop the others: no honest release is longer.
-        privacy, most = settings.privacy, math.inf
+        privacy = settings.privacy
+        self._largest_gradient = self._largest_sum = math.inf
         if privacy is not None:
-            most = privacy.releases.largest_entry
-        self._largest = most
+            steps = settings.regression.num_iterations
+            gradients = privacy.gradients(steps, self._size)
+            self._largest_gradient = gradients.largest_entry
+            self._largest_sum = privacy.releases.largest_entry
         start = initial_parameters(model, seed)
         self.regression = LangevinDynamics(settings.regression, start, seed)
         self._sums: dict[int, Sums] = {}
@@ -90,7 +93,7 @@ class NeuralBanditServer:
         shape = (self._size + needs_losses,)
         good = {}
         for slot in sorted(messages):
-            if _is_finite(messages[slot], shape):
+            if _is_vector(messages[slot], shape, self._largest_gradient):
                 good[slot] = messages[slot]
             else:
                 _log.warning("\t> agent %d: no gradient in step %d", slot, step)
@@ -124,7 +127,7 @@ class NeuralBanditServer:
         taken = []
         for slot, message in messages.items():
             ok = isinstance(message, Sums) and is_sum(message.values, self._shape)
-            if not ok or np.abs(message.values).max() > self._largest:
+            if not ok or np.abs(message.values).max() > self._largest_sum:
                 _log.warning("\t> agent %d: what it sent is no sum", slot)
             elif message.num_evaluations >= self.num_included(slot):
                 self._sums[slot] = message
@@ -165,6 +168,9 @@ class NeuralBanditServer:
         self._sums = {slot: Sums(int(n), np.array(v)) for slot, n, v in rows}
 
 
-def _is_finite(message: Any, shape: tuple[int, ...]) -> bool:
+def _is_vector(message: Any, shape: tuple[int, ...], largest: float) -> bool:
+    """Return whether it has the shape, and is of finite numbers up to the largest."""
     ok = isinstance(message, np.ndarray) and message.shape == shape
-    return ok and message.dtype == np.float64 and bool(np.isfinite(message).all())
+    if not ok or message.dtype != np.float64 or not np.isfinite(message).all():
+        return False
+    return bool(np.abs(message).max() <= largest)

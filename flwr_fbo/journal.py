@@ -409,9 +409,13 @@ class Journal:
         entries = (row.iteration, json.dumps(row.facts), _to_npy(row.vectors))
         committed = time.time()
         last = self._connection.execute(
-            "SELECT digest FROM ledger ORDER BY iteration DESC LIMIT 1"
+            "SELECT iteration, digest FROM ledger ORDER BY iteration DESC LIMIT 1"
         ).fetchone()
-        digest = _digest("" if last is None else last[0], *entries, committed)
+        if last is not None and row.iteration <= last[0]:  # digests are in order
+            raise JournalError(
+                f"Release {row.iteration} comes too late: {last[0]} is on record."
+            )
+        digest = _digest("" if last is None else last[1], *entries, committed)
         self._connection.execute(
             "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*entries, committed, digest)
         )

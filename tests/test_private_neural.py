@@ -159,6 +159,9 @@ def test_a_gradient_is_drawn_once(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.release(3, 0 * own), third)
         with pytest.raises(ValueError, match="k=4 is not allowed: at most 3"):
             again.release(4, own)
+        with pytest.raises(JournalError, match="Release 2 comes too late: 3 is on"):
+            again.release(2, own)  # and the journal is none the worse for it
+        assert len(journal.ledger()) == 2
         other = replace(settings, clip_norm=2.0)
         with pytest.raises(JournalError, match="other settings"):
             GradientRelease(other, OsEntropy(), journal)

@@ -205,7 +205,7 @@ class GradientRelease:
         Parameters
         ----------
         k : int
-            From 1 to n. Steps that the agent has missed may be left out.
+            From 1 to n. Steps that the agent has missed may be left out, for good.
         clipped_sum : ndarray of shape (d,)
             What `GradientSettings.clipped_sum` returned; of no effect where the release
             is on record.
@@ -215,7 +215,7 @@ class GradientRelease:
         ValueError
             If k is not planned, or the sum is of another shape or not on the grid.
         JournalError
-            If the release could not be recorded.
+            If the release could not be recorded, or a later one is on record.
         """
         require_int("k", k, 1)
         planned = self.settings.num_releases

@@ -447,6 +447,13 @@ class Journal:
             for row in rows
         ]
 
+    @property
+    def num_releases(self) -> int:
+        """How many releases there are."""
+        with self._explained():
+            row = self._connection.execute("SELECT count(*) FROM ledger").fetchone()
+        return int(row[0])
+
     def load_state(self) -> dict[str, NDArray[Any]]:
         """Return what `save_state` stored last; empty before that."""
         with self._explained():

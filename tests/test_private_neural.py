@@ -459,12 +459,12 @@ def test_who_was_away_goes_on_with_its_own_next_release() -> None:
     assert [len(rows) for rows in releases_of(grid)] == [6, 3, 6]
 
 
-@pytest.mark.parametrize("last", [1, STEPS + 3])
-@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("last", [1, STEPS, STEPS + 3])
+@pytest.mark.parametrize("case", ["lost", "older", "older, and the context lost"])
 def test_an_agent_without_its_journal_stops(
-    tmp_path: Path, last: int, older: bool
+    tmp_path: Path, last: int, case: str
 ) -> None:
-    """It would draw other noise for sums that it has released."""
+    """It would draw other noise for sums that it has released, or play them again."""
     configs: list[Any] = [
         {"partition-id": i, "fbo-folder": str(tmp_path / f"{i}")} for i in range(N)
     ]
@@ -478,18 +478,51 @@ def test_an_agent_without_its_journal_stops(
                 shutil.copytree(path, backup)
             if number == last + 1:
                 shutil.rmtree(path)
-                if older:
+                if case != "lost":
                     shutil.copytree(backup, path)
+                if "context" in case:
+                    next(iter(self.contexts.values())).state.config_records.clear()
             return super().send_and_receive(asked, timeout=timeout)
 
     result = strategy_of().start(Losing(APP, N, node_configs=configs))
     failed = [r.server_round for r in result.rounds if r.failures]
-    if not older:
-        assert failed == list(range(last + 1, STEPS + T - T0 + 1))
-    elif last == 1:  # as long as it lacks a gradient
-        assert failed == list(range(2, STEPS + 1))
-    else:  # in the round of the second release
-        assert failed == [STEPS + 6]
+    assert failed == list(range(last + 1, STEPS + T - T0 + 1))
+
+
+def test_an_older_journal_is_noticed_if_no_answer_was_heard(tmp_path: Path) -> None:
+    """The server knows of no release then, but the agent does."""
+    configs: list[Any] = [
+        {"partition-id": i, "fbo-folder": str(tmp_path / f"{i}")} for i in range(N)
+    ]
+
+    class Deaf(InProcessGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            number = int(asked[0].metadata.group_id or 0) if asked else 0
+            path, backup = tmp_path / "0", tmp_path / "backup"
+            if number == 2:
+                shutil.copytree(path, backup)
+            replies = super().send_and_receive(asked, timeout=timeout)
+            if number == 2:
+                shutil.rmtree(path)
+                shutil.copytree(backup, path)
+                first = next(iter(self.contexts))
+                return [r for r in replies if r.metadata.src_node_id != first]
+            return replies
+
+    result = strategy_of().start(Deaf(APP, N, node_configs=configs))
+    failed = [r.server_round for r in result.rounds if r.failures]
+    assert failed == list(range(3, STEPS + T - T0 + 1))
+
+
+def test_a_model_that_fails_is_not_quoted() -> None:
+    def broken(context: Context) -> Network:
+        raise ValueError("patient 7")
+
+    app = neural_bandit_app(make_environment, broken)
+    with pytest.raises(Exception, match="failed: ValueError") as caught:
+        strategy_of().start(InProcessGrid(app, N))
+    assert "patient" not in str(caught.value)
 
 
 def test_it_counts_what_is_sent() -> None:

@@ -138,7 +138,7 @@ class NeuralInstruction:
         Whether the answer should carry its sums.
     release, heard : int
         With privacy: the step of phase I, or which release of phase II, is wanted now;
-        and how many of this agent's have come in this phase.
+        and how many of this agent's have come, of both phases together.
     """
 
     phase: Phase

@@ -28,6 +28,14 @@ def neural_identity(study: NeuralBanditStudy) -> dict[str, Any]:
     return {"kind": KIND, **study.to_dict()}
 
 
+def older_copy(made: int, known: int) -> JournalError:
+    """Return the error for a journal with fewer releases than are known of."""
+    return JournalError(
+        f"This agent's journal has {made} releases, and {known} are known of: it is an "
+        "older copy. Give the newer one back, or begin another study."
+    )
+
+
 class RecordedNeuralAgent:
     """One agent that lives in a journal between messages.
 
@@ -131,6 +139,7 @@ class RecordedNeuralAgent:
         ValueError, RuntimeError, FloatingPointError, JournalError
             See `NeuralUCBAgent`. What was evaluated before that is kept.
         """
+        self._refuse_older_copy(instruction.heard)
         if not instruction.regresses:
             self._take(instruction, arrays)
         self._play(environment, instruction.num_evaluations)
@@ -138,16 +147,18 @@ class RecordedNeuralAgent:
             return [self._gradient(arrays[0], instruction)]
         return [self._sums(instruction)] if instruction.send_sums else []
 
+    def _refuse_older_copy(self, heard: int) -> None:
+        """Raise if the server has more releases than are here.
+
+        Trials that are in them would be played, and released, again.
+        """
+        made = self._journal.num_releases
+        if self.study.settings.privacy is not None and made < heard:
+            raise older_copy(made, heard)
+
     def _gradient(self, w: FloatArray, instruction: NeuralInstruction) -> FloatArray:
         if not isinstance(self.agent, PrivateNeuralUCBAgent):
             return self.agent.regression_message(w)
-        made, _ = self.agent.num_released
-        if made < instruction.heard:
-            raise JournalError(
-                f"This agent's journal has {made} gradients, and the server has "
-                f"{instruction.heard} of it: it is an older copy. Give the newer one "
-                "back, or begin another study."
-            )
         return self.agent.regression_message(w, instruction.release)
 
     def _sums(self, instruction: NeuralInstruction) -> FloatArray:

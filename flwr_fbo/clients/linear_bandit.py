@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Context
 from flwr.clientapp import ClientApp
@@ -37,6 +37,7 @@ _STATE = "flwr-fbo-bandit"
 _PATIENCE = 30.0
 
 MakeEnvironment = Callable[[Context], BanditEnvironment]
+MadeT = TypeVar("MadeT")
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -201,15 +202,13 @@ class LinearBanditSite:
 
 
 @contextmanager
-def playing(
-    make_environment: MakeEnvironment, context: Context
-) -> Iterator[BanditEnvironment]:
+def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[MadeT]:
     """Make an environment; say what goes wrong while it is played, and do not send it.
 
     Flower sends an exception's text to the server, and it may quote trials.
     """
     try:
-        yield make_environment(context)
+        yield make(context)
     except JournalError:
         raise
     except Exception as error:

@@ -21,6 +21,7 @@ from flwr_fbo.agents.recorded_neural import (
     FILE_NAME,
     RecordedNeuralAgent,
     neural_identity,
+    older_copy,
 )
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.clients.app import answerer
@@ -47,7 +48,9 @@ class NeuralBanditSite:
     Parameters
     ----------
     make_environment : callable
-        Takes the client's context, returns a `BanditEnvironment`.
+        Takes the client's context, returns a `BanditEnvironment`. Without a folder the
+        journal is in ``context.state``, which lives as long as the run; there a server
+        that lies can have trials played, and released, again in another study.
     make_model : callable, optional
         Takes the context, returns the reward model, where the study has no network:
         such as `TorchModel`.
@@ -109,8 +112,7 @@ class NeuralBanditSite:
         instruction = NeuralInstruction.from_config(config)
         study = instruction.study
         self._check(study)
-        make_model = self._make_model
-        model = None if make_model is None else make_model(context)
+        model = self._model(context)
         study.model(model)  # which names what does not fit
         new = instruction.phase is Phase.ENROL
         with _held(context, study, new) as journal:
@@ -121,6 +123,12 @@ class NeuralBanditSite:
             with playing(self._make_environment, context) as environment:
                 answer = recorded.carry_out(instruction, arrays, environment)
             return Answer(answer, _metrics_of(recorded))
+
+    def _model(self, context: Context) -> RewardModel | None:
+        if self._make_model is None:
+            return None
+        with playing(self._make_model, context) as model:
+            return model
 
     def _check(self, study: NeuralBanditStudy) -> None:
         """Raise unless the study promises what this site wants."""
@@ -160,16 +168,23 @@ def _held(context: Context, study: NeuralBanditStudy, new: bool) -> Iterator[Jou
     """
     folder, records = client_folder(context), context.state.config_records
     new = new or study.settings.privacy is None
+    mine = {"study-id": study.study_id}
+    known = records.get(_STATE)
+    if known is not None and known["study-id"] != study.study_id:
+        known = None  # of another study
     if folder is not None:
         path = folder / FILE_NAME
         if not new and not path.is_file():
             raise JournalError(f"{LOST} {path}.")
         with open_patiently(neural_identity(study), path, _PATIENCE) as journal:
-            yield journal
+            _refuse_older_copy(journal, known)
+            try:
+                yield journal
+            finally:
+                made = journal.num_releases
+                records[_STATE] = ConfigRecord({**mine, "num-releases": made})
         return
-    known = records.get(_STATE)
-    mine = known is not None and known["study-id"] == study.study_id
-    content = known["journal"] if known is not None and mine else None
+    content = None if known is None else known["journal"]
     assert content is None or isinstance(content, bytes)
     if content is None and not new:
         raise JournalError(f"{LOST} in context.state.")
@@ -178,9 +193,18 @@ def _held(context: Context, study: NeuralBanditStudy, new: bool) -> Iterator[Jou
             yield journal
         finally:
             # What was played and released is kept, whatever came after it.
-            records[_STATE] = ConfigRecord(
-                {"study-id": study.study_id, "journal": journal.to_bytes()}
-            )
+            records[_STATE] = ConfigRecord({**mine, "journal": journal.to_bytes()})
+
+
+def _refuse_older_copy(journal: Journal, known: ConfigRecord | None) -> None:
+    """Raise if this journal had more releases in it earlier in this run.
+
+    A server that has the later ones notices too; it may have lost them.
+    """
+    had = 0 if known is None else known["num-releases"]
+    assert isinstance(had, int)
+    if journal.num_releases < had:
+        raise older_copy(journal.num_releases, had)
 
 
 class NeuralBanditClient(SiteClient):

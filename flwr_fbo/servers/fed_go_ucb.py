@@ -64,6 +64,8 @@ class FedGOUCBServer:
     heard : list of int
         How many messages of the current phase have come from each agent: gradients, or
         sums.
+    heard_before : list of int
+        In phase II, how many gradients have come from each agent.
 
     Notes
     -----
@@ -78,6 +80,7 @@ class FedGOUCBServer:
         self.study = study
         self.ledger: list[LedgerRow] = []
         self.heard = [0] * study.settings.num_agents
+        self.heard_before = list(self.heard)
         self._num_evaluations = num_evaluations
         self._half = NeuralBanditServer(study.settings, model, study.seed)
         self._asked = False  # whether an agent has asked for a synchronisation
@@ -162,6 +165,7 @@ class FedGOUCBServer:
             self._record(iteration, 1, self._half.regression.w)
             if self._half.regression.is_done:
                 self._first = iteration + 1
+                self.heard_before = self.heard
                 self.heard = [0] * self.num_agents
         elif self.wants_sums(iteration):
             replies = messages.items()
@@ -192,6 +196,7 @@ class FedGOUCBServer:
             "asked": np.array(self._asked),
             "first": np.array(-1 if self._first is None else self._first),
             "heard": np.array(self.heard),
+            "heard_before": np.array(self.heard_before),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -201,6 +206,7 @@ class FedGOUCBServer:
         first = int(state["first"])
         self._first = None if first < 0 else first
         self.heard = state["heard"].tolist()
+        self.heard_before = state["heard_before"].tolist()
 
     @property
     def privacy_spent(self) -> PrivacySpent | None:

@@ -140,7 +140,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
             included=server.num_included(slot),
             send_sums=server.wants_sums(iteration),
             release=step + 1,
-            heard=heard,
+            heard=heard + server.heard_before[slot],
         ).to_config()
 
     def configure_train(

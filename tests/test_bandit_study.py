@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from flwr_fbo.cli.report import print_report
+from flwr_fbo.cli.tables import print_report
 from flwr_fbo.simulation.bandits import geometric_schedule
 from flwr_fbo.study.bandits import BanditExperiment, RegretRun
 from flwr_fbo.study.base import Claim, Estimate

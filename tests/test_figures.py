@@ -308,7 +308,7 @@ def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
     assert set(looks) == set(figure.methods)
     assert len(set(looks.values())) == len(looks)
     for name in ("loud", "quiet"):
-        assert looks[f"{name}-noise-only"] == (looks[name][0], ":", "")
+        assert looks[f"{name}-noise-only"] == (looks[name][0], ":", looks[name][2])
 
 
 def test_many_curves_look_unlike_each_other(figure: TuningExperiment) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from flwr_fbo.agents.kernel_ucb import KernelUCBSettings
 from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
 from flwr_fbo.cli import app
-from flwr_fbo.cli.report import print_report
+from flwr_fbo.cli.tables import print_report
 from flwr_fbo.datasets.base import DataError
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.simulation.each_once import EachOnce

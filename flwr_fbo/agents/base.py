@@ -147,6 +147,14 @@ class Agent(ABC):
             return None
         return max(values) if self.direction == "maximize" else min(values)
 
+    @property
+    def best_setting(self) -> Params | None:
+        """The setting with the best value so far, or None while every trial failed."""
+        best = self.best_value
+        if best is None:
+            return None
+        return self.space.from_unit(self.points[self.values.index(best)])
+
     def best_so_far(self, num_iterations: int) -> FloatArray:
         """Return the best value after each iteration 0..T, shape (T + 1,).
 

@@ -11,12 +11,12 @@ from flwr_fbo.agents.study import Study
 from flwr_fbo.journal import Journal
 from flwr_fbo.space import Params
 
-_KIND = "agent"
+KIND = "agent"
 
 
 def agent_identity(study: Study, slot: int) -> dict[str, Any]:
     """Return whom the journal of an agent belongs to, as JSON values."""
-    return {"kind": _KIND, "slot": slot, **study.to_dict()}
+    return {"kind": KIND, "slot": slot, **study.to_dict()}
 
 
 def load_agent(
@@ -45,6 +45,6 @@ def recorded_agent(journal: Journal) -> Agent:
     JournalError
         If the journal is not an agent's.
     """
-    journal.require_kind(_KIND)
+    journal.require_kind(KIND)
     identity = journal.identity
     return load_agent(journal, Study.from_dict(identity), identity["slot"])

@@ -14,6 +14,7 @@ from flwr_fbo.cli import (
     export,
     ledger,
     privacy,
+    report,
     run,
     show,
     tradeoff,
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("list")(list_.list_experiments)
 app.command("show")(show.show)
+app.command("report")(report.report)
 app.command("claims")(claims.claims)
 app.command("tradeoff")(tradeoff.tradeoff)
 app.command("export")(export.export)

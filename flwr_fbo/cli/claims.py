@@ -45,7 +45,7 @@ def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) 
         return
     console.print("\nWhat is claimed, and what these runs show (95% t intervals):")
     for finding in findings(experiment, runs):
-        text = f"- {finding.claim.text}: {_outcome(finding)}: {finding.verdict}"
+        text = f"- {finding.claim.text}: {outcome(finding)}: {finding.verdict}"
         console.print(escape(text))
 
 
@@ -74,18 +74,19 @@ def _row(name: str, plan: Experiment, claim: Claim, runs: Sequence[Run]) -> str:
     try:
         finding = finding_of(claim, plan, runs)
     except ValueError:  # a method has not been run yet
-        num_seeds, outcome, verdict = 0, "not run", "-"
+        num_seeds, came_out, verdict = 0, "not run", "-"
     else:
         num_seeds = finding.gain.num_runs
-        outcome, verdict = _outcome(finding), finding.verdict
+        came_out, verdict = outcome(finding), finding.verdict
         if num_seeds < plan.num_seeds:
             verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
     command = f"`flwr-fbo run {name} --seeds {num_seeds or plan.num_seeds}`"
-    cells = (Path(name).stem, command, num_seeds, claim.text, outcome, verdict)
+    cells = (Path(name).stem, command, num_seeds, claim.text, came_out, verdict)
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _outcome(finding: Finding) -> str:
+def outcome(finding: Finding) -> str:
+    """Return what came out for a claim, in figures."""
     claim = finding.claim
     when = _WHEN[claim.by]
     until = "" if claim.until is None else f" to iteration {claim.until}"

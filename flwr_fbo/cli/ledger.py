@@ -171,7 +171,7 @@ _VERSION: dict[str, Callable[[LedgerRow], str]] = {
 
 
 @dataclass(frozen=True)
-class _Kind:
+class LedgerKind:
     """How one kind of ledger is read and shown."""
 
     rows: Callable[[Journal], list[LedgerRow]]
@@ -181,8 +181,8 @@ class _Kind:
     why_not: str = "the noise was seeded, or there was none."
 
 
-_KINDS = {
-    KIND: _Kind(
+SERVER_KINDS = {
+    KIND: LedgerKind(
         lambda journal: read_ledger(journal)[1],
         _spent,
         {
@@ -196,7 +196,7 @@ _KINDS = {
             **_VERSION,
         },
     ),
-    BANDIT_KIND: _Kind(
+    BANDIT_KIND: LedgerKind(
         lambda journal: read_ledger(journal)[1],
         _bandit_spent,
         {
@@ -207,7 +207,7 @@ _KINDS = {
         },
         " of each agent, for one trial of it",
     ),
-    PEER_KIND: _Kind(
+    PEER_KIND: LedgerKind(
         lambda journal: read_ledger(journal)[1],
         _bandit_spent,
         {
@@ -218,13 +218,13 @@ _KINDS = {
         },
         " of each agent, for one trial of it",
     ),
-    RELAY_KIND: _Kind(
+    RELAY_KIND: LedgerKind(
         lambda journal: read_ledger(journal)[1],
         lambda identity, rows: None,
         {**_COMMON, "messages": _num_messages, **_VERSION},
         why_not="every message reached all agents as it was.",
     ),
-    NEURAL_KIND: _Kind(
+    NEURAL_KIND: LedgerKind(
         lambda journal: read_ledger(journal)[1],
         _neural_spent,
         {**_COMMON, "phase": lambda row: str(row.facts["phase"]), **_VERSION},
@@ -242,17 +242,18 @@ _KINDS = {
         },
         " of this agent, for one trial of it",
     ),
-    SITE_KIND: _Kind(
-        lambda journal: journal.ledger(),
-        _site_spent,
-        {
-            **_COMMON,
-            "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
-            **_VERSION,
-        },
-        " of this agent, for one trial of it",
-    ),
 }
+SITE_LEDGER = LedgerKind(
+    lambda journal: journal.ledger(),
+    _site_spent,
+    {
+        **_COMMON,
+        "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
+        **_VERSION,
+    },
+    " of this agent, for one trial of it",
+)
+_KINDS = {**SERVER_KINDS, SITE_KIND: SITE_LEDGER}
 
 
 def _json(

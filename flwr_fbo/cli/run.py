@@ -21,7 +21,7 @@ from rich.progress import (
 
 from flwr_fbo.cli.claims import print_claims
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
-from flwr_fbo.cli.report import print_report, report_json
+from flwr_fbo.cli.tables import print_report, report_json
 from flwr_fbo.study.base import Experiment
 from flwr_fbo.study.experiment import find_experiment
 from flwr_fbo.study.results import FILE_NAME, ResultsFile

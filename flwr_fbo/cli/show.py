@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.report import print_report, report_json
+from flwr_fbo.cli.tables import print_report, report_json
 from flwr_fbo.study.results import read_results
 
 

@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_fraction, require_int
 from flwr_fbo.agents.graph import GraphName, PeerGraph, Pooling
-from flwr_fbo.agents.linear_ucb import LinearUCBSettings, LocalData, Width
+from flwr_fbo.agents.linear_ucb import (
+    DeterminantTrigger,
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
 from flwr_fbo.privacy.accounting import check_epsilon
 from flwr_fbo.privacy.continual import ContinualSettings
 from flwr_fbo.simulation.bandits import (
@@ -496,6 +501,32 @@ class BanditExperiment(Experiment):
     def axes(self) -> tuple[str, str]:
         """What the figure's two axes are called."""
         return "trial", "cumulative regret of an agent"
+
+    def spending(self, method: str) -> FloatArray:
+        """Return an agent's epsilon: all of it, from its first release on."""
+        known = self.known_methods[method]
+        spent = known.epsilon(self.plain(method).privacy)
+        return np.where(self._num_synchronisations_of(method) > 0, spent, 0.0)
+
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray | None:
+        """Return how many numbers have been sent; None among peers.
+
+        Every agent sends its sum at each synchronisation, and gets that of all.
+        """
+        if self.simulation(method).graph is not None:
+            return None
+        plain = self.plain(method)
+        numbers = 2 * plain.num_agents * math.prod(plain.releases.sum_shape)
+        return numbers * self._num_synchronisations_of(method)
+
+    def _num_synchronisations_of(self, method: str) -> FloatArray:
+        """Return how often a method has synchronised by each of ``iterations``."""
+        simulation = self.simulation(method)
+        assert not isinstance(simulation.schedule, DeterminantTrigger)
+        if simulation.control == "random":
+            return np.zeros(len(self.iterations))
+        counts = np.searchsorted(simulation.schedule, self.iterations, side="right")
+        return np.asarray(counts, dtype=np.float64)
 
     def summarize(
         self, runs: Sequence[Run], until: int | None = None

@@ -383,6 +383,18 @@ class Experiment(ABC):
         """What the figure's two axes are called."""
 
     @abstractmethod
+    def spending(self, method: str) -> FloatArray:
+        """Return a method's epsilon after each of ``iterations``, as `Run.epsilon`."""
+
+    @abstractmethod
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray | None:
+        """Return how many numbers agents and server have sent by each iteration.
+
+        All together, in the mean over the method's ``runs``; None where that is not
+        known.
+        """
+
+    @abstractmethod
     def summarize(self, runs: Sequence[Run], until: int | None) -> Mapping[str, Row]:
         """Return a row a method, by name, over the seeds that all methods have run.
 

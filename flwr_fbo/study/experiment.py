@@ -17,8 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.strategies.dp_fts_de import PRESETS
+from flwr_fbo.strategies.tuning import TuningStrategy
 from flwr_fbo.study.bandits import BanditExperiment, BanditPrivacy
-from flwr_fbo.study.base import Claim, Experiment, Run
+from flwr_fbo.study.base import Claim, Experiment, FloatArray, Run
 from flwr_fbo.study.methods import (
     METHODS,
     USUAL_METHODS,
@@ -42,7 +43,7 @@ from flwr_fbo.study.optimisation import TASKS, OptimisationExperiment
 from flwr_fbo.study.summary import verdict
 from flwr_fbo.study.sweep import Sweep
 from flwr_fbo.study.transfer import TransferExperiment
-from flwr_fbo.study.tuning import TuningRun, run_one
+from flwr_fbo.study.tuning import TuningRun, run_one, sending, spending
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
 
@@ -115,7 +116,7 @@ class TuningExperiment(OptimisationExperiment):
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
         for name in self.methods:  # what only the methods can refuse
             try:
-                self.known_methods[name].build(self, Seeds.of_run(0))
+                self._strategy(name)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
         self.task.check(self.num_agents)
@@ -123,6 +124,17 @@ class TuningExperiment(OptimisationExperiment):
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
         """Run some of the methods on one seed."""
         return [run_one(self, method, seed) for method in methods]
+
+    def spending(self, method: str) -> FloatArray:
+        """Return a method's epsilon after each iteration; see `Experiment`."""
+        return spending(self._strategy(method), self.num_iterations)
+
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
+        """Return how many numbers have been sent by each iteration."""
+        return sending(self._strategy(method), self.num_iterations)
+
+    def _strategy(self, method: str) -> TuningStrategy:
+        return self.known_methods[method].build(self, Seeds.of_run(0))
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""

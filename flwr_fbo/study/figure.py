@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,31 @@ from numpy.typing import NDArray
 from flwr_fbo.study.bandits import BanditExperiment
 from flwr_fbo.study.base import Experiment, Run, curves_by_method, scalars_of
 from flwr_fbo.study.experiment import TuningExperiment
-from flwr_fbo.study.looks import looks_of, new_figure, save, seeds_of, title_of
+from flwr_fbo.study.looks import (
+    Target,
+    literal,
+    looks_of,
+    new_figure,
+    save,
+    seeds_of,
+    title_of,
+)
 from flwr_fbo.study.nonlinear import NonlinearBanditExperiment
 from flwr_fbo.study.tradeoff import draw_series, draw_sweep
 
 
-def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
-    """Write a PNG: curves, or what they end at where that is the experiment's form."""
+def has_own_form(experiment: Experiment) -> bool:
+    """Return whether its figure shows what curves end at, and not the curves."""
+    if isinstance(experiment, TuningExperiment):
+        return experiment.form == "tradeoff"
+    return isinstance(experiment, BanditExperiment) and experiment.sweep is not None
+
+
+def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
+    """Write a picture: curves, or what they end at where that is the form.
+
+    A PNG, unless matplotlib's settings say otherwise.
+    """
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         draw_series(experiment, runs, path)
     elif isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
@@ -29,12 +46,14 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
         _draw_convergence(experiment, runs, path)
 
 
-def _draw_convergence(experiment: Experiment, runs: Sequence[Run], path: Path) -> None:
+def _draw_convergence(
+    experiment: Experiment, runs: Sequence[Run], path: Target
+) -> None:
     """Write a PNG: mean over runs as lines, one standard error as bands."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = new_figure()
-    _draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
+    draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
     x_label, y_label = experiment.axes
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
@@ -49,7 +68,7 @@ def _draw_convergence(experiment: Experiment, runs: Sequence[Run], path: Path) -
 
 
 def _draw_communication(
-    experiment: NonlinearBanditExperiment, runs: Sequence[Run], path: Path
+    experiment: NonlinearBanditExperiment, runs: Sequence[Run], path: Target
 ) -> None:
     """Write a PNG of two panels: regret by round, and what was sent by then.
 
@@ -59,8 +78,8 @@ def _draw_communication(
     figure, (left, right) = new_figure(num_panels=2)
     scalars = curves_by_method(experiment.methods, runs, scalars_of)
     sent = {name: curves for name, curves in scalars.items() if curves.any()}
-    _draw_curves(left, experiment, curves_by_method(experiment.methods, runs))
-    _draw_curves(right, experiment, sent)
+    draw_curves(left, experiment, curves_by_method(experiment.methods, runs))
+    draw_curves(right, experiment, sent)
     x_label, y_label = experiment.axes
     left.set(xlabel=x_label, ylabel=y_label, yscale="log")
     right.set(xlabel=x_label, ylabel="scalars sent so far", yscale="log")
@@ -72,7 +91,7 @@ def _draw_communication(
     save(figure, runs, path)
 
 
-def _draw_curves(
+def draw_curves(
     axes: Any, experiment: Experiment, curves: Mapping[str, NDArray[np.float64]]
 ) -> None:
     """Draw a line and a band a method."""
@@ -90,7 +109,7 @@ def _draw_curves(
             markersize=4,
             markevery=max(1, len(mean) // 10),
             linewidth=1.6,
-            label=experiment.label_of(name),
+            label=literal(experiment.label_of(name)),
         )
         if len(values) > 1:
             error = values.std(axis=0, ddof=1) / np.sqrt(len(values))

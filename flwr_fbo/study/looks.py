@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from flwr_fbo.study.base import Experiment, Run, common_seeds
 from flwr_fbo.study.experiment import TuningExperiment
@@ -47,12 +47,13 @@ COLORS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#8c
 MARKERS = ("D", "s", "x", "P", "d", "*", "<")
 
 Look = tuple[str, str, str]
+Target = Path | IO[bytes]
 
 
 def looks_of(experiment: Experiment) -> dict[str, Look]:
     """Return colour, line style and marker of each method.
 
-    A curve's noise-only control has its colour, and is dotted.
+    A curve's noise-only control has its colour and marker, and is dotted.
     """
     known = experiment.known_methods
     curves = experiment.curves if isinstance(experiment, TuningExperiment) else {}
@@ -62,14 +63,21 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
     others = [n for n in experiment.methods if n not in looks and n not in controls]
     taken = {part for look in looks.values() for part in look}
     colors = [color for color in COLORS if color not in taken] or list(COLORS)
+    markers = [one for one in MARKERS if one not in taken] or list(MARKERS)
     for i, name in enumerate(others):
         again, color = divmod(i, len(colors))
-        marker = MARKERS[(color + again) % len(MARKERS)]
+        marker = markers[(color + again) % len(markers)]
         looks[name] = (colors[color], "-" if known[name].noisy else "--", marker)
     for name in experiment.methods:
         if name not in looks:
-            looks[name] = (looks[controls[name]][0], ":", "")
+            of_curve = looks[controls[name]]
+            looks[name] = (of_curve[0], ":", of_curve[2])
     return looks
+
+
+def literal(label: str) -> str:
+    """Return a label as matplotlib shows it, and reads no formula in it."""
+    return label.replace("$", r"\$")
 
 
 def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
@@ -97,8 +105,8 @@ def new_figure(num_panels: int = 1) -> tuple[Any, Any]:
     return figure, figure.subplots(1, num_panels)
 
 
-def save(figure: Any, runs: Sequence[Run], path: Path) -> None:
-    """Write the PNG, and on it whether anybody was protected."""
+def save(figure: Any, runs: Sequence[Run], path: Target) -> None:
+    """Write the picture, and on it whether anybody was protected."""
     for axes in figure.axes:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)

@@ -461,6 +461,16 @@ class NonlinearBanditExperiment(Experiment):
         """What the figure's two axes are called."""
         return "round", f"cumulative regret, sum of {self.num_agents} agents"
 
+    def spending(self, method: str) -> FloatArray:
+        """Return epsilon after each round: infinite where anything is sent."""
+        spent = math.inf if _METHODS[method].releases else 0.0
+        return np.full(self.num_iterations, spent)
+
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
+        """Return how many scalars the runs have counted by each round."""
+        own = [run.scalars for run in runs if run.method == method]
+        return np.asarray(np.mean(own, axis=0))
+
     def summarize(
         self, runs: Sequence[Run], until: int | None = None
     ) -> dict[str, NonlinearRow]:

@@ -161,6 +161,11 @@ def read_results(path: Path) -> tuple[Experiment, list[Run]]:
     return experiment, _runs_of(path, experiment, lines)
 
 
+def version_of(path: Path) -> str:
+    """Return the version of flwr_fbo that wrote a results file."""
+    return str(_header_of(path, _lines(path))["flwr_fbo"])
+
+
 def _key(experiment: Experiment, method: str) -> str:
     return json.dumps(experiment.recipe(method), sort_keys=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,8 @@ from flwr_fbo.study.looks import (
     LOOKS,
     MARKERS,
     Look,
+    Target,
+    literal,
     looks_of,
     new_figure,
     save,
@@ -49,7 +50,9 @@ _STYLES = ("-", "--", "-.")
 Results = tuple[TuningExperiment, Sequence[Run]]
 
 
-def draw_series(experiment: TuningExperiment, runs: Sequence[Run], path: Path) -> None:
+def draw_series(
+    experiment: TuningExperiment, runs: Sequence[Run], path: Target
+) -> None:
     """Write a PNG: what is best in the end against epsilon, as the papers draw it.
 
     Each series of curves is a line, its noise-only controls a dotted one; what does not
@@ -90,7 +93,7 @@ def draw_series(experiment: TuningExperiment, runs: Sequence[Run], path: Path) -
     _finish(figure, axes, title_of(experiment, runs), runs, path)
 
 
-def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
+def draw_tradeoff(results: Sequence[Results], until: int, path: Target) -> None:
     """Write a PNG: utility against epsilon, one standard error as bars and bands.
 
     Parameters
@@ -99,7 +102,7 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
         Of one task, number of agents and horizon.
     until : int
         Utility is the mean best value over iterations 1 to this.
-    path : Path
+    path : Path or binary file
 
     Raises
     ------
@@ -123,7 +126,7 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Path) -> None:
 
 
 def draw_lengths(
-    results: Sequence[tuple[TransferExperiment, Sequence[Run]]], path: Path
+    results: Sequence[tuple[TransferExperiment, Sequence[Run]]], path: Target
 ) -> None:
     """Write a PNG: best value in the end against how many numbers an agent sends.
 
@@ -131,7 +134,7 @@ def draw_lengths(
     ----------
     results : sequence of (TransferExperiment, runs)
         Of one task and its agents, with messages of different lengths.
-    path : Path
+    path : Path or binary file
 
     Raises
     ------
@@ -184,7 +187,7 @@ def draw_times(experiment: TransferExperiment, runs: Sequence[Run], path: Path) 
 
 
 def draw_sweep(
-    experiment: BanditExperiment, sweep: Sweep, runs: Sequence[Run], path: Path
+    experiment: BanditExperiment, sweep: Sweep, runs: Sequence[Run], path: Target
 ) -> None:
     """Write a PNG: an agent's regret after all trials against what is swept.
 
@@ -266,7 +269,7 @@ def _in_the_end(experiment: OptimisationExperiment) -> str:
 
 
 def _finish(
-    figure: Any, axes: Any, title: str, runs: Sequence[Run], path: Path
+    figure: Any, axes: Any, title: str, runs: Sequence[Run], path: Target
 ) -> None:
     """Write the PNG, with its legend beside it."""
     axes.set_title(title, fontsize=10)
@@ -280,7 +283,8 @@ def _x(point: tuple[float, Estimate]) -> float:
 
 def _draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
     color, style, _ = look
-    axes.axhline(estimate.mean, color=color, ls=style, lw=1.4, label=label)
+    name = literal(label)
+    axes.axhline(estimate.mean, color=color, ls=style, lw=1.4, label=name)
     low = estimate.mean - estimate.standard_error
     high = estimate.mean + estimate.standard_error
     axes.axhspan(low, high, color=color, alpha=0.1, lw=0)
@@ -294,7 +298,7 @@ def _draw_points(
         [epsilon for epsilon, _ in points],
         [estimate.mean for _, estimate in points],
         [estimate.standard_error for _, estimate in points],
-        label=label,
+        label=literal(label),
         color=color,
         marker=marker,
         ls=style,

@@ -186,6 +186,20 @@ class TransferExperiment(OptimisationExperiment):
         """Run some of the methods on one seed, after what all agents do first."""
         return [_run(self, method, seed) for method in methods]
 
+    def spending(self, method: str) -> FloatArray:
+        """Return epsilon after each iteration: infinite, once messages are used."""
+        chosen = _METHODS[method]
+        spent = np.zeros(self.num_iterations + 1)
+        spent[1:] = np.inf if chosen.informed and not chosen.zeroed else 0.0
+        return spent
+
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
+        """Return how many numbers have been sent: once, and on to each target."""
+        sent = np.zeros(self.num_iterations + 1)
+        per_agent = self.message_length(method)
+        sent[1:] = self.num_agents * per_agent * (1 + self.num_targets)
+        return sent
+
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether what others sent helped."""
         if any(row.final.num_runs < 2 for row in rows.values()):
@@ -299,5 +313,6 @@ def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
         epsilon=np.inf if chosen.informed and not chosen.zeroed else 0.0,
         private=not chosen.informed or chosen.zeroed,
         failed_trials=failed,
+        best_settings=[target.best_setting for target in targets],
         seconds=seconds,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.base import Agent
 from flwr_fbo.agents.search import SearchSettings
 from flwr_fbo.agents.study import Study
+from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.simulation.loop import run_loop
+from flwr_fbo.space import Params
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.tuning import TuningStrategy
 from flwr_fbo.study.base import Run
@@ -44,10 +46,14 @@ class TuningRun(Run):
     best_so_far : list of N lists of T + 1 floats
         Each agent's best value after iterations 0..T; NaN before its first success.
     failed_trials : int
+    best_settings : list of N dicts or None
+        Where each agent had its best value; None where it had no success. Empty in
+        results from before they were kept.
     """
 
     best_so_far: list[list[float]]
     failed_trials: int
+    best_settings: list[Params | None] = field(default_factory=list)
 
     @property
     def curve(self) -> FloatArray:
@@ -65,6 +71,7 @@ class TuningRun(Run):
             **cls.common_of(values),
             best_so_far=best_so_far,
             failed_trials=int(values["failed_trials"]),
+            best_settings=list(values.get("best_settings", [])),
         )
 
 
@@ -93,6 +100,7 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
         epsilon=_epsilon(strategy),
         private=_private(strategy),
         failed_trials=failed,
+        best_settings=[agent.best_setting for agent in agents],
         seconds=time.perf_counter() - began,
     )
 
@@ -118,6 +126,46 @@ def tell_truth(agent: Agent, truth: Objective | None) -> None:
             math.nan if math.isnan(value) else truth(agent.space.from_unit(point))
             for point, value in zip(agent.points, agent.values, strict=True)
         ]
+
+
+def spending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
+    """Return epsilon after iterations 0 to T, shape (T + 1,), if the noise is real."""
+    if not isinstance(strategy, DPFTSDE):
+        return np.zeros(num_iterations + 1)
+    strategy.plan(num_iterations)
+    server, release = strategy.server, strategy.server.release
+    subsampling = release.settings.subsampling
+    accountant = ReleaseAccountant(subsampling, server.delta, server.accounting_method)
+    spent: list[float] = []
+    for iteration in range(num_iterations + 1):
+        multiplier = release.effective_noise_multiplier(iteration)
+        if server.wants_messages(iteration) and not release.settings.noise_only:
+            if multiplier == 0:
+                left = num_iterations + 1 - iteration
+                return np.array([*spent, *[math.inf] * left])
+            accountant.charge(multiplier)
+        spent.append(accountant.spent().epsilon)
+    return np.array(spent)
+
+
+def sending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
+    """Return how many numbers have been sent by iterations 0 to T, shape (T + 1,).
+
+    Every agent sends a message for each release, and gets all of its vectors before
+    the next iteration.
+    """
+    sent = np.zeros(num_iterations + 1)
+    if not isinstance(strategy, DPFTSDE):
+        return sent
+    strategy.plan(num_iterations)
+    agent, num_agents = strategy.study.agent, strategy.server.num_agents
+    assert isinstance(agent, SearchSettings)
+    for iteration in filter(strategy.server.wants_messages, range(len(sent))):
+        sent[iteration] += num_agents * agent.message_length
+        if iteration < num_iterations:
+            vectors = agent.num_sub_regions * agent.message_length
+            sent[iteration + 1] += num_agents * vectors
+    return np.asarray(np.cumsum(sent))
 
 
 def _epsilon(strategy: TuningStrategy) -> float:

@@ -84,17 +84,29 @@ def _finite(value: float) -> float | None:
 def _table(title: str, experiment: Experiment, rows: Mapping[str, Row]) -> Table:
     # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    columns = experiment.columns()
-    table.add_column("method")
-    headings = [column.heading for column in columns.values()]
-    # Where no method is private there is nothing to tell of it.
-    private = experiment.privacy is not None
-    for heading in (*headings, *(["epsilon"] if private else [])):
+    first, *others = headings_of(experiment)
+    table.add_column(first)
+    for heading in others:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows.values():
-        cells = [_number(getattr(row, n), column) for n, column in columns.items()]
-        table.add_row(row.label, *cells, *([_epsilon(row)] if private else []))
+        table.add_row(*cells_of(row, experiment))
     return table
+
+
+def headings_of(experiment: Experiment) -> list[str]:
+    """Return the headings of the table of an experiment."""
+    headings = [column.heading for column in experiment.columns().values()]
+    # Where no method is private there is nothing to tell of it.
+    private = experiment.privacy is not None
+    return ["method", *headings, *(["epsilon"] if private else [])]
+
+
+def cells_of(row: Row, experiment: Experiment) -> list[str]:
+    """Return what a row of that table says, below each heading."""
+    columns = experiment.columns()
+    cells = [_number(getattr(row, name), column) for name, column in columns.items()]
+    private = experiment.privacy is not None
+    return [row.label, *cells, *([_epsilon(row)] if private else [])]
 
 
 def _epsilon(row: Row) -> str:

@@ -1,0 +1,210 @@
+"""What a report is made of, and how it becomes one HTML page.
+
+All text is escaped by jinja2; figures are SVG that `flwr_fbo.cli.report.figures` drew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from flwr_fbo import __version__
+from flwr_fbo.space import SearchSpace
+from flwr_fbo.study.base import humanised
+
+Cells = Sequence[Any]
+
+_SEEDS = ("study_seed", "noise_seed", "seed")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows below a heading each.
+
+    Attributes
+    ----------
+    headings : sequence of str
+    rows : sequence of sequences
+        A cell a heading.
+    caption : str
+        What the table shows, also for screen readers.
+    numeric : bool
+        Whether all but the first column are numbers.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Cells]
+    caption: str
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture, and the words for those who do not see it.
+
+    Attributes
+    ----------
+    svg : Markup
+        Without a reference to anything outside it.
+    caption : str
+    """
+
+    svg: Markup
+    caption: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes
+    ----------
+    heading : str
+    parts : sequence of str, Table or Figure
+        Text is a paragraph.
+    folded : sequence of (str, Table)
+        What is shown on demand only, below its name.
+    """
+
+    heading: str
+    parts: Sequence[str | Table | Figure] = ()
+    folded: Sequence[tuple[str, Table]] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report.
+
+    Attributes
+    ----------
+    title, lead : str
+    sections : sequence of Section
+    warning : str
+        What must not be missed; none if it is empty.
+    """
+
+    title: str
+    lead: str
+    sections: Sequence[Section] = field(default=())
+    warning: str = ""
+
+
+def write_page(page: Page, path: Path) -> None:
+    """Write the page whole, or not at all; only its owner can read it.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Made readable by its owner alone, as the journals are that it may tell of.
+    handle, name = tempfile.mkstemp(prefix=".report-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(render(page))
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def render(page: Page) -> str:
+    """Return the page as HTML."""
+    environment = Environment(
+        loader=PackageLoader("flwr_fbo.cli.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.tests["figure"] = lambda part: isinstance(part, Figure)
+    return environment.get_template("page.html.jinja").render(page=page)
+
+
+def journal_settings(identity: Mapping[str, Any]) -> Section:
+    """Return a section of the settings that a journal belongs to.
+
+    Seeds are left out but for that they were given: who knows them can repeat choices
+    and, in an experiment, noise.
+    """
+    settings = {
+        name: "given" if name in _SEEDS and value is not None else value
+        for name, value in identity.items()
+    }
+    if "space" in settings:
+        space = SearchSpace.from_json(settings["space"])
+        settings["space"] = {n: str(d) for n, d in space.distributions.items()}
+    return settings_section(settings)
+
+
+def settings_section(settings: Mapping[str, Any]) -> Section:
+    """Return a section of all settings, by dotted name."""
+    rows = [(name, _text(value)) for name, value in flat(settings)]
+    caption = "What the results were made with."
+    return Section("Settings", [Table(("setting", "value"), rows, caption, False)])
+
+
+def versions_section(recorded: Iterable[str]) -> Section:
+    """Return a section of versions: of those who wrote the results, and of this page's.
+
+    Parameters
+    ----------
+    recorded : iterable of str
+        Versions of flwr_fbo; none where they were not recorded.
+    """
+    wrote = ", ".join(sorted(set(recorded))) or "not recorded"
+    rows = [
+        ("results written by flwr_fbo", wrote),
+        ("page written by flwr_fbo", __version__),
+        ("flwr", version("flwr")),
+        ("numpy", version("numpy")),
+        ("Python", platform.python_version()),
+    ]
+    caption = "flwr, numpy and Python are those that wrote this page."
+    return Section("Versions", [Table(("what", "version"), rows, caption, False)])
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return what is in nested mappings, by dotted name."""
+    pairs: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            pairs += flat(value, f"{prefix}{name}.")
+        else:
+            pairs.append((f"{prefix}{name}", value))
+    return pairs
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        simple = all(isinstance(one, (str, int, float)) for one in value)
+        return ", ".join(map(str, value)) if simple else json.dumps(value)
+    return "-" if value is None else str(value)
+
+
+def bytes_text(numbers: float) -> str:
+    """Return how many bytes so many numbers of 8 bytes are."""
+    text = humanised(8 * numbers)
+    return f"{text}B" if text[-1].isalpha() else f"{text} B"
+
+
+def params_text(params: Mapping[str, Any] | None) -> str:
+    """Return a setting in a line; a dash where there is none."""
+    if params is None:
+        return "-"
+    return ", ".join(f"{name} = {_short(value)}" for name, value in params.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

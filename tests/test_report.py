@@ -1,0 +1,448 @@
+"""``flwr-fbo report``: one page that needs nothing else, of each kind of results."""
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flwr_fbo import FTS, InProcessGrid
+from flwr_fbo.cli import app
+from flwr_fbo.cli.report.page import Page, Section, Table, render
+from flwr_fbo.journal import Journal
+from flwr_fbo.strategies.dp_fts_de import PRESETS
+from flwr_fbo.study.experiment import builtin_experiments, load_experiment
+from flwr_fbo.study.looks import looks_of
+from flwr_fbo.study.results import read_results
+from tests import test_fed_go_ucb as neural
+from tests import test_fed_ucb as bandit
+from tests import test_peers as peers
+from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
+
+ROOT = Path(__file__).parents[1]
+EVIL = '<script>alert("x")</script> $\\frac$ & more'
+
+TUNING = """
+name = "mine"
+num_agents = 4
+num_iterations = 3
+preset = "paper-synthetic"
+methods = ["ts", "random", "fts-de", "dp-fts-de", "noise-only"]
+
+[task]
+name = "synthetic"
+
+[privacy]
+noise_multiplier = 1.0
+sampling_probability = 0.35
+delta = 1e-3
+"""
+TUNING += f"""
+[curves.evil]
+label = '{EVIL}'
+method = "dp-fts-de"
+noise_multiplier = 2.0
+"""
+BANDIT = """
+name = "bandit"
+num_agents = 3
+num_iterations = 60
+first_synchronisation = 10
+num_synchronisations = 3
+
+[task]
+name = "linear-bandit"
+
+[privacy]
+epsilon = 1.0
+delta = 0.1
+"""
+NEURAL = """
+name = "neural"
+num_agents = 3
+num_iterations = 12
+width = 5
+methods = ["fed-go-ucb", "n-go-ucb", "no-phase-one", "each-once", "random"]
+
+[settings]
+num_exploration = 4
+
+[task]
+name = "function-bandit"
+"""
+TRANSFER = """
+name = "transfer"
+num_agents = 3
+num_targets = 1
+num_iterations = 2
+num_observations = 5
+methods = ["ts", "random", "fts", "noise-only"]
+
+[task]
+name = "synthetic"
+"""
+EXPERIMENTS = {
+    "tuning": TUNING,
+    "bandit": BANDIT,
+    "graph": BANDIT.replace("[task]", 'graph = "ring"\n\n[task]', 1),
+    "sweep": BANDIT + '\n[sweep]\naxis = "epsilon"\nepsilon = [1.0, 4.0]\n',
+    "neural": NEURAL,
+    "transfer": TRANSFER,
+}
+
+
+class Elements(HTMLParser):
+    """All elements of a page: name, attributes and text directly in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self._open: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open.append([])
+        self.found.append((tag, dict(attrs), self._open[-1]))
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self._open[-1].append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes, _ in self.found if name == tag]
+
+
+def _invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def _page(results: Path, output: Path) -> str:
+    made = _invoke("report", results, "--output", output)
+    assert made.exit_code == 0, made.output
+    assert made.output == f"Report: {output}\n"
+    return output.read_text(encoding="utf-8")
+
+
+def _headings(text: str) -> list[str]:
+    return re.findall("<h2>(.*?)</h2>", text)
+
+
+@pytest.fixture(scope="module")
+def experiments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("experiments")
+    found = {}
+    for name, toml in EXPERIMENTS.items():
+        (folder / f"{name}.toml").write_text(toml)
+        output = folder / name
+        run = ("run", folder / f"{name}.toml", "--seeds=2", "--jobs=1")
+        done = _invoke(*run, "--output", output)
+        assert done.exit_code == 0, done.output
+        [results] = output.glob("*/results.jsonl")
+        found[name] = results
+    return found
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A server's folder, and a folder a site, of each kind of study."""
+    root = tmp_path_factory.mktemp("studies")
+    configs: list[Any] = [
+        {"partition-id": i, "fbo-folder": str(root / "tuning" / f"site-{i}")}
+        for i in range(NUM_AGENTS)
+    ]
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS, node_configs=configs)
+    strategy(folder=root / "tuning" / "server").start(grid, num_rounds=5)
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS)
+    folder = root / "fts" / "server"
+    FTS(SPACE, "maximize", NUM_AGENTS, folder=folder).start(grid, num_rounds=3)
+    (root / "bandit").mkdir()
+    sites = bandit.Sites(root / "bandit")
+
+    def play() -> None:
+        for slot in range(bandit.M):
+            policy = sites.policy(slot)
+            _, ticket = policy.choose(bandit.ACTIONS)
+            policy.reward(ticket, 0.123456)
+
+    sites.before = {2: play, 4: play}
+    bandit.site_strategy(root / "bandit").start(sites)
+    peers.strategy_of(
+        peers.RING, interval=0.0, noise_seed=1, folder=root / "peers" / "server"
+    ).start(peers.sites(root / "peers"))
+    configs = [
+        {"partition-id": i, "fbo-folder": str(root / "neural" / f"site-{i}")}
+        for i in range(neural.N)
+    ]
+    grid = InProcessGrid(neural.APP, neural.N, node_configs=configs)
+    neural.strategy_of(folder=root / "neural" / "server").start(grid)
+    return root
+
+
+KINDS = ("tuning", "fts", "bandit", "peers", "neural")
+
+
+def _assert_self_contained(text: str) -> None:
+    elements = Elements(text)
+    assert not re.search(r"https?:|//[a-z]|@import", text)
+    assert not {"script", "link", "img", "iframe", "object", "base"} & {
+        name for name, _, _ in elements.found
+    }
+    for _, attributes, _ in elements.found:
+        assert not {"src", "srcset", "data", "action"} & attributes.keys()
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not any(name.startswith("on") for name in attributes)
+    for address in re.findall(r"url\((.*?)\)", text):
+        assert address.startswith("#")
+
+
+def _assert_figures_can_be_read(text: str) -> None:
+    """Each has words, letters, and in-page references that lead to one place."""
+    elements = Elements(text)
+    figures = elements.named("svg")
+    assert len(figures) == len(elements.named("figure")) > 0
+    for figure in figures:
+        assert figure["role"] == "img"
+        assert len(figure["aria-label"] or "") > 30
+    named = [one["id"] for _, one, _ in elements.found if "id" in one]
+    assert len(set(named)) == len(named)
+    used = re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', text)
+    assert {a or b for a, b in used} <= set(named)
+    assert "#000000" not in text  # black on a dark page
+    assert "mathdefault" not in text
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_page_of_an_experiment(
+    name: str, experiments: dict[str, Path], tmp_path: Path
+) -> None:
+    text = _page(experiments[name].parent, tmp_path / "a.html")
+    _assert_self_contained(text)
+    _assert_figures_can_be_read(text)
+    headings = _headings(text)
+    assert headings[:2] == ["Summary", "Convergence"]
+    assert headings[-2:] == ["Settings", "Versions"]
+    assert {"Privacy", "Communication"} <= set(headings)
+    assert ("Best settings of the agents" in headings) == (
+        name in ("tuning", "transfer")
+    )
+    experiment, runs = read_results(experiments[name])
+    for label in map(experiment.label_of, experiment.methods):
+        escaped = label.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        assert escaped.replace('"', "&#34;") in text
+    rows = experiment.summarize(runs, None)
+    for line in experiment.verdict(rows):
+        assert render(Page("", "", [Section("", [line])])).count("<p>") == 1
+    assert "±" in text
+    assert "not private" in text
+
+
+def test_a_label_is_text_and_no_code(
+    experiments: dict[str, Path], tmp_path: Path
+) -> None:
+    text = _page(experiments["tuning"].parent, tmp_path / "a.html")
+    assert text == _page(experiments["tuning"], tmp_path / "b.html")  # not by chance
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(" in text
+    assert "$\\frac$" in text  # no formula either
+
+
+def test_all_that_is_on_a_page_is_escaped() -> None:
+    table = Table((EVIL, EVIL), [(EVIL, EVIL)], EVIL)
+    section = Section(EVIL, [EVIL, table], folded=[(EVIL, table)])
+    assert "<script" not in render(Page(EVIL, EVIL, [section], EVIL))
+
+
+def test_claims_of_a_built_in_experiment_have_verdicts(tmp_path: Path) -> None:
+    """Results do not hold them; they are those of the plan."""
+    plan = load_experiment(builtin_experiments()["digits-effective"])
+    path = tmp_path / "results.jsonl"
+    length = plan.num_iterations + 1
+    lines = [json.dumps({"flwr_fbo": "0.0.7", "experiment": plan.to_dict()})]
+    for seed in range(3):
+        for i, method in enumerate(plan.methods):
+            run = {"method": method, "seed": seed, "epsilon": 2.0, "private": False}
+            best = [[0.5 + 0.1 * i + 0.01 * seed] * length] * plan.num_agents
+            run |= {"seconds": 1.0, "best_so_far": best, "failed_trials": 0}
+            lines.append(json.dumps(run))
+    path.write_text("\n".join([*lines, ""]))
+    text = _page(path, tmp_path / "a.html")
+    assert "Claims" in _headings(text)
+    assert plan.claims[0].text in text
+    assert "<td>noise-only does as well</td>" in text
+    assert plan.description in text
+    assert "0.0.7" in text  # the version that wrote them
+    # From before best settings were kept.
+    assert "Best settings of the agents" not in _headings(text)
+
+
+@pytest.mark.parametrize("name", ["tuning", "bandit", "neural", "transfer", "sweep"])
+def test_what_is_spent_and_sent_ends_where_the_runs_do(
+    name: str, experiments: dict[str, Path]
+) -> None:
+    experiment, runs = read_results(experiments[name])
+    for run in runs:
+        spent = experiment.spending(run.method)
+        assert len(spent) == len(experiment.iterations)
+        assert spent[-1] == pytest.approx(run.epsilon)
+        assert (np.diff(spent[np.isfinite(spent)]) >= 0).all()
+        sent = experiment.sending(run.method, runs)
+        assert sent is not None
+        assert (np.diff(sent) >= 0).all()
+        if run.epsilon > 0:
+            assert sent[-1] > 0
+
+
+def test_numbers_are_counted_as_they_are_sent(experiments: dict[str, Path]) -> None:
+    experiment, runs = read_results(experiments["tuning"])
+    sent = experiment.sending("dp-fts-de", runs)
+    # Each of 4 agents a message of 50 after iterations 0 to 2, and from 1 on each gets
+    # the vectors of P = 4 sub-regions.
+    up, down = 4 * 50, 4 * 4 * 50
+    assert sent is not None
+    assert PRESETS["paper-synthetic"].agent.num_sub_regions == 4
+    assert sent.tolist() == [up, 2 * up + down, 3 * up + 2 * down, 3 * up + 3 * down]
+
+
+def test_agents_of_an_experiment_show_their_best(
+    experiments: dict[str, Path], tmp_path: Path
+) -> None:
+    _, runs = read_results(experiments["tuning"])
+    text = _page(experiments["tuning"], tmp_path / "a.html")
+    assert text.count("<details>") == 7
+    settings = runs[0].__dict__["best_settings"]
+    assert len(settings) == 4
+    for params in settings:
+        for name, value in params.items():
+            assert f"{name} = {value:.4g}" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_of_a_server_tells_of_no_agent(
+    kind: str, studies: Path, tmp_path: Path
+) -> None:
+    folder = studies / kind / "server"
+    text = _page(folder, tmp_path / "a.html")
+    _assert_self_contained(text)
+    _assert_figures_can_be_read(text)
+    headings = _headings(text)
+    assert headings[:3] == ["Privacy", "Participation", "Communication"]
+    assert not {"Best setting", "Best settings of the agents", "Trials"} & set(headings)
+    assert "flwr-fbo report" in text  # where a site finds its own
+    assert "slot" not in text.lower()
+    words = text.split("<body>")[1]
+    for number in _secrets(studies / kind):
+        assert f"{number:.6g}" not in words
+
+
+def _secrets(folder: Path) -> Iterator[float]:
+    """Yield what sites evaluated and where, and what a server holds of them."""
+    for path in folder.glob("*/*.sqlite"):
+        with Journal(None, path) as journal:
+            rows = journal.ledger()
+            trials = journal.trials()
+        numbers = [n for row in rows for n in np.ravel(row.vectors)[:50].tolist()]
+        for trial in trials:
+            numbers += [trial.value, *trial.params.values(), *trial.point.tolist()]
+        # A short one, such as 0.001, may be anything.
+        yield from (n for n in numbers if len(f"{n:.6g}".strip("-")) >= 7)
+
+
+def test_a_server_shows_what_was_spent_round_by_round(
+    studies: Path, tmp_path: Path
+) -> None:
+    text = _page(studies / "tuning" / "server", tmp_path / "a.html")
+    spent = re.findall(r"epsilon = (\d+\.\d+)", text)
+    shown = _invoke("ledger", "show", studies / "tuning" / "server").output
+    assert f"epsilon = {spent[0]}" in shown
+    assert "NOT PRIVATE: the noise was seeded" in text
+    assert "noise_seed</th><td>given</td>" in text
+    assert "FloatDistribution(" in text  # the space, to be read
+
+
+@pytest.mark.parametrize("kind", ["tuning", "bandit", "peers", "neural"])
+def test_the_page_of_a_site_is_its_own(
+    kind: str, studies: Path, tmp_path: Path
+) -> None:
+    text = _page(studies / kind / "site-1", tmp_path / "a.html")
+    _assert_self_contained(text)
+    assert "For this site alone" in text
+    if kind in ("tuning", "bandit"):
+        _assert_figures_can_be_read(text)
+    if kind == "tuning":
+        [path] = (studies / kind / "site-1").glob("*.sqlite")
+        with Journal(None, path) as journal:
+            best = max(journal.trials(), key=lambda trial: trial.value)
+        assert _headings(text)[0] == "Best setting"
+        assert f"{best.value:.6g}" in text
+        for value in best.params.values():
+            assert f"<td>{value}</td>" in text
+
+
+def test_a_page_lies_beside_its_results_for_its_owner_only(studies: Path) -> None:
+    folder = studies / "tuning" / "site-2"
+    assert _invoke("report", folder).exit_code == 0
+    page = folder / "report.html"
+    assert page.stat().st_mode & 0o777 == 0o600
+    before = page.read_text()
+    assert _invoke("report", folder).exit_code == 0  # once more
+    assert page.read_text() == before
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_what_is_no_results_is_named(
+    tmp_path: Path, studies: Path, experiments: dict[str, Path]
+) -> None:
+    site = studies / "tuning" / "site-0"
+    both = tmp_path / "both"
+    both.mkdir()
+    for path in site.glob("*.sqlite"):
+        (both / path.name).write_bytes(path.read_bytes())
+    (both / "server.sqlite").write_bytes(b"")
+    binary = tmp_path / "binary"
+    binary.write_bytes(bytes(range(256)) * 20)
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    sqlite = tmp_path / "rubbish.sqlite"
+    sqlite.write_bytes(b"SQLite format 3\0" + b"x" * 2000)
+    header = tmp_path / "header.jsonl"
+    header.write_text(experiments["tuning"].read_text().splitlines()[0] + "\n")
+    lone = tmp_path / "lone"
+    lone.mkdir()
+    for results, words in (
+        (tmp_path / "gone", "No such file"),
+        (lone, "There are no results in"),
+        (both, "results of several kinds or agents: server.sqlite, study-"),
+        (binary, "is damaged in line 1"),
+        (empty, "a file that flwr-fbo run wrote"),
+        (sqlite, "cannot be used"),
+        (header, "one seed that all methods have run"),
+        (Path(__file__), "is damaged in line 1"),
+    ):
+        result = _invoke("report", results, "--output", tmp_path / "x.html")
+        assert result.exit_code == 1, (results, result.output)
+        assert len(result.output.strip().splitlines()) == 1
+        assert words in result.output, result.output
+        assert not (tmp_path / "x.html").exists()
+    blocked = _invoke("report", experiments["tuning"], "--output", binary / "a.html")
+    assert blocked.exit_code == 1
+    assert "Error: " in blocked.output
+
+
+def test_a_journal_in_use_is_left_alone(studies: Path, tmp_path: Path) -> None:
+    path = studies / "tuning" / "server"
+    with Journal(None, path / "server.sqlite"):
+        result = _invoke("report", path, "--output", tmp_path / "x.html")
+    assert result.exit_code == 1
+    assert "another process holds it" in result.output
+
+
+def test_curves_are_told_apart_without_colour(experiments: dict[str, Path]) -> None:
+    for path in experiments.values():
+        experiment, _ = read_results(path)
+        shapes = [look[1:] for look in looks_of(experiment).values()]
+        assert len(set(shapes)) == len(shapes), (path, shapes)

@@ -1,4 +1,8 @@
-"""The command ``flwr-fbo``: one module a subcommand."""
+"""The command ``flwr-fbo``: one module a subcommand.
+
+A subcommand is imported when it is used: until then nothing but its line below is
+known of it, so that ``flwr-fbo --help`` need not wait for what commands need.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +11,29 @@ from typing import Annotated
 import typer
 
 from flwr_fbo import __version__
-from flwr_fbo.cli import (
-    audit,
-    claims,
-    data,
-    export,
-    ledger,
-    privacy,
-    report,
-    run,
-    show,
-    tradeoff,
-)
-from flwr_fbo.cli import list as list_
+from flwr_fbo.cli.commands import LazyGroup, Listed
+
+# In the order of `--help`; a text is the first line of the command's own.
+LazyGroup.listed = {
+    "run": Listed("run", "run", "Run a built-in experiment or a TOML file."),
+    "list": Listed("list", "list_experiments", "List the built-in experiments."),
+    "show": Listed("show", "show", "Print the table of results again."),
+    "report": Listed("report", "report", "Write results as one HTML page."),
+    "claims": Listed("claims", "claims", "Print what papers claim, and what came out."),
+    "tradeoff": Listed("tradeoff", "tradeoff", "Draw utility against epsilon."),
+    "export": Listed("export", "export", "Copy a client's trials to Optuna."),
+    "data": Listed("data", "app", "Fetch data sets, and say what is there."),
+    "ledger": Listed("ledger", "app", "Read what left a study's server, or a site."),
+    "audit": Listed("audit", "audit", "Bound what a release gives away from below."),
+    "privacy": Listed("privacy", "privacy", "Say what a study would spend."),
+}
 
 app = typer.Typer(
+    cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text, in a terminal as in a pipe
 )
-app.command("run")(run.run)
-app.command("list")(list_.list_experiments)
-app.command("show")(show.show)
-app.command("report")(report.report)
-app.command("claims")(claims.claims)
-app.command("tradeoff")(tradeoff.tradeoff)
-app.command("export")(export.export)
-app.add_typer(data.app, name="data")
-app.add_typer(ledger.app, name="ledger")
-app.command("audit")(audit.audit)
-app.command("privacy")(privacy.privacy)
 
 
 def _version(wanted: bool) -> None:

@@ -70,6 +70,11 @@ def audit(
     be told apart bounds epsilon. Exits with 1 on a violation. With --plant it audits a
     release with that fault, to show what it would find. Without --agents and
     --sub-regions it audits two releases: of 2 agents, and of 8 in 4 sub-regions.
+
+    Examples
+    --------
+    $ flwr-fbo audit
+    $ flwr-fbo audit --plant half-noise --seed 0
     """
     sizes: tuple[tuple[int, int], ...] = ((agents or 2, sub_regions or 1),)
     if agents is None and sub_regions is None:
@@ -106,7 +111,8 @@ def _progress(total: int) -> Iterator[Any]:
     columns = (TextColumn("releases"), BarColumn(), TimeElapsedColumn())
     left = (TextColumn("left"), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, *left, console=console, transient=True) as progress:
+    shown: dict[str, Any] = {"transient": True, "disable": not console.is_terminal}
+    with Progress(*columns, *left, console=console, **shown) as progress:
         bar = progress.add_task("", total=total)
         yield lambda size: progress.advance(bar, size)
 

@@ -33,6 +33,10 @@ def claims(
 
     The verdicts follow a rule: see flwr_fbo/study/claims.py. An experiment without
     results is a row that says "not run".
+
+    Examples
+    --------
+    $ flwr-fbo claims fig3d
     """
     with plain_errors(ValueError):
         rows = [row for name in experiments for row in _rows(name, output)]

@@ -11,13 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.export_emnist import export_emnist
 from flwr_fbo.datasets.base import data_folder
 from flwr_fbo.datasets.catalogue import DATASETS, Dataset, find_dataset
 from flwr_fbo.datasets.download import fetch
 
-app = typer.Typer(no_args_is_help=True)
+app = group()
 
 
 @app.callback()
@@ -25,7 +26,6 @@ def data() -> None:
     """Fetch data sets, and say what is there."""
 
 
-@app.command("list")
 def list_data(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in place of the table.")
@@ -34,6 +34,10 @@ def list_data(
     """List the data sets: which are there, their size, licence and citation.
 
     They are looked for in the folder that FLWR_FBO_DATA names, or in a cache folder.
+
+    Examples
+    --------
+    $ flwr-fbo data list
     """
     folder = data_folder()
     with plain_errors():
@@ -51,7 +55,6 @@ def list_data(
     console.print("The data of the task digits come with scikit-learn.")
 
 
-@app.command("download")
 def download(
     name: Annotated[str, typer.Argument(metavar="|".join(DATASETS))],
 ) -> None:
@@ -59,6 +62,10 @@ def download(
 
     It goes to the folder that FLWR_FBO_DATA names, or to a cache folder. What is
     there already is left as it is. After a cut the same command starts anew.
+
+    Examples
+    --------
+    $ flwr-fbo data download landmine
     """
     with plain_errors(ValueError):
         dataset = find_dataset(name)
@@ -68,7 +75,9 @@ def download(
     typer.echo(f"{target} is there{'' if fetched else ' already'}.")
 
 
-app.command("export-emnist")(export_emnist)
+add(app, "list", list_data)
+add(app, "download", download)
+add(app, "export-emnist", export_emnist)
 
 
 def _say(text: str) -> None:

@@ -30,6 +30,8 @@ def plain_errors(*more: type[Exception]) -> Iterator[None]:
         yield
     except TerminatedWorkerError:
         reason = "a worker process was killed, or ran out of memory."
+    except BrokenPipeError:  # who reads has seen enough
+        raise
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         reason = f"{error.strerror}{where}."

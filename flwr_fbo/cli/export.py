@@ -19,6 +19,10 @@ def export(
     """Copy a client's JOURNAL to an Optuna STORAGE, such as sqlite:///trials.db.
 
     Once more, it adds what is new.
+
+    Examples
+    --------
+    $ flwr-fbo export study-1a2b-agent-0.sqlite sqlite:///trials.db
     """
     if "://" not in storage:
         raise typer.BadParameter(

@@ -53,6 +53,10 @@ def export_emnist(
 
     It runs in an environment of its own, which uv installs. Nobody needs this to use
     the data: flwr-fbo reads TFF's file as it is.
+
+    Examples
+    --------
+    $ flwr-fbo data export-emnist --writers 100
     """
     output = output or data_folder() / "emnist" / "emnist_digits.npz"
     with plain_errors(ExportError), ends_like_ctrl_c(signal.SIGTERM, signal.SIGHUP):

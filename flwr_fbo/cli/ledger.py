@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -21,7 +20,9 @@ from flwr_fbo.agents.policy import FILE_NAME as SITE_FILE_NAME
 from flwr_fbo.agents.policy import KIND as SITE_KIND
 from flwr_fbo.agents.recorded_neural import FILE_NAME as NEURAL_SITE_FILE_NAME
 from flwr_fbo.agents.recorded_neural import KIND as NEURAL_SITE_KIND
+from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.tables import RULED
 from flwr_fbo.journal import Journal, LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.neural_bandit import NeuralPrivacy
@@ -38,7 +39,7 @@ from flwr_fbo.strategies.record import (
     read_ledger,
 )
 
-app = typer.Typer(no_args_is_help=True)
+app = group()
 
 
 @app.callback()
@@ -46,7 +47,6 @@ def ledger() -> None:
     """Read the record of what left a study's server, or a site."""
 
 
-@app.command()
 def show(
     folder: Annotated[Path, typer.Argument()],
     as_json: Annotated[
@@ -58,6 +58,11 @@ def show(
     Or that of a site which plays a bandit. A ledger that was damaged is refused;
     one that was forged by somebody who can write the file is not noticed. While the
     server runs it holds the ledger.
+
+    Examples
+    --------
+    $ flwr-fbo ledger show /var/lib/fbo
+    $ flwr-fbo ledger show /var/lib/fbo --json > ledger.json
     """
     with plain_errors(), Journal(None, _journal_in(folder)) as journal:
         identity = journal.identity
@@ -85,6 +90,9 @@ def show(
         console.print(f"NOT PRIVATE: {kind.why_not}")
 
 
+add(app, "show", show)
+
+
 def _journal_in(folder: Path) -> Path:
     """Return the journal of a server or of a site in a folder, or the file itself."""
     if not folder.is_dir():
@@ -96,7 +104,7 @@ def _journal_in(folder: Path) -> Path:
 def _table(
     columns: Mapping[str, Callable[[LedgerRow], str]], rows: list[LedgerRow]
 ) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=RULED, padding=(0, 1, 0, 0))
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

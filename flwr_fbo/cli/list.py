@@ -6,10 +6,10 @@ import json
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo.cli.tables import RULED
 from flwr_fbo.study.experiment import builtin_experiments, load_experiment
 
 
@@ -18,7 +18,12 @@ def list_experiments(
         bool, typer.Option("--json", help="Print JSON in place of the table.")
     ] = False,
 ) -> None:
-    """List the built-in experiments."""
+    """List the built-in experiments.
+
+    Examples
+    --------
+    $ flwr-fbo list
+    """
     experiments = [load_experiment(path) for path in builtin_experiments().values()]
     if as_json:
         values = [
@@ -27,7 +32,7 @@ def list_experiments(
         ]
         typer.echo(json.dumps(values, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=RULED, padding=(0, 1, 0, 0))
     for heading in ("name", "agents", "iterations", "seeds", "what it is"):
         table.add_column(heading)
     for e in experiments:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.tables import RULED
 from flwr_fbo.privacy.accounting import (
     Method,
     ReleaseAccountant,
@@ -86,7 +86,12 @@ def privacy(
         bool, typer.Option("--json", help="Print JSON in place of the table.")
     ] = False,
 ) -> None:
-    """Print the epsilon of a study by each accountant, or the z for an epsilon."""
+    """Print the epsilon of a study by each accountant, or the z for an epsilon.
+
+    Examples
+    --------
+    $ flwr-fbo privacy --agents 20 --rounds 40 --epsilon 2 --delta 1e-3
+    """
     with plain_errors(ValueError):
         question = _question(agents, rounds, q, z, epsilon, delta, preset)
         worth = question.worth
@@ -190,7 +195,7 @@ def _print(
         title = f"epsilon at z = {question.noise_multiplier:g}"
     else:
         title = f"z for epsilon = {question.epsilon:g}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
     table.add_column("accountant")
     for heading in HEADINGS.values():
         table.add_column(heading, justify="right", no_wrap=True)

@@ -54,6 +54,11 @@ def run(
 
     Leaves results and a figure in a folder of the output folder. Stopped, and started
     again, it goes on.
+
+    Examples
+    --------
+    $ flwr-fbo run digits
+    $ flwr-fbo run mine.toml --seeds 2 --output results
     """
     console = Console(stderr=as_json)
     with plain_errors(ValueError, ImportError):
@@ -115,6 +120,7 @@ def _run(
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
     ) as progress:
         bar = progress.add_task("starting workers", total=len(todo))
         for run in run_all(plan, todo, jobs):

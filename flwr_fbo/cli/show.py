@@ -26,6 +26,11 @@ def show(
     """Print the table of RESULTS: a results.jsonl, or the folder it is in.
 
     Of a run that is not complete it shows the seeds that all methods have run.
+
+    Examples
+    --------
+    $ flwr-fbo show results/digits
+    $ flwr-fbo show results/digits --json
     """
     with plain_errors(ValueError):
         experiment, runs = read_results(results)

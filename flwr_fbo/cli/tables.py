@@ -22,6 +22,9 @@ from flwr_fbo.study.base import (
     humanised,
 )
 
+# A rule below the headings, in characters that any file and terminal has.
+RULED = box.Box(str(box.SIMPLE_HEAD).replace("\u2500", "-"), ascii=True)
+
 
 def print_report(
     experiment: Experiment,
@@ -83,7 +86,7 @@ def _finite(value: float) -> float | None:
 
 def _table(title: str, experiment: Experiment, rows: Mapping[str, Row]) -> Table:
     # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
     first, *others = headings_of(experiment)
     table.add_column(first)
     for heading in others:

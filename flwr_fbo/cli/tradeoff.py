@@ -33,6 +33,10 @@ def tradeoff(
     of the published preset may be among them. Of FTS, which has no epsilon: the best
     value in the end against the length of a message, or with --time the best value
     against run time, of one results file.
+
+    Examples
+    --------
+    $ flwr-fbo tradeoff results/digits-effective*
     """
     with plain_errors(ValueError):
         read = [read_results(path) for path in results]

@@ -353,7 +353,9 @@ class ContinualRelease:
         self._journal = journal
         self._after = after
         self._released: list[FloatArray] = []
-        self._draws: list[FloatArray] = []
+        self._triangle = np.triu_indices(settings.dimension + 1)
+        draw_length = settings.num_streams * len(self._triangle[0])
+        self._draws = np.empty((0, draw_length))  # a row a release, and room for more
         if journal is not None:
             self._restore(journal)
 
@@ -407,11 +409,11 @@ class ContinualRelease:
             )
         self._check(running_sum)
         draw = self._draw(k)
-        released = running_sum + self._noise([*self._draws, draw])
+        self._keep_draw(k, draw)
+        released = running_sum + self._noise(k)
         if self._journal is not None:
             row = LedgerRow(self._after + k, self._facts(), released)
             self._journal.add_release(row, {f"draw-{k}": draw})
-        self._draws.append(draw)
         self._released.append(released)
         return released.copy()
 
@@ -436,22 +438,29 @@ class ContinualRelease:
 
         In an orthonormal basis of the symmetric matrices, so isotropic.
         """
-        size = self.settings.dimension + 1
-        zeros = np.zeros((1, self.settings.num_streams * size * (size + 1) // 2))
+        zeros = np.zeros((1, self._draws.shape[1]))
         if self.settings.noise_std == 0:
             return zeros.ravel()
         assert self._entropy is not None
         return self._entropy.add_noise(k, zeros, np.ones(1)).ravel()
 
-    def _noise(self, draws: list[FloatArray]) -> FloatArray:
-        """Return the noise of the release that has these draws, on the grid."""
-        size, grid = self.settings.dimension + 1, self.settings.grid
+    def _keep_draw(self, k: int, draw: FloatArray) -> None:
+        """Put draw k into its row; the array doubles when it is full."""
+        if k > len(self._draws):
+            left = self.settings.num_releases - len(self._draws)
+            rows = np.empty((min(k, left), self._draws.shape[1]))
+            self._draws = np.concatenate([self._draws, rows])
+        self._draws[k - 1] = draw
+
+    def _noise(self, k: int) -> FloatArray:
+        """Return the noise of release k, on the grid."""
+        grid = self.settings.grid
         noise = np.zeros(self.settings.sum_shape)
         if not grid:
             return noise
-        weights = self.settings.factorisation.row(len(draws))
-        entries = self.settings.noise_std * (weights @ np.array(draws))
-        rows, columns = np.triu_indices(size)
+        weights = self.settings.factorisation.row(k)
+        entries = self.settings.noise_std * (weights @ self._draws[:k])
+        rows, columns = self._triangle
         entries = entries.reshape(*noise.shape[:-2], len(rows))
         # An entry off the diagonal is there twice, so each has half of the variance.
         entries[..., rows != columns] /= math.sqrt(2.0)
@@ -484,7 +493,7 @@ class ContinualRelease:
                     "noise, is not there."
                 )
             self._released.append(row.vectors)
-            self._draws.append(draws[f"draw-{k}"])
+            self._keep_draw(k, draws[f"draw-{k}"])
 
 
 def _require_all(

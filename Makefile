@@ -5,7 +5,7 @@ BIN := .venv/bin
 LAUNCHER ?=
 PYTEST_ARGS ?= -m "not slow"
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 demo: .venv/core
 	$(BIN)/flwr-fbo run digits-effective
@@ -19,6 +19,10 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples/plug-in-numpyclient/before/digits_fedavg/*.py
+
+# Beside its peers, on one BLAS thread: `benchmarks/table.md`, in half an hour.
+bench: .venv/bench
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -35,6 +39,10 @@ lint: .venv/dev
 
 .venv/dev: .venv/test
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+.venv/bench: .venv/core
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
 clean:

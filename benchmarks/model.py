@@ -1,49 +1,47 @@
-"""What the choices in models/ and agents/ buy, as ratios measured in one run.
+"""What the choices in models/ and agents/ buy.
 
-    python benchmarks/small_linear_algebra.py
-
-Each row is the CPU time of the alternative over that of what the package does: above 1,
-the package's way is the faster one.
+A is the alternative, B what the package does: above 1, the package's way is faster.
 """
 
-import time
+from __future__ import annotations
+
+import warnings
 from collections.abc import Callable
 
 import numpy as np
 from optuna.distributions import FloatDistribution
-from rich.console import Console
-from rich.table import Table
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
+from benchmarks.measure import Section, alternate, compare
 from flwr_fbo.agents.acquisition import maximize
+from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.thompson import ThompsonSettings
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import fit_hyperparameters
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space import SearchSpace, SubRegions
 
-M, D, T, AGENTS, REPEATS = 100, 2, 40, 200, 7
+M, D, T, AGENTS = 100, 2, 40, 200
 
 
-def cpu_seconds(function: Callable[[], object]) -> float:
-    """Return the median CPU time of a call, all threads together."""
-    times = []
-    for _ in range(REPEATS):
-        began = time.process_time()
-        function()
-        times.append(time.process_time() - began)
-    return float(np.median(times))
-
-
-def main() -> None:
-    """Print the table."""
+def measure(quick: bool) -> list[Section]:
+    """Return the section."""
+    repeats = 3 if quick else 11
     rng = np.random.default_rng(0)
     x, y = rng.random((T, D)), rng.random(T)
     features = RandomFeatures.draw(rng, M, D, 0.2)
     phi = features(x)
     weights = rng.standard_normal((1, M))
     plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
+    agent = Study(
+        plane, "maximize", ThompsonSettings(), study_seed=1, feature_seed=2
+    ).create_agent(0, 1)
+    for point, value in zip(x, y, strict=True):
+        agent.tell(0, point, float(value))
     whole = SubRegions.from_edges([np.array([0.0, 1.0])] * D)
 
     def small() -> None:
@@ -52,11 +50,10 @@ def main() -> None:
 
     def full() -> None:
         for _ in range(AGENTS):
-            sigma = phi.T @ phi + 1e-6 * np.eye(M)
-            factor, _ = cho_factor(sigma, lower=True)
-            mean = cho_solve((factor, True), phi.T @ y)
-            z = rng.standard_normal(M)
-            mean + 1e-3 * solve_triangular(factor, z, lower=True, trans="T")
+            posterior_form(phi, y, rng)
+
+    def full_one() -> None:
+        posterior_form(phi, y, rng)
 
     def batched() -> None:
         stack = np.broadcast_to(phi, (AGENTS, T, M))
@@ -93,27 +90,43 @@ def main() -> None:
     def fit() -> None:
         fit_hyperparameters(x, y, np.random.default_rng(0), 1e-5, 8)
 
+    def message() -> None:
+        agent.message(1)
+
+    def scikit_fit() -> None:
+        kernel = ConstantKernel() * RBF(0.3) + WhiteKernel(1e-3)
+        seeded = {"n_restarts_optimizer": 7, "random_state": 0}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            GaussianProcessRegressor(kernel, **seeded).fit(x, y)
+
     one = one_blas_thread
-    rows = [
-        ("weights, t = 40: M x M form / t x t form", one(full), one(small)),
-        ("weights, 200 agents: batched / in a loop", one(batched), one(small)),
-        (
-            "1000 candidates: double precision / single",
-            one(double_precision),
-            one(single_precision),
-        ),
-        ("acquisition: 20 searches / one", one(separate_searches), one(joint_search)),
-        ("GP fit: all BLAS threads / one thread", fit, one(fit)),
-        ("weights: all BLAS threads / one thread", small, one(small)),
+    pairs = [
+        ("GP fit, 8 starts", "scikit-learn", scikit_fit, "flwr_fbo", fit),
+        ("message", "M x M form, weights alone", full_one, "flwr_fbo", message),
+        ("weights of 200 agents", "M x M form", full, "t x t form", small),
+        ("weights of 200 agents", "batched", batched, "in a loop", small),
+        ("1000 candidates", "double", double_precision, "single", single_precision),
+        ("acquisition", "20 searches", separate_searches, "a joint one", joint_search),
     ]
-    table = Table("alternative / what the package does", "ms", "ms", "ratio")
-    for name, alternative, ours in rows:
-        ours(), alternative()
-        theirs, mine = cpu_seconds(alternative), cpu_seconds(ours)
-        table.add_row(
-            name, f"{1e3 * theirs:.1f}", f"{1e3 * mine:.1f}", f"{theirs / mine:.1f}"
-        )
-    Console().print(table)
+    rows = []
+    for what, slower, alternative, faster, ours in pairs:
+        works = {slower: one(alternative), faster: one(ours)}
+        rows.append(compare(what, alternate(works, repeats), slower, faster))
+    for what, work in (("GP fit, 8 starts", fit), ("weights of 200 agents", small)):
+        works = {"all BLAS threads": work, "one": one(work)}
+        rows.append(compare(what, alternate(works, repeats), *works))
+    text = f"CPU time of all threads; t = {T} observations, D = {D}, M = {M}."
+    return [Section("What the choices in models/ and agents/ buy", text, rows)]
+
+
+def posterior_form(phi: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> None:
+    """Draw weights by the M x M form of the posterior."""
+    sigma = phi.T @ phi + 1e-6 * np.eye(M)
+    factor, _ = cho_factor(sigma, lower=True)
+    mean = cho_solve((factor, True), phi.T @ y)
+    z = rng.standard_normal(M)
+    mean + 1e-3 * solve_triangular(factor, z, lower=True, trans="T")
 
 
 def _negative(
@@ -124,7 +137,3 @@ def _negative(
         return -float(value[0]), -gradient[0]
 
     return negative
-
-
-if __name__ == "__main__":
-    main()

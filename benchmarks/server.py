@@ -1,28 +1,60 @@
-"""What a release costs the server, against what receiving the messages costs anyway.
+"""What a server's step costs, against N, P, and what receiving costs anyway."""
 
-    python benchmarks/release.py
+from __future__ import annotations
 
-Medians of CPU time, measured in turn in one run with one BLAS thread. The baseline
-decodes the replies of N agents, Flower records of NumPy bytes, and sums them. The
-release starts from the decoded messages: it checks, clips, samples, weights and sums
-them. The floating-point-safe noise is timed apart: it does not depend on N.
-"""
-
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from flwr.app import RecordDict
-from rich.console import Console
-from rich.table import Table
+from numpy.typing import NDArray
 
+from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo._compat import reply_arrays, to_array_record
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.privacy.noise import OsEntropy
-from flwr_fbo.privacy.release import FloatArray, Release, ReleaseSettings
+from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.sampling import Sampling
+from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
 
-N, M, P, REPEATS = 10_000, 100, 8, 11
-BAR = 1.5
+FloatArray = NDArray[np.float64]
+
+M, NUM_AGENTS = 100, (30, 300, 3000, 30_000, 100_000)
+SUB_REGIONS, N_OF_REGIONS = (1, 2, 4, 8, 16), 1000
+BAR, N_OF_BAR = 1.5, 10_000
+
+
+def measure(quick: bool) -> list[Section]:
+    """Return the section."""
+    repeats = 3 if quick else 9
+    growing = {f"N = {n:,}": step(n, 4) for n in NUM_AGENTS}
+    split = {f"P = {p}": step(N_OF_REGIONS, p) for p in SUB_REGIONS}
+    first, *more = growing
+    seconds = alternate(growing, repeats)
+    rows = [compare("server step, P = 4", seconds, name, first) for name in more]
+    first, *more = split
+    seconds = alternate(split, 3 * repeats)
+    what = f"server step, N = {N_OF_REGIONS:,}"
+    rows += [compare(what, seconds, name, first) for name in more]
+    rows += _releases(repeats)
+    text = (
+        f"CPU time with one BLAS thread, M = {M}. A step is a release of decoded "
+        "messages, its ledger and its accounting. *Decode and sum* is the least that "
+        "any strategy does with N replies: NumPy bytes of Flower records, added up."
+    )
+    return [Section("The server", text, rows)]
+
+
+def step(num_agents: int, num_sub_regions: int) -> Callable[[], None]:
+    """Return a round of the server half, for the next iteration at each call."""
+    release = Release(ReleaseSettings(num_agents, num_sub_regions), SeededEntropy(0))
+    server = DistributedExplorationServer(release, M, delta=1e-6)
+    messages = dict(enumerate(np.random.default_rng(0).random((num_agents, M))))
+
+    def receive() -> None:
+        server.receive(len(server.ledger), messages)
+
+    return receive
 
 
 class WithoutNoise(OsEntropy):
@@ -35,73 +67,50 @@ class WithoutNoise(OsEntropy):
         return rows
 
 
-def medians(functions: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Return the median CPU seconds of each function, measured in turn."""
-    times = np.zeros((repeats, len(functions)))
-    for row in times:
-        for i, function in enumerate(functions):
-            began = time.process_time()
-            function()
-            row[i] = time.process_time() - began
-    return list(np.median(times, axis=0))
-
-
-def main() -> None:
-    """Print the table."""
-    rng = np.random.default_rng(0)
+def _releases(repeats: int) -> list[Row]:
+    rng, P = np.random.default_rng(0), 8
     replies = [
         RecordDict({"arrays": to_array_record([rng.standard_normal(M)])})
-        for _ in range(N)
+        for _ in range(N_OF_BAR)
     ]
 
     def decode() -> list[FloatArray]:
         return [reply_arrays(reply)[0] for reply in replies]
 
     messages = dict(enumerate(decode()))
-    large = Release(ReleaseSettings(N, P), WithoutNoise())
-    fixed = ReleaseSettings(N, P, sampling="fixed-size")
-    large_fixed = Release(fixed, WithoutNoise())
+
+    def release(sampling: Sampling) -> Callable[[], object]:
+        settings = ReleaseSettings(N_OF_BAR, P, sampling=sampling)
+        return partial(Release(settings, WithoutNoise()).release, 0, messages, M)
 
     @one_blas_thread
     def baseline() -> None:
         np.sum(decode(), axis=0)
 
-    def release() -> None:
-        large.release(0, messages, M)
-
-    def fixed_size() -> None:
-        large_fixed.release(0, messages, M)
-
-    def both() -> None:
-        large.release(0, dict(enumerate(decode())), M)
-
-    work = [baseline, release, fixed_size, both]
-    medians(work, 1)
-    base, *others = medians(work, REPEATS)
-    table = Table(f"N = {N}, M = {M}, P = {P}", "ms", f"ratio (bar {BAR})")
-    table.add_row("decode and sum: the baseline", f"{1e3 * base:.1f}", "1")
-    for name, seconds in zip(
-        ("release", "release, fixed sample size", "decode and release"),
-        others,
-        strict=True,
-    ):
-        table.add_row(name, f"{1e3 * seconds:.1f}", f"{seconds / base:.2f}")
-
-    secure, zeros, std = OsEntropy(), np.zeros((P, M)), large.noise_std(0)
-    small = {0: np.ones(2), 1: np.ones(2)}
-    tiny, tiny_bare = (
-        Release(ReleaseSettings(2), entropy) for entropy in (secure, WithoutNoise())
-    )
-    apart: dict[str, Callable[[], object]] = {
-        "secure noise for P x M": lambda: secure.add_noise(0, zeros, std),
-        "whole release, N = M = 2, P = 1": lambda: tiny.release(0, small, 2),
-        "the same without noise": lambda: tiny_bare.release(0, small, 2),
+    works: dict[str, Callable[[], object]] = {
+        "release": release("poisson"),
+        "release, fixed sample size": release("fixed-size"),
+        "decode and sum": baseline,
     }
-    timed = medians(list(apart.values()), 200)
-    for name, seconds in zip(apart, timed, strict=True):
-        table.add_row(name, f"{1e3 * seconds:.3f}", "")
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+    seconds = alternate(works, repeats)
+    settings = ReleaseSettings(30, P)
+    entropy: tuple[OsEntropy | SeededEntropy, ...] = (OsEntropy(), SeededEntropy(0))
+    few = {slot: messages[slot] for slot in range(30)}
+    noises: dict[str, Callable[[], object]] = {
+        name: partial(Release(settings, one).release, 0, few, M)
+        for name, one in zip(("secure noise", "seeded noise"), entropy, strict=True)
+    }
+    what = f"N = {N_OF_BAR:,}, P = {P}, without noise"
+    return [
+        *(
+            compare(
+                what,
+                seconds,
+                name,
+                "decode and sum",
+                bar=lambda row: Bar.at_most(row.ratio, BAR),
+            )
+            for name in list(works)[:2]
+        ),
+        compare(f"release, N = 30, P = {P}", alternate(noises, 5 * repeats), *noises),
+    ]

@@ -1,0 +1,1 @@
+"""How fast the package is, beside its peers: `make bench`."""

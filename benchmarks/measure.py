@@ -1,0 +1,250 @@
+"""How all benchmarks measure, and how they report.
+
+What is compared runs alternately in one process, so that whatever else the machine
+does befalls all alike. A figure is the ratio of two medians; its spread is the middle
+half of the ratios of paired runs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_info
+
+FloatArray = NDArray[np.float64]
+Clock = Callable[[], float]
+
+_LIBRARIES = (
+    "flwr",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "optuna",
+    "torch",
+    "botorch",
+    "gpytorch",
+    "jax",
+    "jax-privacy",
+    "opendp",
+)
+
+
+def alternate(
+    works: Mapping[str, Callable[[], object]],
+    repeats: int,
+    clock: Clock = time.process_time,
+) -> dict[str, FloatArray]:
+    """Return the seconds of each call, shape (repeats,), after one that warms up.
+
+    Parameters
+    ----------
+    works : mapping of str to callable
+    repeats : int
+        Every work is called once in each turn.
+    clock : callable
+        CPU time of this process unless another is given.
+    """
+    seconds = np.zeros((repeats, len(works)))
+    for work in works.values():
+        work()
+    for row in seconds:
+        for i, work in enumerate(works.values()):
+            began = clock()
+            work()
+            row[i] = clock() - began
+    return dict(zip(works, seconds.T, strict=True))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a row is held to.
+
+    Attributes
+    ----------
+    text : str
+        As it is shown: "at least 10".
+    met : bool
+    """
+
+    text: str
+    met: bool
+
+    @classmethod
+    def at_least(cls, value: float, limit: float, unit: str = "") -> Bar:
+        """Return a bar that ``value`` must reach."""
+        return cls(f"at least {limit:g}{unit}", value >= limit)
+
+    @classmethod
+    def at_most(cls, value: float, limit: float, unit: str = "") -> Bar:
+        """Return a bar that ``value`` must not exceed."""
+        return cls(f"at most {limit:g}{unit}", value <= limit)
+
+
+@dataclass(frozen=True)
+class Row:
+    """How much longer one thing takes than another.
+
+    Attributes
+    ----------
+    what : str
+    slower, faster : str
+        Their names; the ratio is the first one's time over the second one's.
+    seconds : tuple of two floats
+        Their medians.
+    ratio, low, high : float
+        Of the medians; quartiles of the paired ratios.
+    quality : str
+        Of what both give: the same figure of each.
+    bar : Bar, optional
+    """
+
+    what: str
+    slower: str
+    faster: str
+    seconds: tuple[float, float]
+    ratio: float
+    low: float
+    high: float
+    quality: str = ""
+    bar: Bar | None = None
+
+
+def compare(
+    what: str,
+    seconds: Mapping[str, FloatArray],
+    slower: str,
+    faster: str,
+    quality: str = "",
+    bar: Callable[[Row], Bar] | None = None,
+) -> Row:
+    """Return the row of two of the works that `alternate` has timed.
+
+    Parameters
+    ----------
+    bar : callable, optional
+        Takes the row without a bar.
+    """
+    first, second = seconds[slower], seconds[faster]
+    medians = float(np.median(first)), float(np.median(second))
+    low, high = (float(q) for q in np.percentile(first / second, (25, 75)))
+    values = (what, slower, faster, medians, medians[0] / medians[1], low, high)
+    row = Row(*values, quality)
+    return row if bar is None else Row(*values, quality, bar(row))
+
+
+@dataclass(frozen=True)
+class Section:
+    """One subject's rows, and what is to be said of them.
+
+    Attributes
+    ----------
+    title : str
+    text : str
+        How it was measured.
+    rows : sequence of Row
+    """
+
+    title: str
+    text: str
+    rows: Sequence[Row]
+
+    def to_markdown(self) -> str:
+        """Return heading, text and table."""
+        head = "| | A | B | A / B (middle half) | quality | bar |"
+        lines = [head, "|---|---|---|--:|---|---|"]
+        for row in self.rows:
+            times = zip((row.slower, row.faster), row.seconds, strict=True)
+            cells = [f"{name}: {duration(seconds)}" for name, seconds in times]
+            ratio = f"**{figure(row.ratio)}** ({figure(row.low)}-{figure(row.high)})"
+            bar = "" if row.bar is None else row.bar.text
+            if row.bar is not None:
+                bar += ": met" if row.bar.met else ": **missed**"
+            shown = (row.what, *cells, ratio, row.quality, bar)
+            lines.append(f"| {' | '.join(shown)} |")
+        return "\n".join([f"## {self.title}", "", self.text, "", *lines, ""])
+
+
+def figure(value: float) -> str:
+    """Return a number with three digits, or all of them where it has more."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{figure(seconds / size)} {unit}"
+    return f"{figure(seconds / 1e-6)} µs"
+
+
+def surroundings() -> str:
+    """Return machine, versions and BLAS, which the times depend on."""
+    model = platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        names = [line.split(": ")[1] for line in lines if line.startswith("model name")]
+        model = names[0] if names else model
+    blas = {
+        f"{p['internal_api']} {p['version']} ({p['num_threads']} threads)"
+        for p in threadpool_info()
+        if p["user_api"] == "blas"
+    }
+    libraries = [f"{name} {found}" for name in _LIBRARIES if (found := _version(name))]
+    return ", ".join(
+        [
+            f"{model} ({os.cpu_count()} CPUs)",
+            f"Python {platform.python_version()}",
+            *libraries,
+            *sorted(blas),
+        ]
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def draw(sections: Iterable[Section], path: Path) -> None:
+    """Draw every ratio with its spread, a panel a section."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = list(sections)
+    heights = [len(section.rows) + 2 for section in shown]
+    canvas = Figure(figsize=(9.0, 0.24 * sum(heights) + 0.5), layout="constrained")
+    FigureCanvasAgg(canvas)
+    panels: Any = canvas.subplots(len(shown), squeeze=False, height_ratios=heights)
+    for axes, section in zip(panels[:, 0], shown, strict=True):
+        _draw_panel(axes, section)
+    canvas.savefig(path, dpi=110)
+
+
+def _draw_panel(axes: Any, section: Section) -> None:
+    places = range(len(section.rows))
+    for place, row in zip(places, section.rows, strict=True):
+        axes.plot([row.low, row.high], [place, place], color="0.6", linewidth=3)
+        axes.plot(row.ratio, place, "o", color="black", markersize=4)
+    axes.axvline(1.0, color="0.6", linewidth=0.8)
+    axes.set(xscale="log", ylim=(len(section.rows) - 0.5, -0.5), yticks=list(places))
+    labels = [f"{row.what}: {row.slower} / {row.faster}" for row in section.rows]
+    axes.set_yticklabels(labels, fontsize=7)
+    axes.set_title(section.title, fontsize=9, loc="left")
+    axes.tick_params(axis="x", labelsize=7)
+    axes.grid(axis="x", alpha=0.25)

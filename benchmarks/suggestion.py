@@ -1,0 +1,328 @@
+"""What one suggestion costs, and how good a study of such suggestions is.
+
+Ours is an agent on its own: Thompson sampling on a Gaussian process. Peers are in the
+setting that their own documentation recommends, and see the same points.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
+
+import numpy as np
+import optuna
+from joblib import Parallel, delayed, parallel_config
+from numpy.typing import NDArray
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState
+from threadpoolctl import threadpool_limits
+
+from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
+from benchmarks.problems import Problem, branin, hartmann, landmine
+from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.thompson import ThompsonSettings
+from flwr_fbo.space import SearchSpace
+
+FloatArray = NDArray[np.float64]
+
+SIZES, NUM_FIRST, BUDGET = (10, 30, 60), 10, 30
+# Suggestions that are timed together: ours fits its hyperparameters in one of five.
+CYCLE = 5
+FIELDS = (0, 9, 19)
+FACTOR = 10.0
+
+
+class Suggester(ABC):
+    """Says where to evaluate next, from what it has been told.
+
+    Parameters
+    ----------
+    dim : int
+        D, of the unit cube.
+    seed : int
+    """
+
+    def __init__(self, dim: int, seed: int) -> None:
+        self.axes = {f"x{i}": FloatDistribution(0.0, 1.0) for i in range(dim)}
+        self.seed = seed
+        self.x: list[FloatArray] = []
+        self.y: list[float] = []
+
+    def tell(self, point: FloatArray, value: float) -> None:
+        """Take an observation."""
+        self.x.append(point)
+        self.y.append(value)
+
+    @abstractmethod
+    def ask(self) -> FloatArray:
+        """Return the next point, shape (D,)."""
+
+
+class Ours(Suggester):
+    """An agent that has no server."""
+
+    def __init__(self, dim: int, seed: int) -> None:
+        super().__init__(dim, seed)
+        settings = ThompsonSettings(num_initial=1, num_sub_regions=1)
+        space = SearchSpace(self.axes)
+        study = Study(space, "maximize", settings, study_seed=seed, feature_seed=0)
+        self._agent = study.create_agent(0, seed)
+
+    def tell(self, point: FloatArray, value: float) -> None:
+        """Take an observation."""
+        self._agent.tell(len(self._agent.values), point, value)
+
+    def ask(self) -> FloatArray:
+        """Return the next point, shape (D,)."""
+        return self._agent.suggest(len(self._agent.values))
+
+
+class OptunaSuggester(Suggester):
+    """One of Optuna's samplers."""
+
+    def __init__(
+        self,
+        dim: int,
+        seed: int,
+        *,
+        sampler: Callable[[int], optuna.samplers.BaseSampler],
+    ) -> None:
+        super().__init__(dim, seed)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler(seed))
+        self._asked: optuna.Trial | None = None
+
+    def tell(self, point: FloatArray, value: float) -> None:
+        """Take an observation, which may not be where it was asked for."""
+        if self._asked is not None:
+            self._study.tell(self._asked, state=TrialState.FAIL)
+            self._asked = None
+        params = dict(zip(self.axes, point.tolist(), strict=True))
+        self._study.add_trial(
+            optuna.create_trial(
+                params=params, distributions=dict(self.axes), value=value
+            )
+        )
+
+    def ask(self) -> FloatArray:
+        """Return the next point, shape (D,)."""
+        self._asked = self._study.ask(dict(self.axes))
+        return np.array(list(self._asked.params.values()))
+
+
+def _gp_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    return optuna.samplers.GPSampler(seed=seed, deterministic_objective=True)
+
+
+def _tpe_sampler(seed: int) -> optuna.samplers.BaseSampler:
+    return optuna.samplers.TPESampler(seed=seed)
+
+
+class BoTorch(Suggester):
+    """Thompson sampling over a Sobol set, of the size that BoTorch's tutorials take."""
+
+    def ask(self) -> FloatArray:
+        """Return the next point, shape (D,)."""
+        import torch
+        from botorch.fit import fit_gpytorch_mll
+        from botorch.generation import MaxPosteriorSampling
+        from botorch.models import SingleTaskGP
+        from gpytorch.mlls import ExactMarginalLogLikelihood
+
+        dim, seed = len(self.axes), self.seed + len(self.y)
+        torch.manual_seed(seed)
+        points = torch.tensor(np.array(self.x), dtype=torch.double)
+        values = torch.tensor(self.y, dtype=torch.double).unsqueeze(-1)
+        model = SingleTaskGP(points, values)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        sobol = torch.quasirandom.SobolEngine(dim, scramble=True, seed=seed)
+        candidates = sobol.draw(min(5000, max(2000, 200 * dim)), dtype=torch.double)
+        with torch.no_grad():
+            pick = MaxPosteriorSampling(model=model, replacement=False)
+            return np.asarray(pick(candidates, num_samples=1)[0])
+
+
+class ScikitLearn(Suggester):
+    """Thompson sampling over 1000 uniform points by scikit-learn alone."""
+
+    def ask(self) -> FloatArray:
+        """Return the next point, shape (D,)."""
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+        seed = self.seed + len(self.y)
+        model = GaussianProcessRegressor(
+            ConstantKernel() * RBF(0.3) + WhiteKernel(1e-3),
+            normalize_y=True,
+            n_restarts_optimizer=2,  # and the first guess: as many as ours
+            random_state=seed,
+        )
+        model.fit(np.array(self.x), self.y)
+        candidates = np.random.default_rng(seed).random((1000, len(self.axes)))
+        sample = model.sample_y(candidates, random_state=seed)[:, 0]
+        return np.asarray(candidates[np.argmax(sample)])
+
+
+OURS = "flwr_fbo"
+SUGGESTERS: Mapping[str, Callable[[int, int], Suggester]] = {
+    OURS: Ours,
+    "Optuna GPSampler": partial(OptunaSuggester, sampler=_gp_sampler),
+    "BoTorch": BoTorch,
+    "scikit-learn": ScikitLearn,
+    "Optuna TPESampler": partial(OptunaSuggester, sampler=_tpe_sampler),
+}
+PEERS = [name for name in SUGGESTERS if name != OURS]
+HELD_TO_BAR = ("Optuna GPSampler", "BoTorch")
+
+
+def measure(quick: bool) -> list[Section]:
+    """Return the sections."""
+    return [suggestions(2 if quick else 7), studies(2 if quick else 20)]
+
+
+def suggestions(repeats: int) -> Section:
+    """Return single suggestions."""
+    rows = []
+    for problem in _functions():
+        for size in SIZES:
+            held = HELD_TO_BAR if size == 30 and problem.dim in (2, 3) else ()
+            seconds = _seconds(problem, size, repeats)
+            rows += [
+                compare(
+                    f"D = {problem.dim}, n = {size}",
+                    seconds,
+                    name,
+                    OURS,
+                    bar=_tenfold if name in held else None,
+                )
+                for name in PEERS
+            ]
+    text = (
+        f"CPU time of a suggestion within a study in D dimensions: the mean of {CYCLE} "
+        f"in a row, the last of them from n observations, so that ours, which fits its "
+        f"hyperparameters after every {CYCLE} observations, pays for one fit."
+    )
+    return Section("One suggestion", text, rows)
+
+
+def _seconds(problem: Problem, size: int, repeats: int) -> dict[str, FloatArray]:
+    """Return the seconds of a suggestion, shape (repeats,), of each method."""
+    works = {
+        name: partial(
+            _call_next,
+            iter([_cycle(make, problem, size, seed) for seed in range(repeats + 1)]),
+        )
+        for name, make in SUGGESTERS.items()
+    }
+    with _quiet():
+        seconds = alternate(works, repeats)
+    return {name: values / CYCLE for name, values in seconds.items()}
+
+
+def _cycle(
+    make: Callable[[int, int], Suggester], problem: Problem, size: int, seed: int
+) -> Callable[[], None]:
+    """Return five suggestions, after one that is not timed."""
+    x = np.random.default_rng(seed).random((size, problem.dim))
+    y, suggester = problem.function(x).tolist(), make(problem.dim, seed)
+    begin = size - CYCLE
+    for point, value in zip(x[:begin], y[:begin], strict=True):
+        suggester.tell(point, value)
+    with _quiet():
+        suggester.ask()
+
+    def work() -> None:
+        for point, value in zip(x[begin:], y[begin:], strict=True):
+            suggester.tell(point, value)
+            suggester.ask()
+
+    return work
+
+
+def _call_next(calls: Iterator[Callable[[], object]]) -> object:
+    return next(calls)()
+
+
+def _tenfold(row: Row) -> Bar:
+    return Bar.at_least(row.ratio, FACTOR)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """One BLAS thread, and no warnings."""
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def studies(num_seeds: int) -> Section:
+    """Return whole studies by all methods, on the same seeds and initial points."""
+    rows = []
+    for problem in _problems():
+        tasks = (delayed(_play_all)(problem, seed) for seed in range(num_seeds))
+        with parallel_config("loky", inner_max_num_threads=1):
+            found = np.array(Parallel(n_jobs=-1)(tasks))
+        regrets = dict(zip(SUGGESTERS, found[:, :, 0].T, strict=True))
+        seconds = dict(zip(SUGGESTERS, found[:, :, 1].T, strict=True))
+        rows += [
+            compare(problem, seconds, name, OURS, *_quality(regrets, name))
+            for name in PEERS
+        ]
+    text = (
+        f"CPU time of all suggestions of a study of {BUDGET} evaluations, the first "
+        f"{NUM_FIRST} at the same uniform points for all, over {num_seeds} seeds. "
+        "Quality: simple regret, how far the best value is below the maximum; the mean "
+        "over seeds of A, of B. *No worse*: B's is at most two standard errors of the "
+        "paired differences above A's."
+    )
+    return Section(f"Studies of {BUDGET} evaluations", text, rows)
+
+
+def _play_all(problem: str, seed: int) -> FloatArray:
+    """Return regret and seconds of all methods on one seed, shape (methods, 2)."""
+    logging.getLogger("flwr.fbo").setLevel(logging.ERROR)
+    with _quiet():
+        return np.array([_play(name, problem, seed) for name in SUGGESTERS])
+
+
+def _play(name: str, problem: str, seed: int) -> tuple[float, float]:
+    """Return simple regret and CPU time of a study."""
+    task = _problems()[problem]
+    suggester, values = SUGGESTERS[name](task.dim, seed), []
+    points = iter(np.random.default_rng(seed).random((NUM_FIRST, task.dim)))
+    asking = 0.0
+    for _ in range(BUDGET):
+        began = time.process_time()
+        point = next(points, None)
+        point = suggester.ask() if point is None else point
+        asking += time.process_time() - began
+        values.append(float(task.function(point[None])[0]))
+        suggester.tell(point, values[-1])
+    return task.regret(np.array(values)), asking
+
+
+def _quality(
+    regrets: Mapping[str, FloatArray], name: str
+) -> tuple[str, Callable[[Row], Bar] | None]:
+    theirs, mine = regrets[name], regrets[OURS]
+    difference = mine - theirs
+    error = float(np.std(difference, ddof=1) / np.sqrt(len(difference)))
+    bar = Bar("regret no worse", bool(np.mean(difference) <= 2.0 * error))
+    means = [figure(float(np.mean(values))) for values in (theirs, mine)]
+    held = name in HELD_TO_BAR
+    return f"regret {means[0]}, {means[1]}", (lambda row: bar) if held else None
+
+
+@cache
+def _problems() -> dict[str, Problem]:
+    known = [*_functions(), *(landmine(field) for field in FIELDS)]
+    return {problem.name: problem for problem in known if problem is not None}
+
+
+def _functions() -> list[Problem]:
+    return [branin(), hartmann(3), hartmann(6)]

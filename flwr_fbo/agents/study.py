@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
@@ -130,6 +131,11 @@ class Study:
             "study_id": self.study_id,
         }
 
+    @cached_property
+    def text(self) -> str:
+        """The study as JSON: made once, sent to every agent in every round."""
+        return json.dumps(self.to_dict())
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Study:
         """Return the study that ``to_dict`` gave."""
@@ -188,7 +194,7 @@ class Instruction:
         return {
             "fbo-protocol": PROTOCOL_VERSION,
             "fbo-phase": self.phase.value,
-            "fbo-study": json.dumps(self.study.to_dict()),
+            "fbo-study": self.study.text,
             "fbo-slot": self.slot,
             "fbo-iteration": self.iteration,
             "fbo-send-message": self.send_message,

@@ -355,6 +355,7 @@ class ReleaseAccountant:
         self._charges: Counter[float] = Counter()
         # Not composed until epsilon is asked for, and equal releases at once.
         self._pending: Counter[float] = Counter()
+        self._spent: PrivacySpent | None = None  # until there is another charge
 
     def charge(self, noise_multiplier: float, num_releases: int = 1) -> None:
         """Add releases with noise ``noise_multiplier`` times their sensitivity."""
@@ -362,6 +363,7 @@ class ReleaseAccountant:
         require_int("num_releases", num_releases, 1)
         self._charges[float(noise_multiplier)] += num_releases
         self._pending[float(noise_multiplier)] += num_releases
+        self._spent = None
 
     def spent(self) -> PrivacySpent:
         """Return epsilon at delta for all releases so far.
@@ -373,9 +375,11 @@ class ReleaseAccountant:
             return PrivacySpent(0.0, self._delta, 0, self._method)
         if min(self._charges) < _LEAST_NOISE:
             return PrivacySpent(math.inf, self._delta, num_releases, self._method)
-        self._settle()
-        with _quiet_absl():
-            return self._accountant.get_privacy_spent()
+        if self._spent is None:
+            self._settle()
+            with _quiet_absl():
+                self._spent = self._accountant.get_privacy_spent()
+        return self._spent
 
     def would_exceed(self, max_epsilon: float, noise_multiplier: float) -> bool:
         """Return whether one release more would spend more than ``max_epsilon``.

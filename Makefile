@@ -5,7 +5,7 @@ BIN := .venv/bin
 LAUNCHER ?=
 PYTEST_ARGS ?= -m "not slow"
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 demo: .venv/core
 	$(BIN)/flwr-fbo run digits-effective
@@ -41,9 +41,16 @@ bench: .venv/bench
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+docs: .venv/docs
+	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going docs build/docs
+
+.venv/docs: .venv/core
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
 .venv/bench: .venv/core
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv build/docs

@@ -1,63 +1,146 @@
-"""The Python in README and tutorials runs as it is written."""
+"""The code in README and documentation runs as it is written."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from typer.main import get_command_name
+from typer.models import CommandInfo
 
-ROOT = Path(__file__).parents[1]
+import flwr_fbo
+from flwr_fbo.cli import app
+from tests.documents import ROOT, Page, assert_output, blocks_of, run_command
+
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
+MENUS = [ROOT / "README.md", ROOT / "experiments/README.md"]
+MENUS += sorted(ROOT.glob("examples/*/README.md"))
+# They run experiments, or count the epsilon of many releases.
+SLOW = (
+    "docs/how-to/choose-epsilon.md",
+    "docs/how-to/read-the-figures.md",
+    "docs/how-to/resume.md",
+    "docs/reference/command-line.md",
+    "docs/tutorials/digits.md",
+)
 
 
-def _run(path: Path) -> dict[str, Any]:
-    """Execute a document's Python blocks, one after the other."""
-    names: dict[str, Any] = {"__name__": "document"}
-    blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, str(path), "exec"), names)
-    return names
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
-def test_the_readme() -> None:
-    names = _run(ROOT / "README.md")
-    spent = names["result"].privacy_spent
-    assert set(names["result"].recommended) == {"C", "gamma"}
+def _marked(path: Path) -> object:
+    slow = [pytest.mark.slow] if _name(path) in SLOW else []
+    return pytest.param(path, id=_name(path), marks=slow)
+
+
+@pytest.mark.parametrize("path", [_marked(path) for path in PAGES])
+def test_a_page_runs_as_it_is_written(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Page(path)
+    page.run()
+    CHECKS.get(_name(path), lambda page: None)(page)
+
+
+@pytest.mark.parametrize("path", [_marked(path) for path in MENUS])
+def test_a_readme_names_commands_that_exist(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Page(path, menu=True, python=path.parent.parent != ROOT / "examples")
+    page.run()
+    CHECKS.get(_name(path), lambda page: None)(page)
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_readme_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rules = (ROOT / "Makefile").read_text()
+    (demo,) = re.findall(r"^demo:.*\n.*flwr-fbo (.*)$", rules, re.MULTILINE)
+    (shown,) = (b for b in blocks_of(ROOT / "README.md") if b.language == "output")
+    assert_output(run_command(demo.split()), f"...\n{shown.text}...\n", "make demo")
+
+
+def _readme(page: Page) -> None:
+    spent = page.names["result"].privacy_spent
+    assert set(page.names["result"].recommended) == {"C", "gamma"}
     assert spent.num_releases == 1
     assert 7.9 < spent.epsilon <= 8
-    assert names["strategy"].server.release.private
+    assert page.names["strategy"].server.release.private
 
 
-def test_your_own_objective(capsys: pytest.CaptureFixture[str]) -> None:
-    names = _run(ROOT / "docs" / "your-own-objective.md")
-    assert 7.9 < names["result"].privacy_spent.epsilon <= 8.0
-    assert len(names["study"].trials) == 11 + 5 + 3
-    assert names["study"].trials[0].params["gamma"] == 0.03
-    assert len(capsys.readouterr().out.splitlines()) == 2 + 5 + 1
+def _your_own_objective(page: Page) -> None:
+    assert 7.9 < page.names["result"].privacy_spent.epsilon <= 8.0
+    assert len(page.names["study"].trials) == 11 + 5 + 3
+    assert page.names["study"].trials[0].params["gamma"] == 0.03
+    assert len(page.printed.splitlines()) == 2 + 5 + 1
 
 
-def test_linear_bandits(capsys: pytest.CaptureFixture[str]) -> None:
-    names = _run(ROOT / "docs" / "linear-bandits.md")
-    assert names["strategy"].server.private
-    said = capsys.readouterr().out
-    assert "epsilon=4.0" in said
-    assert "[2, 2, 2]\n[5, 5, 5]" in said
+def _linear_bandits(page: Page) -> None:
+    assert page.names["strategy"].server.private
+    assert "epsilon=4.0" in page.printed
+    assert "[2, 2, 2]\n[5, 5, 5]" in page.printed
 
 
-def test_neural_bandits(capsys: pytest.CaptureFixture[str]) -> None:
-    result = _run(ROOT / "docs" / "neural-bandits.md")["result"]
-    assert all(r.results == 4 for r in result.rounds)
-    said = capsys.readouterr().out
-    assert "w0 has 76 numbers" in said
-    assert "epsilon 8 for one evaluation" in said
+def _neural_bandits(page: Page) -> None:
+    assert all(r.results == 4 for r in page.names["result"].rounds)
+    assert "w0 has 76 numbers" in page.printed
+    assert "epsilon 8 for one evaluation" in page.printed
 
 
-def test_when_federation_helps() -> None:
-    path = ROOT / "docs" / "when-federation-helps.md"
-    crowds = _run(path)["crowds"]
-    rows = re.findall(r"^\| ([\d.]+) \| (.*) \|$", path.read_text(), re.MULTILINE)
+def _when_federation_helps(page: Page) -> None:
+    crowds = page.names["crowds"]
+    rows = re.findall(r"^\| ([\d.]+) \| (.*) \|$", page.path.read_text(), re.MULTILINE)
     assert len(rows) == 5
     for epsilon, row in rows:
         for sites, cell in zip((5, 10, 30, 100), row.split(" | "), strict=True):
             crowd = crowds[float(epsilon), sites]
             assert cell == (f"{crowd}: never" if crowd > sites else str(crowd))
+
+
+# What a page must come to, where it prints what differs from run to run.
+CHECKS: dict[str, Callable[[Page], None]] = {
+    "README.md": _readme,
+    "docs/tutorials/your-own-objective.md": _your_own_objective,
+    "docs/tutorials/linear-bandits.md": _linear_bandits,
+    "docs/tutorials/neural-bandits.md": _neural_bandits,
+    "docs/explanation/when-federation-helps.md": _when_federation_helps,
+}
+
+
+def test_checks_and_slow_pages_exist() -> None:
+    assert {*CHECKS, *SLOW} <= {_name(path) for path in (*PAGES, *MENUS)}
+
+
+def test_links_between_pages_and_files_lead_somewhere() -> None:
+    for path in (*PAGES, *MENUS):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+            if not target.startswith(("http://", "https://")):
+                assert (path.parent / target).exists(), f"{_name(path)}: {target}"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = "".join(p.read_text() for p in ROOT.glob("docs/reference/*.md"))
+    for name in set(flwr_fbo.__all__) - {"__version__"}:
+        assert re.search(rf":: flwr_fbo\.{name}$", text, re.MULTILINE), name
+
+
+def _command(info: CommandInfo) -> str:
+    return info.name or get_command_name(getattr(info.callback, "__name__", ""))
+
+
+def test_every_command_is_in_the_reference() -> None:
+    text = (ROOT / "docs/reference/command-line.md").read_text()
+    groups = {g.name: g.typer_instance for g in app.registered_groups}
+    commands = [_command(c) for c in app.registered_commands]
+    for name, group in groups.items():
+        assert group is not None
+        commands += [f"{name} {_command(c)}" for c in group.registered_commands]
+    assert sorted(re.findall(r"^## `flwr-fbo (.*)`$", text, re.M)) == sorted(commands)
+    for section in text.split("\n## ")[1:]:
+        command = section.split("`")[1]
+        assert f"$ {command}" in section, f"{command} has no example"

@@ -97,7 +97,7 @@ def with_tuning(
     space: Mapping[str, BaseDistribution] | None = None,
     direction: Direction | None = None,
 ) -> Callable[[Context], Client]:
-    """Add a tuning stage to an app of `NumPyClient`s, which stay as they are.
+    """Add a tuning stage to an app of ``NumPyClient`` s; they stay as they are.
 
     Other parameters are those of `tuning_app`.
 

@@ -1,6 +1,6 @@
 """Gaussian process with an isotropic squared exponential kernel.
 
-k(x, x') = variance exp(-|x - x'|^2 / (2 lengthscale^2)), Gaussian noise. The
+k(x, x') = variance exp(-||x - x'||^2 / (2 lengthscale^2)), Gaussian noise. The
 hyperparameters maximise the log marginal likelihood (Rasmussen & Williams, 2006,
 equations 5.8 and 5.9) within bounds, by L-BFGS-B from several starts.
 """

@@ -50,7 +50,7 @@ def replace_one_sensitivity(max_action_norm: float, max_reward: float) -> float:
     """Return how far, in the Frobenius norm, one replaced trial moves the sum.
 
     sqrt(2) (L^2 + B^2). *Proof.* Let z = [x; y] and w = [x'; y'] be the trial and what
-    replaces it, with ||x|| and ||x'|| <= L, and |y| and |y'| <= B, so that ||z||^2 and
+    replaces it, with ||x|| and ||x'|| <= L, y and y' in [-B, B], so that ||z||^2 and
     ||w||^2 are at most L^2 + B^2. As <zz', ww'> = (z'w)^2 >= 0,
 
         ||zz' - ww'||_F^2 = ||z||^4 + ||w||^4 - 2 (z'w)^2 <= 2 (L^2 + B^2)^2.
@@ -291,7 +291,7 @@ class ContinualRelease:
     Adaptive: later trials may depend on the releases in any way. *Proof.* Release k is
     a function of the first k outputs y_k = (C x)_k + sigma z_k. Given the earlier
     outputs, replacing trial t by another moves y_k by C_kt times a fixed matrix of norm
-    at most Delta, so that step k is a Gaussian mechanism of mu_k = |C_kt| Delta /
+    at most Delta, so that step k is a Gaussian mechanism of mu_k = abs(C_kt) Delta /
     sigma, chosen by what is public; adaptively composed they are GDP with mu^2 the sum
     of mu_k^2 (Dong, Roth & Su, 2022, corollary 3.3), which is at most (Delta max_t
     ||C_t|| / sigma)^2. See also theorem 2.1 of Denisov et al., 2022.

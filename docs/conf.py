@@ -1,0 +1,51 @@
+"""Sphinx: `make docs` builds the site into build/docs."""
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
+import flwr_fbo
+
+project = "flwr_fbo"
+author = "the authors of flwr_fbo"
+version = release = flwr_fbo.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+
+# NumPy docstrings, and types from the signatures, which mypy checks.
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Formal guarantees", "notes_style")]
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+# An extra that is not needed to read about it.
+autodoc_mock_imports = ["torch"]
+python_maximum_signature_line_length = 88
+
+html_theme = "furo"
+html_title = f"flwr_fbo {version}"
+html_show_copyright = False
+html_math_renderer = "mathml"
+
+
+def _inline(translator: HTML5Translator, node: nodes.math) -> None:
+    translator.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def _block(translator: HTML5Translator, node: nodes.math_block) -> None:
+    translator.body.append(f"<p>{tex2mathml(node.astext(), as_block=True)}</p>")
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> None:
+    """Write formulas as MathML, which a page shows without any script or network."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))

@@ -1,0 +1,179 @@
+"""The code blocks of a Markdown page, run from top to bottom as a reader would.
+
+- ``python`` blocks share one namespace; a ``text`` block right after one is what it
+  printed since the last such block.
+- In ``console`` blocks a line that begins with ``$`` is a command, and what follows,
+  if anything, is its output. ``flwr-fbo`` runs; every other program is on the list
+  `NOT_RUN`, with what is checked in its place. On a *menu*, a README whose commands are
+  alternatives that take minutes to hours, ``flwr-fbo`` is only asked whether it would
+  take the command, and has such an experiment.
+- A ``toml`` block whose first line is ``# NAME.toml`` is written to that file.
+
+Outputs are compared as doctest does: line by line, with ``...`` for anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from doctest import ELLIPSIS, OutputChecker
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from flwr_fbo.cli import app
+from tests.documents_not_run import NOT_RUN, parse_flwr_fbo
+
+ROOT = Path(__file__).parents[1]
+_FENCE = re.compile(r"^(```+)([^\n]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and what stands between it and the last.
+
+    Attributes
+    ----------
+    language, text : str
+    gap : str
+        Empty where it follows another block directly.
+    """
+
+    language: str
+    text: str
+    gap: str
+
+
+def blocks_of(path: Path) -> Iterator[Block]:
+    """Yield the fenced blocks of a page, but for Sphinx's directives and formulas."""
+    text, end = path.read_text(), 0
+    for match in _FENCE.finditer(text):
+        language = match[2].strip()
+        if not language.startswith("{"):
+            yield Block(language, match[3], text[end : match.start()].strip())
+        end = match.end()
+
+
+def commands_of(block: Block) -> Iterator[tuple[list[str], str]]:
+    """Yield the commands of a ``console`` block, split, with their outputs."""
+    text = block.text.replace("\\\n", " ")
+    found = list(re.finditer(r"^[\w-]*\$ (.*)\n((?:(?![\w-]*\$ ).*\n)*)", text, re.M))
+    assert "".join(m[0] for m in found) == text, f"not a command:\n{block.text}"
+    for match in found:
+        yield shlex.split(match[1], comments=True), match[2]
+
+
+@dataclass
+class Page:
+    """A page that runs in the current folder.
+
+    Attributes
+    ----------
+    path : Path
+    menu : bool
+        Whether its commands are for the reader to choose from, and not one after the
+        other.
+    python : bool
+        Whether its Python is run; that of an example's README is part of its code.
+    names : dict
+        The namespace of its Python.
+    printed : str
+        What its Python has printed.
+    """
+
+    path: Path
+    menu: bool = False
+    python: bool = True
+    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "document"})
+    printed: str = ""
+    _shown: int = 0
+
+    def run(self) -> None:
+        """Run all blocks, and compare what the page says they print."""
+        handlers: dict[str, Callable[[Block], None]] = {
+            "python": self._python,
+            "console": self._console,
+            "text": self._text,
+            "toml": self._toml,
+            "diff": self._shown_elsewhere,
+            "output": self._shown_elsewhere,
+        }
+        last = ""
+        for block in blocks_of(self.path):
+            assert block.language in handlers, f"{self.path}: a block without language"
+            if block.language == "text":
+                assert last == "python", f"{self.path}: whose output is it?"
+                assert not block.gap, f"{self.path}: output away from its block"
+            handlers[block.language](block)
+            last = block.language
+
+    def _python(self, block: Block) -> None:
+        if not self.python:
+            return
+        self._shown = len(self.printed)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(block.text, str(self.path), "exec"), self.names)
+        self.printed += out.getvalue()
+
+    def _text(self, block: Block) -> None:
+        assert_output(self.printed[self._shown :], block.text, str(self.path))
+
+    def _console(self, block: Block) -> None:
+        for command, output in commands_of(block):
+            line = shlex.join(command)
+            for how in NOT_RUN:
+                if re.match(how.pattern, line):
+                    assert not output, f"{self.path}: {line}: unchecked output"
+                    how.check(command)
+                    break
+            else:
+                assert command[0] == "flwr-fbo", f"{self.path}: cannot run {line}"
+                if self.menu:
+                    assert not output, f"{self.path}: {line}: unchecked output"
+                    parse_flwr_fbo(command)
+                else:
+                    assert_output(run_command(command[1:]), output, line)
+
+    def _toml(self, block: Block) -> None:
+        tomllib.loads(block.text)
+        if match := re.match(r"# (\w+\.toml)\n", block.text):
+            Path(match[1]).write_text(block.text)
+
+    def _shown_elsewhere(self, block: Block) -> None:
+        """Do nothing: there are tests of their own for them.
+
+        A diff is compared with its files by tests/test_examples.py, the demo's output
+        in the README by tests/test_documents.py.
+        """
+
+
+def run_command(arguments: list[str]) -> str:
+    """Run ``flwr-fbo``, 80 columns wide, and return what it prints."""
+    arguments = [name for a in arguments for name in _expanded(a)]
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    assert done.exit_code == 0, f"{arguments}: {done.output}"
+    return done.stdout
+
+
+def assert_output(got: str, wanted: str, where: str) -> None:
+    """Compare what was printed with what a page shows, if it shows anything."""
+    if wanted:
+        got, wanted = (_without_trailing_space(text) for text in (got, wanted))
+        ok = OutputChecker().check_output(wanted, got, ELLIPSIS)
+        assert ok, f"{where}\nprinted:\n{got}\nbut is shown as:\n{wanted}"
+
+
+def _without_trailing_space(text: str) -> str:
+    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def _expanded(argument: str) -> list[str]:
+    return sorted(map(str, Path().glob(argument))) if "*" in argument else [argument]

@@ -1,0 +1,133 @@
+"""Commands in the documentation that its test does not run, why, and what it checks."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from typer.main import get_command
+
+from flwr_fbo.cli import app as flwr_fbo_app
+from flwr_fbo.study.experiment import find_experiment, load_experiment
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A kind of command that is not run.
+
+    Attributes
+    ----------
+    pattern : str
+        Regular expression of its beginning.
+    reason : str
+        Why it is not run.
+    check : callable
+        Of the split command: raises if it cannot be right.
+    """
+
+    pattern: str
+    reason: str
+    check: Callable[[list[str]], None]
+
+
+def parse_flwr_fbo(command: list[str]) -> None:
+    """Check that ``flwr-fbo`` would take it, and has such an experiment."""
+    context = _parse(get_command(flwr_fbo_app), command[1:])
+    names = context.params.get("experiments", [context.params.get("experiment")])
+    for name in filter(None, names):
+        figure = ROOT / "experiments" / f"{name}.toml"
+        assert name == "mine.toml" or figure.exists() or find_experiment(name)
+
+
+def _parse(node: click.Command, arguments: list[str]) -> click.Context:
+    context = node.make_context(node.name, list(arguments))
+    while isinstance(node, click.Group):
+        rest = [*context._protected_args, *context.args]
+        _, found, rest = node.resolve_command(context, rest)
+        assert found is not None
+        node, parent = found, context
+        context = node.make_context(node.name, rest, parent=parent)
+    return context
+
+
+def _flwr(command: list[str]) -> None:
+    """Parse it with Flower's own parser; its run config must be that of an example."""
+    params = _parse(
+        get_command(importlib.import_module("flwr.cli.app").app), command[1:]
+    ).params
+    given = " ".join(params.get("run_config_overrides") or ())
+    files = (ROOT / "examples").rglob("pyproject.toml")
+    apps = [tomllib.loads(file.read_text())["tool"]["flwr"]["app"] for file in files]
+    known = {key for app in apps for key in app.get("config", {})}
+    assert set(re.findall(r"([\w-]+)=", given)) <= known, given
+
+
+def _flower(module: str, parser: str) -> Callable[[list[str]], None]:
+    """Return a check by the parser of one of Flower's long-running programs."""
+
+    def check(command: list[str]) -> None:
+        getattr(importlib.import_module(module), parser)().parse_args(command[1:])
+
+    return check
+
+
+def _make(command: list[str]) -> None:
+    assert re.search(rf"^{command[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def _pip(command: list[str]) -> None:
+    """Check that the extras exist."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extras in re.findall(r"(?:flwr-fbo|\.)\[(.*?)\]", " ".join(command)):
+        assert set(extras.split(",")) <= set(project["optional-dependencies"])
+
+
+def _loopback(command: list[str]) -> None:
+    assert (ROOT / "examples/deployment" / command[2] / "__main__.py").exists()
+
+
+def _ssh_keygen(command: list[str]) -> None:
+    """Make the key after all, where the program is installed."""
+    if shutil.which(command[0]):
+        folder = tempfile.mkdtemp()
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        assert Path(folder, "node_key.pub").exists()
+        shutil.rmtree(folder)
+
+
+def _all_figures(command: list[str]) -> None:
+    for file in ROOT.glob(command[3].rstrip(";")):
+        load_experiment(file)
+
+
+NOT_RUN = (
+    Command("make ", "it makes an environment; tests/strangers_path.py does it", _make),
+    Command("pip install ", "the same", _pip),
+    Command(
+        "python -m loopback", "tests/test_deployment.py runs what it runs", _loopback
+    ),
+    Command("flwr ", "tests/engine.py runs the examples on the engine", _flwr),
+    Command(
+        "flower-superlink ",
+        "a server; tests/test_deployment.py runs one",
+        _flower("flwr.superlink.cli.flower_superlink", "_parse_args_run_superlink"),
+    ),
+    Command(
+        "flower-supernode ",
+        "a server; tests/test_deployment.py runs some",
+        _flower("flwr.supernode.cli.flower_supernode", "_parse_args_run_supernode"),
+    ),
+    Command("ssh-keygen ", "not ours, and not everywhere", _ssh_keygen),
+    Command("for f in ", "a night", _all_figures),
+    Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),
+)

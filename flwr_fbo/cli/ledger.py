@@ -239,17 +239,6 @@ SERVER_KINDS = {
         " of each agent, for one trial of it",
         why_not="gradients and sums were sent without noise, or it was seeded.",
     ),
-    NEURAL_SITE_KIND: _Kind(
-        lambda journal: journal.ledger(),
-        _neural_spent,
-        {
-            **_COMMON,
-            "phase": _phase,
-            "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
-            **_VERSION,
-        },
-        " of this agent, for one trial of it",
-    ),
 }
 SITE_LEDGER = LedgerKind(
     lambda journal: journal.ledger(),
@@ -261,7 +250,22 @@ SITE_LEDGER = LedgerKind(
     },
     " of this agent, for one trial of it",
 )
-_KINDS = {**SERVER_KINDS, SITE_KIND: SITE_LEDGER}
+NEURAL_SITE_LEDGER = LedgerKind(
+    lambda journal: journal.ledger(),
+    _neural_spent,
+    {
+        **_COMMON,
+        "phase": _phase,
+        "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
+        **_VERSION,
+    },
+    " of this agent, for one trial of it",
+)
+_KINDS = {
+    **SERVER_KINDS,
+    SITE_KIND: SITE_LEDGER,
+    NEURAL_SITE_KIND: NEURAL_SITE_LEDGER,
+}
 
 
 def _json(

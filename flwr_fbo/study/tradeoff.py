@@ -163,7 +163,9 @@ def draw_lengths(
     _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
 
 
-def draw_times(experiment: TransferExperiment, runs: Sequence[Run], path: Path) -> None:
+def draw_times(
+    experiment: TransferExperiment, runs: Sequence[Run], path: Target
+) -> None:
     """Write a PNG: best value against run time, of targets, objective included.
 
     Iterations are taken to last equally long, the mean over the runs of a method: times

@@ -12,7 +12,7 @@ from flwr_fbo.agents.policy import KIND as POLICY_KIND
 from flwr_fbo.agents.record import KIND as AGENT_KIND
 from flwr_fbo.agents.record import recorded_agent
 from flwr_fbo.agents.recorded_neural import KIND as NEURAL_KIND
-from flwr_fbo.cli.ledger import SITE_LEDGER
+from flwr_fbo.cli.ledger import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
 from flwr_fbo.cli.report import figures
 from flwr_fbo.cli.report.page import (
     Page,
@@ -93,28 +93,38 @@ def policy_page(journal: Journal) -> Page:
     """Return the page of a site that plays a linear bandit."""
     trials = journal.trials()
     rewarded = [trial for trial in trials if trial.state == "complete"]
-    ledger = SITE_LEDGER.rows(journal)
-    spent = SITE_LEDGER.spent(journal.identity, ledger) if ledger else None
-    lines = ["This site has released nothing yet."]
-    if spent is not None:
-        lines = [
-            f"{spent.num_releases} releases{SITE_LEDGER.whose}: epsilon = "
-            f"{spent.epsilon:.4f} at delta = {spent.delta:g}. All of it is spent with "
-            "the first release."
-        ]
-    rows = [[cell(row) for cell in SITE_LEDGER.columns.values()] for row in ledger]
-    table = Table(tuple(SITE_LEDGER.columns), rows, "What has left this site.")
+    released, warning = _released(journal, SITE_LEDGER)
     sections = [
         *_rewards(rewarded),
-        Section("Privacy", [*lines, *([table] if rows else [])]),
+        released,
         journal_settings(journal.identity),
-        versions_section(str(row.facts["flwr_fbo"]) for row in ledger),
+        _versions(journal),
     ]
-    warning = _OWN
-    if not all(row.facts["private"] for row in ledger):
-        warning += f" NOT PRIVATE: {SITE_LEDGER.why_not}"
     lead = f"{len(trials)} trials, {len(trials) - len(rewarded)} await their reward."
-    return Page("A site's linear bandit", lead, sections, warning)
+    return Page("A site's linear bandit", lead, sections, f"{_OWN}{warning}")
+
+
+def _released(journal: Journal, kind: LedgerKind) -> tuple[Section, str]:
+    """Return what has left a site and what it cost, and a warning where it must be."""
+    ledger = kind.rows(journal)
+    if not ledger:
+        return Section("Privacy", ["This site has released nothing yet."]), ""
+    spent = kind.spent(journal.identity, ledger)
+    lines = []
+    if spent is not None:
+        lines = [
+            f"{spent.num_releases} releases{kind.whose}: epsilon = {spent.epsilon:.4f} "
+            f"at delta = {spent.delta:g}. All of it is spent with the first release."
+        ]
+    rows = [[cell(row) for cell in kind.columns.values()] for row in ledger]
+    table = Table(tuple(kind.columns), rows, "What has left this site.")
+    private = all(row.facts["private"] for row in ledger)
+    warning = "" if private else f" NOT PRIVATE: {kind.why_not}"
+    return Section("Privacy", [*lines, table]), warning
+
+
+def _versions(journal: Journal) -> Section:
+    return versions_section(str(row.facts["flwr_fbo"]) for row in journal.ledger())
 
 
 def _rewards(rewarded: list[Trial]) -> list[Section]:
@@ -136,11 +146,16 @@ def _rewards(rewarded: list[Trial]) -> list[Section]:
 
 def neural_page(journal: Journal) -> Page:
     """Return the page of a site that plays a bandit with a network."""
-    state = journal.load_state()
-    sections = [journal_settings(journal.identity), versions_section([])]
-    slot = f"Agent {int(state['slot'])}" if state else "No round is done yet"
-    warning = f"{_OWN} NOT PRIVATE: what this site sent, it sent as it was."
-    return Page("A site's bandit with a network", f"{slot}.", sections, warning)
+    slot = int(journal.load_state().get("slot", -1))
+    if journal.identity["settings"]["privacy"] is None:
+        text = "Gradients and sums of raw evaluations leave this site as they are."
+        released, warning = Section("Privacy", [text]), f" NOT PRIVATE: {text}"
+    else:
+        released, warning = _released(journal, NEURAL_SITE_LEDGER)
+    sections = [released, journal_settings(journal.identity), _versions(journal)]
+    lead = f"Agent {slot}." if slot >= 0 else "No round is done yet."
+    title = "A site's bandit with a network"
+    return Page(title, lead, sections, f"{_OWN}{warning}")
 
 
 SITE_PAGES: dict[str, Callable[[Journal], Page]] = {

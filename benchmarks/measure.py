@@ -124,6 +124,7 @@ def compare(
     seconds: Mapping[str, FloatArray],
     slower: str,
     faster: str,
+    *,
     quality: str = "",
     bar: Callable[[Row], Bar] | None = None,
 ) -> Row:

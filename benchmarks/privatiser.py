@@ -58,7 +58,7 @@ def measure(quick: bool) -> list[Section]:
         times[f"T = {shorter:,}"] /= shorter
         memory = [kilobytes(settings(n)) for n in (horizon, shorter)]
         quality = f"memory {memory[0]:,.0f} kB, {memory[1]:,.0f} kB"
-        rows.append(compare("a release, by horizon", times, *growth, quality))
+        rows.append(compare("a release, by horizon", times, *growth, quality=quality))
     few = settings(200)
     noises: dict[str, Callable[[], object]] = {
         "secure noise": lambda: run(few, OsEntropy()),
@@ -158,4 +158,4 @@ def _row(
         if bar
         else None
     )
-    return compare(what, seconds, name, OURS, quality, held)
+    return compare(what, seconds, name, OURS, quality=quality, bar=held)

@@ -194,9 +194,9 @@ def iterations(num_agents: int, num_iterations: int) -> Section:
         share = float(np.sum(seconds[part]) / np.sum(whole["whole"]))
         both = {part: seconds[part][ran], "whole": whole["whole"][ran]}
         quality = f"runs in {np.mean(ran):.0%}, {share:.0%} of all time"
-        rows.append(compare("iteration", both, part, "whole", quality))
+        rows.append(compare("iteration", both, part, "whole", quality=quality))
     bar = Bar.at_most(median * 1e3, MOST_OF_AN_ITERATION * 1e3, " ms")
-    rows.append(compare("iteration", whole, "whole", "whole", "", lambda _: bar))
+    rows.append(compare("iteration", whole, "whole", "whole", bar=lambda _: bar))
     text = (
         f"CPU time of an agent's iteration without its objective: {num_agents} agents, "
         f"{num_iterations} iterations after {settings.num_initial} initial points, D = "

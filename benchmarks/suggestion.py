@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import optuna
@@ -270,7 +271,7 @@ def studies(num_seeds: int) -> Section:
         regrets = dict(zip(SUGGESTERS, found[:, :, 0].T, strict=True))
         seconds = dict(zip(SUGGESTERS, found[:, :, 1].T, strict=True))
         rows += [
-            compare(problem, seconds, name, OURS, *_quality(regrets, name))
+            compare(problem, seconds, name, OURS, **_quality(regrets, name))
             for name in PEERS
         ]
     text = (
@@ -306,16 +307,17 @@ def _play(name: str, problem: str, seed: int) -> tuple[float, float]:
     return task.regret(np.array(values)), asking
 
 
-def _quality(
-    regrets: Mapping[str, FloatArray], name: str
-) -> tuple[str, Callable[[Row], Bar] | None]:
+def _quality(regrets: Mapping[str, FloatArray], name: str) -> dict[str, Any]:
     theirs, mine = regrets[name], regrets[OURS]
     difference = mine - theirs
     error = float(np.std(difference, ddof=1) / np.sqrt(len(difference)))
     bar = Bar("regret no worse", bool(np.mean(difference) <= 2.0 * error))
     means = [figure(float(np.mean(values))) for values in (theirs, mine)]
     held = name in HELD_TO_BAR
-    return f"regret {means[0]}, {means[1]}", (lambda row: bar) if held else None
+    return {
+        "quality": f"regret {means[0]}, {means[1]}",
+        "bar": (lambda row: bar) if held else None,
+    }
 
 
 @cache

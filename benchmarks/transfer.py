@@ -67,7 +67,7 @@ def measure(quick: bool) -> list[Section]:
         times = alternate(works, 1 if quick else 5)
         sent = inputs[first].shape[1]
         quality = f"{sent:,} numbers a message"
-        rows += [compare(name, times, label, first, quality) for label in more]
+        rows += [compare(name, times, label, first, quality=quality) for label in more]
     text = (
         f"CPU time of one target's {QUERIES} queries in two dimensions, from 3 initial "
         "points, with the messages (M = 100) of agents that have 50 observations each."

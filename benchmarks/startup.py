@@ -32,7 +32,9 @@ def measure(quick: bool) -> list[Section]:
 
         loaded = _loaded(name)
         quality = f"loads {', '.join(loaded)}" if loaded else "loads nothing heavy"
-        rows.append(compare("start", seconds, name, "Python alone", quality, bar))
+        rows.append(
+            compare("start", seconds, name, "Python alone", quality=quality, bar=bar)
+        )
     rows.append(compare("start", seconds, "import flwr", "Python alone"))
     text = (
         "CPU time of a whole process, its files in the cache. Quality: which of "

@@ -2,9 +2,9 @@
 
     python benchmarks/neural_bandit_search.py fedgoucb-hartmann --results search.jsonl
 
-Every method has the same budget: 12 settings, drawn log-uniformly from the ranges
-below, each on 2 seeds from 1000 on, of which no figure has any; the lowest mean regret
-after T = 100 rounds is the best. One-GO-UCB, N-GO-UCB and the control without phase I
+Every method has the same budget: 12 settings, the code's defaults and eleven that are
+drawn log-uniformly from the ranges below, each on 2 seeds from 1000 on, of which no
+figure has any; the lowest mean regret after T = 100 rounds is the best. One-GO-UCB, N-GO-UCB and the control without phase I
 have the constants of Fed-GO-UCB. A search that was ended goes on where it was.
 """
 
@@ -19,7 +19,13 @@ from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo.study.base import Estimate, humanised
 from flwr_fbo.study.experiment import experiment_of, load_experiment
-from flwr_fbo.study.nonlinear import NonlinearBanditExperiment
+from flwr_fbo.study.nonlinear import (
+    Constants,
+    GLMConstants,
+    KernelConstants,
+    LinearConstants,
+    NonlinearBanditExperiment,
+)
 
 Line = dict[str, Any]
 
@@ -55,6 +61,12 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "kernel.oversampling": (1e-1, 1e1),
     },
 }
+_DEFAULTS = {
+    "settings": Constants(),
+    "linear": LinearConstants(),
+    "glm": GLMConstants(),
+    "kernel": KernelConstants(),
+}
 # Between which mean rewards lie: the logistic link of every other setting.
 REWARDS = {
     "hartmann": (0.0, 3.4),
@@ -66,9 +78,10 @@ REWARDS = {
 
 def settings_of(method: str, experiment: NonlinearBanditExperiment) -> Iterator[Any]:
     """Yield the settings of a method: what the experiment's fields are to be."""
+    yield {name: _default(name) for name in RANGES[method]}
     rng = np.random.default_rng(sorted(RANGES).index(method))
     task = experiment.task
-    for i in range(NUM_SETTINGS):
+    for i in range(NUM_SETTINGS - 1):
         values: dict[str, Any] = {}
         for name, (low, high) in RANGES[method].items():
             value = np.exp(rng.uniform(np.log(low), np.log(high)))
@@ -83,6 +96,15 @@ def settings_of(method: str, experiment: NonlinearBanditExperiment) -> Iterator[
             scaled = values["kernel.lengthscale"] * np.sqrt(task.dimension / 6)
             values["kernel.lengthscale"] = float(f"{scaled:.3g}")
         yield values
+
+
+def _default(name: str) -> Any:
+    """Return what a field is in the code."""
+    table, *path = name.split(".")
+    value: Any = _DEFAULTS[table]
+    for key in path:
+        value = getattr(value, key)
+    return value
 
 
 def with_values(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command_name
@@ -29,7 +30,7 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def _marked(path: Path) -> object:
+def _marked(path: Path) -> Any:
     slow = [pytest.mark.slow] if _name(path) in SLOW else []
     return pytest.param(path, id=_name(path), marks=slow)
 

@@ -4,8 +4,9 @@
 
 Every method has the same budget: 12 settings, the code's defaults and eleven that are
 drawn log-uniformly from the ranges below, each on 2 seeds from 1000 on, of which no
-figure has any; the lowest mean regret after T = 100 rounds is the best. One-GO-UCB, N-GO-UCB and the control without phase I
-have the constants of Fed-GO-UCB. A search that was ended goes on where it was.
+figure has any; the lowest mean regret after T = 100 rounds is the best. One-GO-UCB,
+N-GO-UCB and the control without phase I have the constants of Fed-GO-UCB. A search that
+was ended goes on where it was.
 """
 
 import argparse

@@ -411,7 +411,7 @@ class Journal:
         last = self._connection.execute(
             "SELECT iteration, digest FROM ledger ORDER BY iteration DESC LIMIT 1"
         ).fetchone()
-        if last is not None and row.iteration <= last[0]:  # digests are in order
+        if last is not None and row.iteration < last[0]:  # digests are in order
             raise JournalError(
                 f"Release {row.iteration} comes too late: {last[0]} is on record."
             )

@@ -101,6 +101,10 @@ class NeuralUCBSettings:
         for name in ("ridge", "beta", "threshold"):
             require_positive(name, getattr(self, name))
         require_int("num_refinements", self.num_refinements, 0)
+        ok = isinstance(self.regression, LangevinSettings)
+        require(ok, "regression", self.regression, "LangevinSettings")
+        ok = self.privacy is None or isinstance(self.privacy, NeuralPrivacy)
+        require(ok, "privacy", self.privacy, "NeuralPrivacy")
         if self.privacy is not None:
             steps = self.num_refinements
             require(steps == 0, "num_refinements", steps, "0, with privacy")

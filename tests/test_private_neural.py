@@ -461,7 +461,7 @@ def test_who_was_away_goes_on_with_its_own_next_release() -> None:
     assert [len(rows) for rows in releases_of(grid)] == [6, 3, 6]
 
 
-@pytest.mark.parametrize("last", [1, STEPS, STEPS + 3])
+@pytest.mark.parametrize("last", [1, STEPS, STEPS + 1, STEPS + 3])
 @pytest.mark.parametrize("case", ["lost", "older", "older, and the context lost"])
 def test_an_agent_without_its_journal_stops(
     tmp_path: Path, last: int, case: str

@@ -62,6 +62,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "kernel.oversampling": (1e-1, 1e1),
     },
 }
+_CHOSEN = {"fed-glb-ucb": ("glm.reward_range",)}
 _DEFAULTS = {
     "settings": Constants(),
     "linear": LinearConstants(),
@@ -79,7 +80,8 @@ REWARDS = {
 
 def settings_of(method: str, experiment: NonlinearBanditExperiment) -> Iterator[Any]:
     """Yield the settings of a method: what the experiment's fields are to be."""
-    yield {name: _default(name) for name in RANGES[method]}
+    fields = [*RANGES[method], *_CHOSEN.get(method, ())]
+    yield {name: _default(name) for name in fields}
     rng = np.random.default_rng(sorted(RANGES).index(method))
     task = experiment.task
     for i in range(NUM_SETTINGS - 1):

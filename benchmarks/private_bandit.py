@@ -16,7 +16,7 @@ from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask
 
 # What agents draw by; noise makes their ellipsoid narrow, so that they need more.
-_BETA = {True: 10.0, False: 0.1}
+_BETA = {True: 50.0, False: 0.1}
 
 
 def regret(agents: int, rounds: int, epsilon: float | None, seed: int) -> float:

@@ -9,10 +9,12 @@ mean gradient of R reference points r_1, .., r_R is told by its products
 
 and these are whitened: with the covariance C of u over all R points, C = L L',
 
-    phi(x) = [1, L^-1 u(x)] / sqrt(k),
+    phi(x) = [1, L^-1 u(x) / sqrt(k - 1)] / sqrt(2),
 
-whose mean square length over the points is 1, the same in every direction. (Cholesky's
-factor, and not eigenvectors, whose signs and order could differ between machines.)
+whose mean square length over the points is 1: a half of it is the constant, so that
+what all actions have in common is soon learned, and the other half is the same in every
+direction. (Cholesky's factor, and not eigenvectors, whose signs and order could differ
+between machines.)
 """
 
 from __future__ import annotations
@@ -83,5 +85,6 @@ class ReferenceFeatures:
         whitened = solve_triangular(
             self._factor, products.T, lower=True, check_finite=False
         ).T
+        whitened /= math.sqrt(whitened.shape[1])
         phi = np.column_stack([np.ones(len(gradients)), whitened])
-        return np.asarray(phi / math.sqrt(phi.shape[1]))
+        return np.asarray(phi / math.sqrt(2))

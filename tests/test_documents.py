@@ -42,8 +42,8 @@ def test_a_page_runs_as_it_is_written(
     monkeypatch.chdir(tmp_path)
     page = Page(path)
     page.run()
-    if _name(path) in CHECKS:
-        CHECKS[_name(path)](page)
+    if check := CHECKS.get(_name(path)):
+        check(page)
 
 
 @pytest.mark.parametrize("path", [_marked(path) for path in MENUS])
@@ -53,8 +53,8 @@ def test_a_readme_names_commands_that_exist(
     monkeypatch.chdir(tmp_path)
     page = Page(path, menu=True, python=path.parent.parent != ROOT / "examples")
     page.run()
-    if _name(path) in CHECKS:
-        CHECKS[_name(path)](page)
+    if check := CHECKS.get(_name(path)):
+        check(page)
 
 
 @pytest.mark.slow

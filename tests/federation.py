@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, UserConfig
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from flwr_fbo import DPFTSDE, InProcessGrid, ThompsonClient, ThompsonSettings
@@ -39,13 +40,16 @@ def make_objective(context: Context) -> Objective:
     return objective_of(int(context.node_config["partition-id"]))
 
 
-def numpy_app(make: Callable[[Context], Objective] = make_objective) -> ClientApp:
+def numpy_app(
+    make: Callable[[Context], Objective] = make_objective,
+    mods: list[Mod] | None = None,
+) -> ClientApp:
     """Return a ClientApp around `ThompsonClient`."""
 
     def client_fn(context: Context) -> Any:
         return ThompsonClient(make(context), context).to_client()
 
-    return ClientApp(client_fn=client_fn)
+    return ClientApp(client_fn=client_fn, mods=mods)
 
 
 class SilentGrid(InProcessGrid):

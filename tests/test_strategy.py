@@ -264,6 +264,7 @@ def test_an_agent_that_comes_back_keeps_its_slot() -> None:
     """A SuperNode restarts under another node id; nobody counts twice."""
     grid, study = InProcessGrid(numpy_app(), 4), strategy()
     study.plan(4)
+    study._running = True
     for server_round in (1, 2, 3):
         if server_round == 2:
             context = grid.contexts.pop(1003)
@@ -299,6 +300,7 @@ def test_a_slot_is_bound_to_a_key(
     grid = InProcessGrid(numpy_app(), 4)
     study = strategy(authenticated=authenticated)
     study.plan(4)
+    study._running = True
     nobody = ConfigRecord()
     list(study.configure_train(1, ArrayRecord(), nobody, grid))
     context = grid.contexts.pop(1003)

@@ -113,6 +113,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._folder = check_folder(folder)
         self._record = StudyRecord(None, {})
         self._started = False
+        self._running = False
         self._timeout = 3600.0
         self._asked: list[Message] = []
         self._rounds: list[Round] = []
@@ -185,9 +186,18 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         identity = self._identity(num_rounds)
         with StudyRecord(self._folder, identity, self._patience) as self._record:
             self._resume(num_rounds)
-            result = self._run(
-                grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-            )
+            self._running = True
+            try:
+                result = self._run(
+                    grid,
+                    num_rounds,
+                    timeout,
+                    train_config,
+                    evaluate_config,
+                    evaluate_fn,
+                )
+            finally:
+                self._running = False
         self._end(result)
         return result
 
@@ -316,7 +326,20 @@ class StudyStrategy(Strategy, Generic[ResultT]):
 
         ``arrays`` is what `aggregate_train` returned, which the server half holds too.
         It is sent to an agent until that has answered; then the agent keeps it.
+
+        Raises
+        ------
+        ValueError
+            If it is not `start` of this strategy that asks: a strategy around it, such
+            as Flower's ``DifferentialPrivacy...``, leaves out what fixes the noise and
+            counts epsilon.
         """
+        if not self._running:
+            raise ValueError(
+                f"{type(self).__name__} has to be started itself: no other strategy, "
+                "such as Flower's DifferentialPrivacy wrappers, can be around it. It "
+                "needs none: its noise and its epsilon are settings of its own."
+            )
         self._before_round(server_round + self._resumed_after)
         # Once the study has begun, who is absent counts as zero; after a restart the
         # nodes still need time to come back.

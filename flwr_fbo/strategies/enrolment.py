@@ -9,12 +9,14 @@ slot.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+import numpy as np
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from flwr_fbo._compat import (
@@ -22,6 +24,7 @@ from flwr_fbo._compat import (
     instruction_content,
     message_type,
     reply_metrics,
+    to_array_record,
 )
 from flwr_fbo.agents.bandit_study import BanditStudy
 from flwr_fbo.agents.neural_study import NeuralBanditStudy
@@ -36,6 +39,8 @@ _MAX_FAILURES = 3
 _SILENT = "client did not answer"
 _MIN_TIMEOUT = 1.0
 _LONGEST_REASON = 200
+# What Flower's mods raise on a message that they are not for; clients do not.
+_MOD = re.compile(r"_mod |DpMod |clipping_norm|KeyError|EOFError|zip\(\)")
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,10 @@ class Enrolment:
         if not nodes:
             return []
         config = ConfigRecord({**self._study.enrolment()})
-        content = instruction_content(ArrayRecord(), config, self._client_api)
+        # An array that no client reads or answers: a mod of Flower that would change
+        # an agent's message finds no update of it, and refuses before the study begins.
+        probe = to_array_record([np.zeros(1)])
+        content = instruction_content(probe, config, self._client_api)
         kind = message_type(self._client_api)
         messages = [Message(content, node, kind) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=timeout))
@@ -268,10 +276,12 @@ def _read_claims(
     for reply in replies:
         node = asked.get(reply.metadata.reply_to_message_id)
         if node is None:
+            if reply.has_error():  # LocalDpMod answers the client in place of us
+                trouble.append(_failure(reply))
             continue
         answered.add(node)
         if reply.has_error():
-            failures[node] = f"client failed: {first_line(reply.error.reason)}"
+            failures[node] = _failure(reply)
             continue
         metrics = reply_metrics(reply.content)
         slot: Any = metrics.get("agent-id")
@@ -283,6 +293,13 @@ def _read_claims(
     for node in set(asked.values()) - answered:
         failures[node] = _SILENT
     return claims, trouble + list(failures.values()), failures
+
+
+def _failure(reply: Message) -> str:
+    """Return what a client raised, and whether a mod may have."""
+    line = first_line(reply.error.reason)
+    hint = " (by a mod of its ClientApp? See docs/how-to/mods.md)"
+    return f"client failed: {line}{hint if _MOD.search(line) else ''}"
 
 
 def first_line(reason: str | None) -> str:

@@ -1,11 +1,15 @@
 """The in-process grid keeps to Flower's `Grid`."""
 
+import os
+
+import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fbo import InProcessGrid
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run
+from tests.federation import NUM_AGENTS, assert_same, numpy_app, strategy
 
 
 def _echo() -> ClientApp:
@@ -51,6 +55,50 @@ def test_the_run_can_be_set() -> None:
     assert made.metadata.dst_node_id == 1001
 
 
-def test_nodes_are_needed() -> None:
+def test_nodes_and_workers_are_needed() -> None:
     with pytest.raises(ValueError, match="num_nodes=0"):
         InProcessGrid(_echo(), 0)
+    with pytest.raises(ValueError, match="num_workers=0"):
+        InProcessGrid(_echo(), 1, num_workers=0)
+
+
+def test_workers_answer_in_processes_of_their_own() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        """Fail at the second node; else say how often it was asked, and where."""
+        if context.node_config["partition-id"] == 1:
+            raise RuntimeError("on purpose")
+        seen = context.state.config_records.setdefault("seen", ConfigRecord({"n": 0}))
+        seen["n"] = int(str(seen["n"])) + 1
+        record = ConfigRecord({"n": seen["n"], "process": os.getpid()})
+        return Message(RecordDict({"config": record}), reply_to=message)
+
+    grid = InProcessGrid(app, 3, num_workers=2)
+    nodes = list(grid.get_node_ids())
+    # The first node is asked twice at once: its second message finds what it has kept.
+    asked = [_message(grid, node, False) for node in [*nodes, nodes[0]]]
+    replies = list(grid.send_and_receive(asked))
+    ids = [message.metadata.message_id for message in asked]
+    assert [reply.metadata.reply_to_message_id for reply in replies] == ids
+    assert [reply.has_error() for reply in replies] == [False, True, False, False]
+    assert "on purpose" in str(replies[1].error.reason)
+    good = [r.content.config_records["config"] for r in replies if not r.has_error()]
+    assert [config["n"] for config in good] == [1, 1, 2]
+    assert os.getpid() not in {config["process"] for config in good}
+    (again,) = grid.send_and_receive([_message(grid, nodes[2], False)])
+    assert again.content.config_records["config"]["n"] == 2
+
+
+def test_a_study_in_workers_is_that_of_one_process() -> None:
+    vectors, agents = [], []
+    for num_workers in (1, 2, 3):
+        study = strategy()
+        grid = InProcessGrid(numpy_app(), NUM_AGENTS, num_workers=num_workers)
+        study.start(grid, num_rounds=4)
+        vectors.append([row.vectors for row in study.server.ledger])
+        agents.append(grid.agents(study.study))
+    for others in (1, 2):
+        np.testing.assert_array_equal(vectors[0], vectors[others])
+        assert_same(agents[0], agents[others])

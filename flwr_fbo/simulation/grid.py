@@ -1,19 +1,20 @@
-"""A Flower `Grid` whose nodes live in this process: no SuperLink, no Ray.
+"""A Flower `Grid` whose nodes live on this machine: no SuperLink, no Ray.
 
 For tests, experiments and a first run. Every message is answered by the `ClientApp` at
-once; the payloads are the bytes that would travel.
+once, in this process or in workers; the payloads are the bytes that would travel.
 """
 
 from __future__ import annotations
 
 import itertools
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
 from flwr_fbo._validation import require_int
@@ -24,9 +25,17 @@ from flwr_fbo.clients.session import open_journal, taken_slot
 
 _FIRST_NODE_ID = 1001
 
+# Nodes that a worker answers for at a time: at most so many, and each worker gets a
+# few turns, so that one which is done early does not wait for the others.
+_LARGEST_BATCH, _TURNS = 100, 4
+
 
 class InProcessGrid(Grid):
     """Nodes 0 to N - 1 in one process, with ``partition-id`` as in Flower's engine.
+
+    With workers the nodes' contexts stay here, and travel with the messages: results
+    are the same to the last bit, however many workers there are. What a client keeps
+    in variables of its own does not come back from a worker.
 
     Parameters
     ----------
@@ -39,6 +48,8 @@ class InProcessGrid(Grid):
         One a node, in place of ``partition-id`` and ``num-partitions``.
     shuffle_seed : int, optional
         Shuffles the replies, which no result may depend on.
+    num_workers : int
+        Processes that answer, >= 1, with one BLAS thread each; 1 is this process.
 
     Attributes
     ----------
@@ -54,8 +65,10 @@ class InProcessGrid(Grid):
         run_config: UserConfig | None = None,
         node_configs: Sequence[UserConfig] | None = None,
         shuffle_seed: int | None = None,
+        num_workers: int = 1,
     ) -> None:
         require_int("num_nodes", num_nodes, 1)
+        require_int("num_workers", num_workers, 1)
         ensure_task_identity()
         if node_configs is None:
             node_configs = [
@@ -73,6 +86,7 @@ class InProcessGrid(Grid):
             for i, node_config in enumerate(node_configs)
         }
         self._client_app = client_app
+        self._num_workers = num_workers
         self._shuffle = None
         if shuffle_seed is not None:
             self._shuffle = np.random.default_rng(shuffle_seed)
@@ -106,12 +120,13 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Have each message answered; return the messages' ids."""
-        ids = []
-        for message in messages:
-            message_id = f"message-{next(self._numbers)}"
+        asked = list(messages)
+        ids = [f"message-{next(self._numbers)}" for _ in asked]
+        for message, message_id in zip(asked, ids, strict=True):
             message.metadata.__dict__["_message_id"] = message_id
-            self._replies[message_id] = self._answer(message)
-            ids.append(message_id)
+        answers = self._answers if self._num_workers == 1 else self._answers_of_workers
+        for reply in answers(asked):
+            self._replies[reply.metadata.reply_to_message_id] = reply
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -143,19 +158,50 @@ class InProcessGrid(Grid):
                     agents.append(load_agent(journal, study, slot))
         return sorted(agents, key=lambda agent: agent.slot)
 
-    def _answer(self, message: Message) -> Message:
-        context = self.contexts[message.metadata.dst_node_id]
-        # The client's own copy of the records: a fault of one stays with one.
-        copy = Message(
-            RecordDict(dict(message.content)),
-            message.metadata.dst_node_id,
-            message.metadata.message_type,
-            ttl=message.metadata.ttl,
-            group_id=message.metadata.group_id,
-        )
-        copy.metadata.__dict__["_message_id"] = message.metadata.message_id
-        try:
-            return self._client_app(copy, context)
-        except Exception:
-            error = Error(CLIENT_APP_RAISED, traceback.format_exc())
-            return Message(error, reply_to=copy)
+    def _answers(self, messages: Iterable[Message]) -> Iterator[Message]:
+        for message in messages:
+            context = self.contexts[message.metadata.dst_node_id]
+            yield _answer(self._client_app, message, context)
+
+    def _answers_of_workers(self, messages: Iterable[Message]) -> Iterator[Message]:
+        by_node: dict[int, list[Message]] = {}
+        for message in messages:
+            by_node.setdefault(message.metadata.dst_node_id, []).append(message)
+        jobs = [(self.contexts[node], asked) for node, asked in by_node.items()]
+        size = -(-len(jobs) // (_TURNS * self._num_workers))
+        size = max(1, min(size, _LARGEST_BATCH))
+        batches = (jobs[i : i + size] for i in range(0, len(jobs), size))
+        with parallel_config("loky", inner_max_num_threads=1):
+            workers = Parallel(self._num_workers, return_as="generator", batch_size=1)
+            done = workers(delayed(_answer_all)(self._client_app, b) for b in batches)
+            for context, replies in itertools.chain.from_iterable(done):
+                self.contexts[context.node_id] = context
+                yield from replies
+
+
+def _answer_all(
+    client_app: ClientApp, jobs: Sequence[tuple[Context, list[Message]]]
+) -> list[tuple[Context, list[Message]]]:
+    """Return, for nodes in a worker, their contexts after it and their replies."""
+    ensure_task_identity()
+    return [
+        (context, [_answer(client_app, message, context) for message in messages])
+        for context, messages in jobs
+    ]
+
+
+def _answer(client_app: ClientApp, message: Message, context: Context) -> Message:
+    # The client's own copy of the records: a fault of one stays with one.
+    copy = Message(
+        RecordDict(dict(message.content)),
+        message.metadata.dst_node_id,
+        message.metadata.message_type,
+        ttl=message.metadata.ttl,
+        group_id=message.metadata.group_id,
+    )
+    copy.metadata.__dict__["_message_id"] = message.metadata.message_id
+    try:
+        return client_app(copy, context)
+    except Exception:
+        error = Error(CLIENT_APP_RAISED, traceback.format_exc())
+        return Message(error, reply_to=copy)

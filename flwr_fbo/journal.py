@@ -14,11 +14,14 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
+from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import Any, Literal
 
 import numpy as np
@@ -237,7 +240,7 @@ class Journal:
         """Turn SQLite's errors into ones that say what to do."""
         try:
             yield
-        except (ValueError, EOFError) as error:  # JSON, or an array
+        except (ValueError, StructError) as error:  # JSON, or an array
             raise JournalError(f"The journal {self.path} is damaged.") from error
         except sqlite3.Error as error:
             text = f"The journal {self.path} cannot be used"
@@ -355,13 +358,22 @@ class Journal:
                 "DELETE FROM trial WHERE number = ? AND state = 'running'", (number,)
             )
 
-    def trials(self, since: int = 0) -> list[Trial]:
-        """Return the trials of iterations from ``since`` on, in order of evaluation."""
+    def trials(self, since: int = 0, first: int = 0) -> list[Trial]:
+        """Return trials in order of evaluation.
+
+        Parameters
+        ----------
+        since : int
+            Those of iterations from ``since`` on.
+        first : int
+            Those of numbers from ``first`` on.
+        """
         with self._explained():
             rows = self._connection.execute(
                 "SELECT number, iteration, params, point, state, value, interruptions,"
-                " started, finished FROM trial WHERE iteration >= ? ORDER BY number",
-                (since,),
+                " started, finished FROM trial WHERE iteration >= ? AND number >= ?"
+                " ORDER BY number",
+                (since, first),
             ).fetchall()
             return [
                 Trial(
@@ -378,14 +390,25 @@ class Journal:
                 for row in rows
             ]
 
-    def save_state(
-        self, arrays: Mapping[str, NDArray[Any]], releases: Sequence[LedgerRow] = ()
-    ) -> None:
-        """Replace the named arrays, all of them, and add releases: one transaction."""
+    def save_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the named arrays, all of them: one transaction."""
         rows = [(name, _to_npy(array)) for name, array in arrays.items()]
         with self._explained(), self._transaction():
             self._connection.execute("DELETE FROM state")
             self._connection.executemany("INSERT INTO state VALUES (?, ?)", rows)
+
+    def change_state(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        gone: Iterable[str],
+        releases: Sequence[LedgerRow],
+    ) -> None:
+        """Store named arrays, remove others, and add releases: one transaction."""
+        with self._explained(), self._transaction():
+            self._connection.executemany(
+                "DELETE FROM state WHERE name = ?", [(name,) for name in gone]
+            )
+            self._put(arrays)
             for row in releases:
                 self._add_release(row)
 
@@ -490,8 +513,23 @@ def _to_npy(array: NDArray[Any]) -> bytes:
 
 
 def _from_npy(content: bytes) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(BytesIO(content), allow_pickle=False)
-    return array
+    # As `np.load` does, but that most headers have been read before.
+    start = _HEAD.size + _HEAD.unpack_from(content)[-1]
+    shape, fortran_order, dtype = _read_header(content[:start])
+    array = np.frombuffer(content, dtype, offset=start).copy()
+    return array.reshape(shape, order="F" if fortran_order else "C")
+
+
+# Of format 1.0, which `np.save` chooses: magic, version, length of what follows.
+_HEAD = Struct("<6s2sH")
+
+
+@lru_cache(maxsize=128)
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    stream = BytesIO(header)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("an array of another format")
+    return np.lib.format.read_array_header_1_0(stream)
 
 
 def open_patiently(

@@ -184,9 +184,9 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
 def test_one_release_an_iteration(tmp_path: Path) -> None:
     row = LedgerRow(0, {"a": 1}, np.zeros((1, 2)))
     with Journal({"kind": "server"}, tmp_path / "j.sqlite") as journal:
-        journal.save_state({"x": np.zeros(1)}, [row])
+        journal.change_state({"x": np.zeros(1)}, (), [row])
         with pytest.raises(JournalError, match="UNIQUE"):
-            journal.save_state({"x": np.ones(1)}, [row])
+            journal.change_state({"x": np.ones(1)}, (), [row])
         assert journal.load_state()["x"][0] == 0.0  # all of it, or nothing
         assert len(journal.ledger()) == 1
 

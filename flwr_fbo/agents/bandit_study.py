@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
@@ -81,6 +82,11 @@ class BanditStudy:
             del fields["graph"]
         return fields
 
+    @cached_property
+    def text(self) -> str:
+        """The study as JSON: made once, sent to every agent in every round."""
+        return json.dumps(self.to_dict())
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> BanditStudy:
         """Return the study that ``to_dict`` gave."""
@@ -144,7 +150,7 @@ class BanditInstruction:
         return {
             "fbo-bandit-protocol": PROTOCOL_VERSION,
             "fbo-phase": self.phase.value,
-            "fbo-study": json.dumps(self.study.to_dict()),
+            "fbo-study": self.study.text,
             "fbo-slot": self.slot,
             "fbo-journal": self.journal,
             "fbo-included": self.included,

@@ -283,7 +283,7 @@ def _finish_cut_off(
 
     Initial points, and the query of ``iteration`` itself, are asked for again anyway.
     """
-    last = journal.trials()[-1:]
+    last = journal.trials(first=journal.num_trials - 1)
     if not last or last[0].state != "running":
         return
     (cut_off,) = last

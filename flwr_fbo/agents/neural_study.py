@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require_int, require_seed
@@ -92,6 +93,11 @@ class NeuralBanditStudy:
         """Return the study as JSON values."""
         return asdict(self)
 
+    @cached_property
+    def text(self) -> str:
+        """The study as JSON: made once, sent to every agent in every round."""
+        return json.dumps(self.to_dict())
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> NeuralBanditStudy:
         """Return the study that ``to_dict`` gave."""
@@ -159,7 +165,7 @@ class NeuralInstruction:
         return {
             "fbo-neural-protocol": PROTOCOL_VERSION,
             "fbo-phase": self.phase.value,
-            "fbo-study": json.dumps(self.study.to_dict()),
+            "fbo-study": self.study.text,
             "fbo-slot": self.slot,
             "fbo-journal": self.journal,
             "fbo-num-evaluations": self.num_evaluations,

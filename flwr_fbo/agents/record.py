@@ -31,7 +31,7 @@ def load_agent(
         return agent
     agent.load_state_dict(state)
     # What was evaluated after the state was saved last, as each round began.
-    for trial in journal.trials()[len(agent.values) :]:
+    for trial in journal.trials(first=len(agent.values)):
         if trial.state != "running":
             agent.tell(trial.iteration, trial.point, trial.value)
     return agent

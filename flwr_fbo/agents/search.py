@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,13 @@ class SearchSettings(ABC):
         )
 
 
+@lru_cache(maxsize=8)  # a process may be host to many agents of one study
+def _shared_features(
+    settings: SearchSettings, dim: int, feature_seed: int
+) -> RandomFeatures:
+    return settings.shared_features(dim, feature_seed)
+
+
 class SearchAgent(Agent):
     """One agent; see `Agent` for the parameters it shares with all agents.
 
@@ -129,7 +137,7 @@ class SearchAgent(Agent):
         )
         self.settings = settings
         self._feature_seed = feature_seed
-        self._shared = settings.shared_features(space.dim, feature_seed)
+        self._shared = _shared_features(settings, space.dim, feature_seed)
         self._vectors: FloatArray | None = None
         self._hyperparameters: Hyperparameters | None = None
         self._num_fitted = 0

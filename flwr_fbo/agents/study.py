@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
@@ -151,6 +151,11 @@ class Study:
         )
 
 
+@lru_cache(maxsize=8)  # a process may answer for many agents of one study
+def _study_of(text: str) -> Study:
+    return Study.from_dict(json.loads(text))
+
+
 def is_instruction(config: Mapping[str, Any]) -> bool:
     """Return whether a config is of a flwr_fbo strategy, of whatever version."""
     return "fbo-protocol" in config
@@ -219,7 +224,7 @@ class Instruction:
             )
         return cls(
             phase=Phase(config["fbo-phase"]),
-            study=Study.from_dict(json.loads(str(config["fbo-study"]))),
+            study=_study_of(str(config["fbo-study"])),
             slot=int(config["fbo-slot"]),
             iteration=int(config["fbo-iteration"]),
             send_message=bool(config["fbo-send-message"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ class LinearBanditServer:
 
     Attributes
     ----------
-    iterations : collection of int
-        After which iterations agents are asked for a release.
+    iterations : sequence of int
+        Increasing: after which iterations agents are asked for a release.
     ledger : list of LedgerRow
         One a synchronisation: every agent's last release, shape (M, d + 1, d + 1), with
         how many each has made; `vectors` follows from it.
@@ -53,7 +53,7 @@ class LinearBanditServer:
 
     def __init__(self, study: BanditStudy) -> None:
         self.study = study
-        self.iterations: Collection[int] = ()
+        self.iterations: Sequence[int] = ()
         self.ledger: list[LedgerRow] = []
 
     @property
@@ -72,6 +72,10 @@ class LinearBanditServer:
         if not self.ledger:
             return [0] * self.num_agents
         return list(self.ledger[-1].facts["num_releases"])
+
+    def num_releases_of(self, slot: int) -> int:
+        """Return how many releases of one agent are here."""
+        return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
 
     def wants_messages(self, iteration: int) -> bool:
         """Return whether agents are asked for a release after ``iteration``."""

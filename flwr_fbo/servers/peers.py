@@ -94,6 +94,10 @@ class PeerServer:
             return [0] * self.num_agents
         return list(self.ledger[-1].facts["num_releases"])
 
+    def num_releases_of(self, slot: int) -> int:
+        """Return how many releases one agent has made, as it said."""
+        return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
+
     def wants_messages(self, iteration: int) -> bool:
         """Return True: agents may always have something to pass on."""
         return True

@@ -294,8 +294,11 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         """Fix what depends on T, the last iteration; `start` does it first."""
 
     @abstractmethod
-    def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config."""
+    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config.
+
+        ``wanted`` is whether the server half wants messages after ``iteration``.
+        """
 
     def _before_round(self, server_round: int) -> None:
         """Say, refuse or put off what the server half has decided about a round.
@@ -347,12 +350,14 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         needed = 1 if self._resumed_after else wanted
         slots = self._enrolment.update(grid, wanted, needed, self._timeout)
         # Before the first broadcast, and whenever an agent was given a slot.
-        self._commit()
+        if not self._record.has(self._enrolment.slots, self._enrolment.journals):
+            self._commit()
         server_round += self._resumed_after
         outgoing = self._outgoing(slots)
+        message_wanted = self.server.wants_messages(server_round - 1)
         self._asked = []
         for node, slot in slots.items():
-            entries = self.instruction(slot, server_round - 1)
+            entries = self.instruction(slot, server_round - 1, message_wanted)
             config_record = ConfigRecord(
                 {**config, "server-round": server_round, **entries}
             )
@@ -382,7 +387,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         messages = {
             slot: self._read(slot, reply, wanted) for slot, reply in answers.items()
         }
-        before = list(self.server.ledger)
+        before = len(self.server.ledger)
         try:
             if answers:  # who answers is public: nobody's silence is worth a release
                 self.server.receive(server_round - 1, messages)
@@ -390,9 +395,9 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._commit()
         except BaseException:
             # What is not on disk must not be seen: a new run would draw it again.
-            self.server.resume(before)
+            self.server.resume(self.server.ledger[:before])
             raise
-        if len(self.server.ledger) > len(before):
+        if len(self.server.ledger) > before:
             self._up_to_date.clear()
         return _to_record(self.server.vectors), self._reported(answers)
 
@@ -437,14 +442,15 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         silent = [f"agent {slot}: no reply in time" for slot in slots]
         for line in sorted(failures) + silent:
             _log.warning("\t> %s", line)
-        last = self._rounds[self._resumed_after :][-self._max_empty_rounds :]
+        first = max(self._resumed_after, len(self._rounds) - self._max_empty_rounds)
+        last = self._rounds[first:]
         empty = len(last) == self._max_empty_rounds and not any(r.results for r in last)
         if empty:
-            first = f" First failure: {min(failures)}." if failures else ""
+            failure = f" First failure: {min(failures)}." if failures else ""
             rounds = f" (after {len(last)} such rounds)" if len(last) > 1 else ""
             raise AggregationError(
                 f"Round {server_round}: none of {sum(counts)} agents gave a result "
-                f"({counts[1]} failures, {counts[2]} missing){rounds}.{first}"
+                f"({counts[1]} failures, {counts[2]} missing){rounds}.{failure}"
             )
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:

@@ -178,7 +178,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     def _synchronises(self, iteration: int) -> bool:
         return self._step(iteration).synchronisation > 0
 
-    def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
+    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         step = self._step(iteration)
         return BanditInstruction(
@@ -186,7 +186,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
             study=self.study,
             slot=slot,
             journal=self._enrolment.journals.get(slot, 0),
-            included=self.server.num_releases[slot],
+            included=self.server.num_releases_of(slot),
             num_trials=step.num_trials,
             iteration=iteration,
             synchronisation=step.synchronisation,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,49 +194,45 @@ class Enrolment:
     def _bind(self, claims: Mapping[int, _Claim], connected: set[int]) -> list[str]:
         """Give every node its slot, known ones first; return who got none."""
         trouble = []
+        # Both ways round, kept up as slots are given: N claims are N steps.
+        holders = {slot: holder for holder, slot in self.slots.items()}
+        owners = {journal: slot for slot, journal in self.journals.items()}
+        free = 0  # no slot below it is
         for node in sorted(claims, key=lambda n: (claims[n].slot < 0, n)):
             claim = claims[node]
-            wanted = self._wanted_slot(claim)
-            holders = {slot: holder for holder, slot in self.slots.items()}
-            free = sorted(set(range(self._num_agents)) - set(holders))
+            owner = -1 if claim.journal is None else owners.get(claim.journal, -1)
+            # It may not have heard of what it was issued: a client is told with its
+            # first instruction.
+            wanted = claim.slot if claim.slot >= 0 else owner
+            while free in holders:
+                free += 1
             refusal = self._refusal(wanted, holders, free)
             if refusal:
                 self._refused[node] = refusal
                 trouble.append(refusal)
                 continue
-            slot = wanted if wanted >= 0 else free[0]
+            slot = wanted if wanted >= 0 else free
             holder = holders.get(slot)
-            reason = self._conflict(slot, claim.journal, holder in connected)
+            reason = self._conflict(slot, claim.journal, owner, holder in connected)
             if reason:
                 trouble.append(reason)
                 continue
             if holder is not None:
                 del self.slots[holder]  # came back under another node id
-            self.slots[node] = slot
+            self.slots[node], holders[slot] = slot, node
             if claim.journal is not None:
-                self.journals[slot] = claim.journal
+                self.journals[slot], owners[claim.journal] = claim.journal, slot
         return trouble
 
-    def _owner(self, journal: int | None) -> int:
-        """Return the slot whose agent keeps a journal, or -1."""
-        owners = [slot for slot, name in self.journals.items() if name == journal]
-        return owners[0] if owners else -1
-
-    def _wanted_slot(self, claim: _Claim) -> int:
-        """Return the slot that a client names, else the one it was issued, else -1.
-
-        It may not have heard of that: a client is told with its first instruction.
-        """
-        return claim.slot if claim.slot >= 0 else self._owner(claim.journal)
-
-    def _conflict(self, slot: int, journal: int | None, is_held: bool) -> str:
+    def _conflict(
+        self, slot: int, journal: int | None, owner: int, is_held: bool
+    ) -> str:
         """Return why a slot cannot be given now, or nothing."""
         if self.journals.get(slot, journal) != journal:
             return (
                 f"agent-id={slot} came without the journal that it had, in which "
                 "its releases are: give it back, or begin another study"
             )
-        owner = self._owner(journal)
         if owner not in (-1, slot) or (is_held and owner == slot):
             return (
                 f"agent-id={slot} came with the journal of agent {owner}, which "
@@ -244,10 +240,8 @@ class Enrolment:
             )
         return f"agent-id={slot} is held by another node" if is_held else ""
 
-    def _refusal(
-        self, claim: int, holders: Mapping[int, int], free: Sequence[int]
-    ) -> str:
-        """Return why a claim will never be met, or nothing."""
+    def _refusal(self, claim: int, holders: Mapping[int, int], free: int) -> str:
+        """Return why a claim will never be met, or nothing; ``free`` is a slot."""
         if claim >= self._num_agents:
             return (
                 f"agent-id={claim} (else partition-id) is not allowed: 0 to "
@@ -255,7 +249,7 @@ class Enrolment:
             )
         if claim < 0 and self._authenticated:
             return "no agent-id in the node config, which authenticated=True needs"
-        if claim < 0 and not free:
+        if claim < 0 and free >= self._num_agents:
             return f"all {self._num_agents} slots are taken"
         if claim in holders and self._authenticated:
             return (

@@ -121,7 +121,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         rounds = self.default_rounds()
         require(horizon + 1 == rounds, "num_rounds", horizon + 1, f"{rounds}")
 
-    def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
+    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         server = self.server
         starts, totals = self._along[slot]
@@ -175,15 +175,17 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
             record = to_array_record([self.server.vectors])
             return dict.fromkeys(slots, record)
         w0, total = self.server.w0, self.server.vectors
+        records: dict[tuple[bool, bool], ArrayRecord] = {}
         outgoing = {}
         for node, slot in slots.items():
             starts = node not in self._informed
-            arrays = [w0] if starts else []
             totals = total is not None and node not in self._up_to_date
-            if total is not None and totals:
-                arrays.append(total)
-            self._along[slot] = starts, totals
-            outgoing[node] = to_array_record(arrays)
+            self._along[slot] = along = starts, totals
+            if along not in records:
+                arrays = [w0] if starts else []
+                arrays += [total] if total is not None and totals else []
+                records[along] = to_array_record(arrays)
+            outgoing[node] = records[along]
         return outgoing
 
     def _read(self, slot: int, reply: Message, wanted: bool) -> NeuralReply:

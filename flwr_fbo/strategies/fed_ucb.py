@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
@@ -132,15 +133,15 @@ class FedUCB(LinearBanditStrategy):
     def _synchronises(self, iteration: int) -> bool:
         return self.server.wants_messages(iteration)
 
-    def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
+    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         return BanditInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,
             journal=self._enrolment.journals.get(slot, 0),
-            included=self.server.num_releases[slot],
-            send_release=self.server.wants_messages(iteration),
+            included=self.server.num_releases_of(slot),
+            send_release=wanted,
             num_trials=self._trials_after(iteration),
             iteration=iteration,
         ).to_config()
@@ -148,9 +149,10 @@ class FedUCB(LinearBanditStrategy):
     def _trials_after(self, iteration: int) -> int:
         """Return how many trials agents have played after an iteration."""
         if self.study.trigger is not None:
-            synchronised = sum(i <= iteration for i in self.server.iterations)
-            return iteration + 1 - synchronised
-        return (*self._times, self._num_trials)[iteration] if self._times else 0
+            return iteration + 1 - bisect_right(self.server.iterations, iteration)
+        if iteration < len(self._times):
+            return self._times[iteration]
+        return self._num_trials if self._times else 0
 
     def _resume(self, num_rounds: int) -> None:
         super()._resume(num_rounds)

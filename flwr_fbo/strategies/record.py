@@ -23,7 +23,11 @@ from flwr_fbo.strategies.result import Round
 FILE_NAME = "server.sqlite"
 KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"
 PEER_KIND, NEURAL_KIND = "peer-server", "neural-server"
+
+# The names under which the journal keeps `Progress`; all others are the server half's.
 _PROGRESS = "progress"
+_SLOTS, _JOURNALS = "progress-slots", "progress-journals"
+_ROUND = "progress-round-"
 
 
 def check_folder(folder: str | Path | None) -> Path | None:
@@ -90,7 +94,10 @@ class StudyRecord:
     def __init__(
         self, folder: Path | None, identity: Mapping[str, Any], patience: float = 0.0
     ) -> None:
-        self._num_releases = 0  # in the journal
+        # What the journal has of what only grows, or hardly ever changes.
+        self._num_releases = self._num_rounds = 0
+        self._enrolled: tuple[dict[int, int], dict[int, int]] | None = None
+        self._state: set[str] = set()
         self._journal: Journal | None = None
         if folder is None:
             return
@@ -101,19 +108,31 @@ class StudyRecord:
         """Commit the progress; it is on disk when this returns."""
         if self._journal is None:
             return
-        text = json.dumps(
-            {
-                "study": progress.study.to_dict(),
-                "num_releases": len(progress.ledger),
-                "slots": list(progress.slots.items()),
-                "journals": list(progress.journals.items()),
-                "rounds": [asdict(r) for r in progress.rounds],
-            }
-        )
+        counts = {
+            "study": progress.study.to_dict(),
+            "num_releases": len(progress.ledger),
+        }
+        changed = {**progress.state, _PROGRESS: _text(counts)}
+        if not self.has(progress.slots, progress.journals):
+            changed[_SLOTS] = _text(list(progress.slots.items()))
+            changed[_JOURNALS] = _text(list(progress.journals.items()))
+        rounds = enumerate(progress.rounds[self._num_rounds :], self._num_rounds)
+        changed |= {f"{_ROUND}{i:06}": _text(asdict(one)) for i, one in rounds}
+        gone = self._state - progress.state.keys()
         new = progress.ledger[self._num_releases :]
-        state = {**progress.state, _PROGRESS: np.array(text)}
-        self._journal.save_state(state, new)
+        self._journal.change_state(changed, gone, new)
+        self._note(progress)
+
+    def has(self, slots: Mapping[int, int], journals: Mapping[int, int]) -> bool:
+        """Return whether these are the slots and journals that were saved last."""
+        return self._journal is None or self._enrolled == (slots, journals)
+
+    def _note(self, progress: Progress) -> None:
+        """Remember what the journal has."""
         self._num_releases = len(progress.ledger)
+        self._num_rounds = len(progress.rounds)
+        self._enrolled = dict(progress.slots), dict(progress.journals)
+        self._state = set(progress.state)
 
     def load(self, study: AnyStudy) -> Progress | None:
         """Return what was saved last, or None; ``study`` is one of the same kind.
@@ -129,7 +148,8 @@ class StudyRecord:
         if not state:
             return None
         stored, ledger = read_ledger(self._journal)
-        del state[_PROGRESS]
+        in_parts = _SLOTS in state
+        state = {n: array for n, array in state.items() if not n.startswith(_PROGRESS)}
         try:
             progress = Progress(
                 study=type(study).from_dict(stored["study"]),
@@ -142,7 +162,9 @@ class StudyRecord:
         except (KeyError, TypeError, ValueError) as error:
             path = self._journal.path
             raise JournalError(f"{path} is damaged: {error!r}.") from error
-        self._num_releases = len(ledger)
+        self._note(progress)
+        if not in_parts:
+            self._num_rounds, self._enrolled = 0, None
         return progress
 
     def __enter__(self) -> StudyRecord:
@@ -164,10 +186,20 @@ def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:
     """
     ledger = journal.ledger()
     try:
-        stored: dict[str, Any] = json.loads(str(journal.load_state()[_PROGRESS]))
+        state = journal.load_state()
+        stored: dict[str, Any] = json.loads(str(state[_PROGRESS]))
+        if _SLOTS in state:  # else all is in one text, as it once was
+            stored["slots"] = json.loads(str(state[_SLOTS]))
+            stored["journals"] = json.loads(str(state[_JOURNALS]))
+            rounds = sorted(name for name in state if name.startswith(_ROUND))
+            stored["rounds"] = [json.loads(str(state[name])) for name in rounds]
         complete = stored["num_releases"] == len(ledger)
     except (KeyError, TypeError, ValueError) as error:
         raise JournalError(f"{journal.path} is damaged: {error!r}.") from error
     if not complete:
         raise JournalError(f"{journal.path} is damaged: releases are missing.")
     return stored, ledger
+
+
+def _text(value: Any) -> NDArray[Any]:
+    return np.array(json.dumps(value))

@@ -64,14 +64,14 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             lines.append(f"metrics reported without any privacy guarantee: {named}")
         return lines
 
-    def instruction(self, slot: int, iteration: int) -> Mapping[str, Any]:
+    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         return Instruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,
             iteration=iteration,
-            send_message=self.server.wants_messages(iteration),
+            send_message=wanted,
             report_best_value="best-value" in self._metrics,
         ).to_config()
 

@@ -173,7 +173,7 @@ def _training_app(mods: list[Mod]) -> ClientApp:
 
     @app.train(mods=mods)
     def train(message: Message, context: Context) -> Message:
-        moved = message.content["arrays"]["w"].numpy() + PUSH
+        moved = message.content.array_records["arrays"]["w"].numpy() + PUSH
         arrays = ArrayRecord({"w": Array(moved)})
         metrics = MetricRecord({"num-examples": 1})
         content = RecordDict({"arrays": arrays, "metrics": metrics})

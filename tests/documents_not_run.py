@@ -96,6 +96,10 @@ def _loopback(command: list[str]) -> None:
     assert (ROOT / "examples/deployment" / command[2] / "__main__.py").exists()
 
 
+def _compare(command: list[str]) -> None:
+    assert (ROOT / "examples/plug-in-pytorch" / command[1]).exists()
+
+
 def _ssh_keygen(command: list[str]) -> None:
     """Make the key after all, where the program is installed."""
     if shutil.which(command[0]):
@@ -115,6 +119,11 @@ NOT_RUN = (
     Command("pip install ", "the same", _pip),
     Command(
         "python -m loopback", "tests/test_deployment.py runs what it runs", _loopback
+    ),
+    Command(
+        "python compare.py",
+        "minutes; tests/test_plug_in_pytorch.py runs what it runs",
+        _compare,
     ),
     Command("flwr ", "tests/engine.py runs the examples on the engine", _flwr),
     Command(

@@ -12,6 +12,7 @@ from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.neural_bandit import NeuralPrivacy
+from flwr_fbo.simulation.federation import Sharing
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask
 
@@ -39,7 +40,7 @@ def regret(agents: int, rounds: int, epsilon: float | None, seed: int) -> float:
             beta=_BETA[noisy],
             privacy=privacy,
         )
-    sharing = "triggered" if epsilon is not None else "never"
+    sharing: Sharing = "triggered" if epsilon is not None else "never"
     task, model = FunctionBanditTask(), Network(6)
     run = NeuralBanditSimulation(settings, model, task, rounds, sharing).run(seed)
     return float(run.regret.sum())

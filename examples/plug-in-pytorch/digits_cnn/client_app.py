@@ -40,7 +40,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def _received(message: Message) -> Any:
     model = task.make_model(seed=0)
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     return model
 
 

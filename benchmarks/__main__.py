@@ -25,6 +25,7 @@ SUBJECTS = (
     "privatiser",
     "bandits",
     "transfer",
+    "scale",
     "suggestion",
 )
 HERE = Path(__file__).parent

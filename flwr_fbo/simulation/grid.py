@@ -125,8 +125,8 @@ class InProcessGrid(Grid):
         for message, message_id in zip(asked, ids, strict=True):
             message.metadata.__dict__["_message_id"] = message_id
         answers = self._answers if self._num_workers == 1 else self._answers_of_workers
-        for reply in answers(asked):
-            self._replies[reply.metadata.reply_to_message_id] = reply
+        # By what was asked: a mod such as LocalDpMod answers another message.
+        self._replies.update(answers(asked))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -158,12 +158,15 @@ class InProcessGrid(Grid):
                     agents.append(load_agent(journal, study, slot))
         return sorted(agents, key=lambda agent: agent.slot)
 
-    def _answers(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def _answers(self, messages: Iterable[Message]) -> Iterator[tuple[str, Message]]:
         for message in messages:
             context = self.contexts[message.metadata.dst_node_id]
-            yield _answer(self._client_app, message, context)
+            reply = _answer(self._client_app, message, context)
+            yield message.metadata.message_id, reply
 
-    def _answers_of_workers(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def _answers_of_workers(
+        self, messages: Iterable[Message]
+    ) -> Iterator[tuple[str, Message]]:
         by_node: dict[int, list[Message]] = {}
         for message in messages:
             by_node.setdefault(message.metadata.dst_node_id, []).append(message)
@@ -176,7 +179,9 @@ class InProcessGrid(Grid):
             done = workers(delayed(_answer_all)(self._client_app, b) for b in batches)
             for context, replies in itertools.chain.from_iterable(done):
                 self.contexts[context.node_id] = context
-                yield from replies
+                asked = by_node[context.node_id]
+                ids = [message.metadata.message_id for message in asked]
+                yield from zip(ids, replies, strict=True)
 
 
 def _answer_all(

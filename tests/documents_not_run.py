@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -100,6 +101,10 @@ def _compare(command: list[str]) -> None:
     assert (ROOT / "examples/plug-in-pytorch" / command[1]).exists()
 
 
+def _benchmark(command: list[str]) -> None:
+    assert importlib.util.find_spec(command[2]) is not None
+
+
 def _ssh_keygen(command: list[str]) -> None:
     """Make the key after all, where the program is installed."""
     if shutil.which(command[0]):
@@ -138,5 +143,6 @@ NOT_RUN = (
     ),
     Command("ssh-keygen ", "not ours, and not everywhere", _ssh_keygen),
     Command("for f in ", "a night", _all_figures),
+    Command("python -m benchmarks.", "minutes, and figures of a machine", _benchmark),
     Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),
 )

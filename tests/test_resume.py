@@ -238,8 +238,9 @@ def _study_of(folder: Path, num_rounds: int, noise_seed: int | None) -> None:
     class Noting(InProcessGrid):
         def push_messages(self, messages: Any) -> Any:
             sent = list(messages)
-            name = f"seen-{sent[0].metadata.group_id}.jsonl" if sent else "nothing"
-            for message in sent:
+            number = sent[0].metadata.group_id if sent else ""  # none while enrolling
+            name = f"seen-{number}.jsonl"
+            for message in sent if number else ():
                 arrays = message.content.array_records["arrays"]
                 vectors = [array.numpy().tolist() for array in arrays.values()]
                 if vectors:

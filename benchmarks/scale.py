@@ -20,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import Context, Message, UserConfig
 
 from benchmarks.measure import Bar, Row, Section, compare, figure
 from benchmarks.study import SPACE, objective
@@ -101,7 +102,7 @@ class _MeteredStrategy(DPFTSDE):
 
     def configure_train(self, *args: Any, **kwargs: Any) -> Iterable[Message]:
         self.meter.mark()
-        return self._timed(super().configure_train, *args, **kwargs)
+        return list(self._timed(super().configure_train, *args, **kwargs))
 
     def aggregate_train(self, *args: Any, **kwargs: Any) -> Any:
         return self._timed(super().aggregate_train, *args, **kwargs)
@@ -151,7 +152,7 @@ def play(num_agents: int, num_rounds: int, num_workers: int, folder: str) -> Rea
             client_api="message",
             folder=Path(record) / "record",
         )
-        config = {"fbo-folder": folder} if folder else None
+        config: UserConfig | None = {"fbo-folder": folder} if folder else None
         app = tuning_app(make_objective)
         grid = _MeteredGrid(app, num_agents, run_config=config, num_workers=num_workers)
         strategy.meter = grid.meter = meter
@@ -159,8 +160,15 @@ def play(num_agents: int, num_rounds: int, num_workers: int, folder: str) -> Rea
     meter.mark()
     wall, server, transport, workers, wire = np.diff(np.array(meter.marks), axis=0).T
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    parts = [values.tolist() for values in (wall, server, transport, workers)]
-    return Reading(num_agents, *parts, wire.astype(int).tolist(), peak)
+    return Reading(
+        num_agents,
+        wall.tolist(),
+        server.tolist(),
+        transport.tolist(),
+        workers.tolist(),
+        wire.astype(int).tolist(),
+        peak,
+    )
 
 
 def measure(quick: bool) -> list[Section]:
@@ -193,7 +201,7 @@ def _row(part: str, many: Reading, few: Reading) -> Row:
     medians = [float(np.median(values)) for values in seconds.values()]
     growth = math.log(many.num_agents / few.num_agents)
     quality = f"exponent {math.log(medians[0] / medians[1]) / growth:.2f}"
-    bar = None
+    bar: Callable[[Row], Bar] | None = None
     if part == "wall":
         sent = [float(np.median(one.wire[1:])) for one in (many, few)]
         exponent = math.log(sent[0] / sent[1]) / growth
@@ -203,10 +211,16 @@ def _row(part: str, many: Reading, few: Reading) -> Row:
         )
         met = medians[0] <= LONGEST_ROUND and many.peak < MOST_MEMORY
         text = f"at most {LONGEST_ROUND:g} s, less than {MOST_MEMORY / _MB:g} MB"
-        bar = Bar(text, met)
+        bar = partial(_bar, text, met)
+    slower, faster = seconds
     return compare(
-        f"a round, {part}", seconds, *seconds, quality, bar and (lambda _: bar)
+        f"a round, {part}", seconds, slower, faster, quality=quality, bar=bar
     )
+
+
+def _bar(text: str, met: bool, row: Row) -> Bar:
+    """Return a bar that is about other numbers than the row's."""
+    return Bar(text, met)
 
 
 def read(num_agents: int, num_rounds: int, folder: str = "") -> Reading:

@@ -161,12 +161,27 @@ def test_ctrl_c_is_130_whatever_runs() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # What runs in the background ignores it, and so would the command.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    time.sleep(12)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    try:
+        _wait_for_cpu(process.pid, seconds=5.0)  # longer than it takes to import
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in error
+
+
+def _wait_for_cpu(pid: int, seconds: float) -> None:
+    """Wait until a process has computed for so long."""
+    for _ in range(1200):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if sum(map(int, fields[11:13])) >= seconds * os.sysconf("SC_CLK_TCK"):
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"process {pid} does not compute")
 
 
 MISTAKES = (

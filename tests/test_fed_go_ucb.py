@@ -89,7 +89,7 @@ class Counting(InProcessGrid):
         nodes, away = list(self.contexts), self.away.get(number, set())
         here = [m for m in asked if nodes.index(m.metadata.dst_node_id) not in away]
         replies = list(super().send_and_receive(here, timeout=timeout))
-        for message in [*asked, *replies]:
+        for message in [*asked, *replies] if number else ():  # 0: enrolment
             if not message.has_content():
                 continue
             for record in message.content.array_records.values():

@@ -383,6 +383,8 @@ def sealed_app(key: int) -> ClientApp:
 
     def scramble(record: ArrayRecord) -> ArrayRecord:
         arrays = [array.numpy() for array in record.values()]
+        if any(array.dtype != np.uint8 for array in arrays):
+            return record  # no mail: what the server sends as it enrols
         return to_array_record([a ^ _stream(key, len(a)) for a in arrays])
 
     outer = ClientApp()

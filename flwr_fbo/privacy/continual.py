@@ -13,7 +13,6 @@ those of a `flwr_fbo.privacy.factorisation`.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -22,13 +21,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo import __version__
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.journal import Journal, JournalError, LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.privacy.recorded import RecordedMechanism, is_on_grid
 
 FloatArray = NDArray[np.float64]
 
@@ -276,7 +275,7 @@ class ContinualSettings:
         return np.column_stack([x, y])
 
 
-class ContinualRelease:
+class ContinualRelease(RecordedMechanism[ContinualSettings]):
     """The mechanism: running sums in, private running sums out.
 
     Formal guarantees
@@ -346,11 +345,7 @@ class ContinualRelease:
         journal: Journal | None = None,
         after: int = 0,
     ) -> None:
-        if settings.noise_std > 0 and entropy is None:
-            raise ValueError("A release with noise needs entropy.")
-        self.settings = settings
-        self._entropy = entropy
-        self._journal = journal
+        super().__init__(settings, entropy, journal)
         self._after = after
         self._released: list[FloatArray] = []
         self._triangle = np.triu_indices(settings.dimension + 1)
@@ -358,12 +353,6 @@ class ContinualRelease:
         self._draws = np.empty((0, draw_length))  # a row a release, and room for more
         if journal is not None:
             self._restore(journal)
-
-    @property
-    def private(self) -> bool:
-        """Whether its releases are differentially private."""
-        has_noise = self.settings.noise_std > 0
-        return has_noise and self._entropy is not None and self._entropy.private
 
     @property
     def num_released(self) -> int:
@@ -428,10 +417,8 @@ class ContinualRelease:
         # The sum is not quoted: Flower sends an exception's text to the server.
         require(ok, "running_sum", shape, "a symmetric matrix of finite numbers")
         if grid:
-            steps = running_sum / grid
-            ok = np.array_equal(steps, np.rint(steps)) and np.abs(steps).max() < 2**53
             allowed = "a sum of what gram returned, below 2**53 steps of the grid"
-            require(bool(ok), "running_sum", shape, allowed)
+            require(is_on_grid(running_sum, grid), "running_sum", shape, allowed)
 
     def _draw(self, k: int) -> FloatArray:
         """Return the fresh noise of release k: unit normals, (d + 1)(d + 2)/2 a stream.
@@ -468,25 +455,11 @@ class ContinualRelease:
         noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise
 
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "settings": self.settings.to_dict(),
-            "noise_std": self.settings.noise_std,
-            "private": self.private,
-            "flwr_fbo": __version__,
-        }
-
     def _restore(self, journal: Journal) -> None:
         """Go on from what the journal holds."""
-        rows = [row for row in journal.ledger() if row.iteration > self._after]
         draws = journal.load_state()
-        mine = json.loads(json.dumps(self.settings.to_dict()))
+        rows = self._recorded(journal, "releases", after=self._after)
         for k, row in enumerate(rows, 1):
-            if row.facts.get("settings") != mine:
-                raise JournalError(
-                    f"The journal {journal.path} holds releases with other "
-                    f"settings (stored, now): {row.facts.get('settings')}, {mine}."
-                )
             if row.iteration != self._after + k or f"draw-{k}" not in draws:
                 raise JournalError(
                     f"The journal {journal.path} is damaged: release {k}, or its "

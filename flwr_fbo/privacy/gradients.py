@@ -12,7 +12,6 @@ and so without subsampling.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo import __version__
 from flwr_fbo._validation import is_number, require, require_int
-from flwr_fbo.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal import Journal, LedgerRow
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.privacy.recorded import RecordedMechanism, is_on_grid
 
 FloatArray = NDArray[np.float64]
 
@@ -118,6 +117,10 @@ class GradientSettings:
         step = self.clip_norm / math.sqrt(self.size)
         return float(2.0 ** (math.floor(math.log2(step)) - _GRID_BITS))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
     def clipped_sum(self, gradients: ArrayLike) -> FloatArray:
         """Return what trials' gradients, shape (K, d), add up to: shape (d,).
 
@@ -132,7 +135,7 @@ class GradientSettings:
         return np.asarray(rows.sum(axis=0))
 
 
-class GradientRelease:
+class GradientRelease(RecordedMechanism[GradientSettings]):
     """The mechanism: sums of clipped gradients in, noisy ones out.
 
     Formal guarantees
@@ -179,20 +182,10 @@ class GradientRelease:
         entropy: Entropy | None,
         journal: Journal | None = None,
     ) -> None:
-        if settings.noise_std > 0 and entropy is None:
-            raise ValueError("A release with noise needs entropy.")
-        self.settings = settings
-        self._entropy = entropy
-        self._journal = journal
+        super().__init__(settings, entropy, journal)
         self._released: dict[int, FloatArray] = {}
         if journal is not None:
             self._restore(journal)
-
-    @property
-    def private(self) -> bool:
-        """Whether its releases are differentially private."""
-        has_noise = self.settings.noise_std > 0
-        return has_noise and self._entropy is not None and self._entropy.private
 
     @property
     def num_released(self) -> int:
@@ -235,31 +228,15 @@ class GradientRelease:
         require(shape == (size,), "clipped_sum", shape, f"an array of shape ({size},)")
         if not grid:
             return np.zeros(size)
-        steps = clipped_sum / grid
-        ok = bool(np.array_equal(steps, np.rint(steps)) and np.abs(steps).max() < 2**53)
+        ok = is_on_grid(clipped_sum, grid)
         require(ok, "clipped_sum", shape, "what clipped_sum returned")
         assert self._entropy is not None
         std = np.array([self.settings.noise_std])
         noise = self._entropy.add_noise(k, np.zeros((1, size)), std)[0]
         return np.asarray(np.rint(noise / grid) * grid)
 
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "settings": asdict(self.settings),
-            "noise_std": self.settings.noise_std,
-            "private": self.private,
-            "flwr_fbo": __version__,
-        }
-
     def _restore(self, journal: Journal) -> None:
         """Go on from what the journal holds; rows after the n-th are not ours."""
-        mine = json.loads(json.dumps(asdict(self.settings)))
-        for row in journal.ledger():
-            if row.iteration > self.settings.num_releases:
-                break
-            if row.facts.get("settings") != mine:
-                raise JournalError(
-                    f"The journal {journal.path} holds gradients with other settings "
-                    f"(stored, now): {row.facts.get('settings')}, {mine}."
-                )
+        last = self.settings.num_releases
+        for row in self._recorded(journal, "gradients", last=last):
             self._released[row.iteration] = row.vectors

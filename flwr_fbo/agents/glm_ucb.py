@@ -46,6 +46,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger
+from flwr_fbo.agents.observation import checked_actions, checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.glm import IdentityLink, Link, LogisticLink, projected
 from flwr_fbo.models.threads import one_blas_thread
@@ -179,10 +180,7 @@ class GLMUCBAgent:
 
     def upper_bounds(self, actions: ArrayLike) -> FloatArray:
         """Return that of <x, theta> of each action, shape (K,)."""
-        x, d = np.asarray(actions, dtype=float), self.dimension
-        ok = x.ndim == 2 and len(x) > 0 and x.shape[1] == d
-        ok = ok and bool(np.isfinite(x).all())
-        require(ok, "actions", x, f"finite, of shape (K, {d}) with K >= 1")
+        x = checked_actions(actions, self.dimension)
         x = np.column_stack([x, np.ones(len(x))])
         return self._ellipsoid.upper_bounds(x, math.sqrt(self.settings.beta))
 
@@ -195,17 +193,14 @@ class GLMUCBAgent:
         ValueError
             If either is not finite, or of another shape. Nothing is recorded then.
         """
-        x, d = np.asarray(action, dtype=float), self.dimension
-        ok = x.shape == (d,) and bool(np.isfinite(x).all())
-        require(ok, "action", action, f"{d} finite numbers")
-        require(math.isfinite(reward), "reward", reward, "a finite number")
+        x, y = checked_observation(action, reward, self.dimension)
         x = np.append(x, 1.0)
         self._x.append(x)
-        self._y.append(float(reward))
+        self._y.append(y)
         self._gram = self._gram + np.outer(x, x)
         z = x @ self.theta
         self._ellipsoid.observe(x, z)
-        self._step(x, self._link.mean(z) - reward)
+        self._step(x, self._link.mean(z) - y)
 
     def _step(self, x: FloatArray, error: FloatArray) -> None:
         """Make an online Newton step."""

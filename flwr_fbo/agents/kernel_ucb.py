@@ -28,7 +28,6 @@ What the paper leaves open, or where we differ:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.agents.observation import checked_actions, checked_observation
 from flwr_fbo.models.nystrom import NystromFeatures, NystromRegression, sums_of
 from flwr_fbo.models.threads import one_blas_thread
 
@@ -122,10 +122,7 @@ class KernelUCBAgent:
 
     def predict(self, actions: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return mean and variance of actions, each of shape (K,)."""
-        x, d = np.asarray(actions, dtype=float), self.dimension
-        ok = x.ndim == 2 and len(x) > 0 and x.shape[1] == d
-        ok = ok and bool(np.isfinite(x).all())
-        require(ok, "actions", x, f"finite, of shape (K, {d}) with K >= 1")
+        x = checked_actions(actions, self.dimension)
         return self._regression.predict(x)
 
     @one_blas_thread
@@ -137,14 +134,11 @@ class KernelUCBAgent:
         ValueError
             If either is not finite, or of another shape. Nothing is recorded then.
         """
-        x, d = np.asarray(action, dtype=float), self.dimension
-        ok = x.shape == (d,) and bool(np.isfinite(x).all())
-        require(ok, "action", action, f"{d} finite numbers")
-        require(math.isfinite(reward), "reward", reward, "a finite number")
+        x, y = checked_observation(action, reward, self.dimension)
         self._x.append(x)
-        self._y.append(float(reward))
+        self._y.append(y)
         self._variance_since += float(self._synchronised.predict(x[None])[1][0])
-        self._regression.observe(x, float(reward))
+        self._regression.observe(x, y)
 
     def wants_synchronisation(self) -> bool:
         """Return whether the agent has learned enough by itself."""

@@ -41,6 +41,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger
+from flwr_fbo.agents.observation import checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.langevin import LangevinSettings, initial_parameters
 from flwr_fbo.models.network import RewardModel
@@ -224,14 +225,11 @@ class NeuralUCBAgent:
         FloatingPointError
             If the model is not finite there, in phase II: likewise.
         """
-        x, d = np.asarray(action, dtype=float), self.model.dimension
-        ok = x.shape == (d,) and bool(np.isfinite(x).all())
-        require(ok, "action", action, f"{d} finite numbers")
-        require(math.isfinite(reward), "reward", reward, "a finite number")
+        x, y = checked_observation(action, reward, self.model.dimension)
         if self.w0 is None:
-            self._seen.append((x, float(reward)))
+            self._seen.append((x, y))
         else:
-            self._observe(x, float(reward))
+            self._observe(x, y)
 
     def _observe(self, x: FloatArray, reward: float) -> None:
         assert self.w0 is not None

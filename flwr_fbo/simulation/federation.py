@@ -5,15 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._validation import require, require_int
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 
 FloatArray = NDArray[np.float64]
 Sharing = Literal["triggered", "always", "never"]
+
+
+def check_turns(num_rounds: int, sharing: Sharing) -> None:
+    """Raise ValueError unless a simulation can have these."""
+    require_int("num_rounds", num_rounds, 1)
+    ok = sharing in get_args(Sharing)
+    require(ok, "sharing", sharing, f"one of {get_args(Sharing)}")
 
 
 class Agent(Protocol):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
-from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.glm_ucb import GLMUCBAgent, GLMUCBSettings, Gram
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.servers.glm_ucb import GLMBanditServer
-from flwr_fbo.simulation.federation import Federation, FederationRun, Sharing
+from flwr_fbo.simulation.federation import (
+    Federation,
+    FederationRun,
+    Sharing,
+    check_turns,
+)
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
 
 
@@ -33,9 +36,7 @@ class GLMBanditSimulation:
     sharing: Sharing = "triggered"
 
     def __post_init__(self) -> None:
-        require_int("num_rounds", self.num_rounds, 1)
-        ok = self.sharing in get_args(Sharing)
-        require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
+        check_turns(self.num_rounds, self.sharing)
 
     @one_blas_thread
     def run(self, seed: int) -> FederationRun:

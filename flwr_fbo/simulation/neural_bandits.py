@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._validation import require
 from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
 from flwr_fbo.agents.private_neural_ucb import PrivateNeuralUCBAgent, seeded_entropy
 from flwr_fbo.models.network import LinearModel, RewardModel
@@ -24,6 +24,7 @@ from flwr_fbo.simulation.federation import (
     Federation,
     FederationRun,
     Sharing,
+    check_turns,
 )
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
 
@@ -62,14 +63,12 @@ class NeuralBanditSimulation:
     sharing: Sharing = "triggered"
 
     def __post_init__(self) -> None:
-        require_int("num_rounds", self.num_rounds, 1)
+        check_turns(self.num_rounds, self.sharing)
         explored, rounds = self.settings.num_exploration, self.num_rounds
         allowed = f"at least num_exploration, {explored}"
         require(rounds >= explored, "num_rounds", rounds, allowed)
         own, d = self.model.dimension, self.task.dimension
         require(own == d, "model.dimension", own, f"{d}, as in the task")
-        ok = self.sharing in get_args(Sharing)
-        require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
         if self.settings.privacy is not None:
             ok = self.sharing == "triggered"
             require(ok, "sharing", self.sharing, "'triggered', with privacy")

@@ -9,13 +9,12 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.agents.graph import PeerGraph
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBSettings
-from flwr_fbo.agents.study import Phase
+from flwr_fbo.agents.study import Phase, SentAsText
 from flwr_fbo.privacy.continual import ContinualSettings
 
 # Raised when a message of an older version would be misunderstood.
@@ -23,7 +22,7 @@ PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True)
-class BanditStudy:
+class BanditStudy(SentAsText):
     """What all agents have in common.
 
     Attributes
@@ -81,11 +80,6 @@ class BanditStudy:
         if self.graph is None:  # as before there were any
             del fields["graph"]
         return fields
-
-    @cached_property
-    def text(self) -> str:
-        """The study as JSON: made once, sent to every agent in every round."""
-        return json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> BanditStudy:

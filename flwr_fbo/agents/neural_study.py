@@ -10,12 +10,11 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require_int, require_seed
 from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
-from flwr_fbo.agents.study import Phase
+from flwr_fbo.agents.study import Phase, SentAsText
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.neural_bandit import NeuralPrivacy
@@ -25,7 +24,7 @@ PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True)
-class NeuralBanditStudy:
+class NeuralBanditStudy(SentAsText):
     """What all agents have in common.
 
     Attributes
@@ -92,11 +91,6 @@ class NeuralBanditStudy:
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
         return asdict(self)
-
-    @cached_property
-    def text(self) -> str:
-        """The study as JSON: made once, sent to every agent in every round."""
-        return json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> NeuralBanditStudy:

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fbo._validation import is_number, require, require_index
 from flwr_fbo.agents.bandit_study import BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBAgent
+from flwr_fbo.agents.refused_journal import another_journal, of_another_slot
 from flwr_fbo.journal import Journal, JournalError, open_patiently
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
@@ -152,13 +153,9 @@ class RecordedBandit:
         """
         require_index("slot", slot, self.study.settings.num_agents)
         if self.slot not in (_NO_SLOT, slot):
-            raise JournalError(f"This is the journal of agent {self.slot}, not {slot}.")
+            raise of_another_slot(self.slot, slot)
         if number != self.number:
-            raise JournalError(
-                "This is not the journal that this agent enrolled with: releases that "
-                "it has made are recorded there, and noise drawn again for their sums "
-                "would lay them open. Give it back, or begin another study."
-            )
+            raise another_journal()
         if self.slot == _NO_SLOT:
             own = self.study.settings_of(slot)
             shared_out = {

@@ -13,6 +13,11 @@ from flwr_fbo.agents.neural_study import NeuralBanditStudy, NeuralInstruction
 from flwr_fbo.agents.neural_ucb import NeuralUCBAgent
 from flwr_fbo.agents.policy import BanditEnvironment
 from flwr_fbo.agents.private_neural_ucb import PrivateNeuralUCBAgent, seeded_entropy
+from flwr_fbo.agents.refused_journal import (
+    another_journal,
+    of_another_slot,
+    older_copy,
+)
 from flwr_fbo.journal import Journal, JournalError
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
@@ -26,14 +31,6 @@ _NO_SLOT = -1
 def neural_identity(study: NeuralBanditStudy) -> dict[str, Any]:
     """Return what the journal of an agent belongs to, as JSON values."""
     return {"kind": KIND, **study.to_dict()}
-
-
-def older_copy(made: int, known: int) -> JournalError:
-    """Return the error for a journal with fewer releases than are known of."""
-    return JournalError(
-        f"This agent's journal has {made} releases, and {known} are known of: it is an "
-        "older copy. Give the newer one back, or begin another study."
-    )
 
 
 class RecordedNeuralAgent:
@@ -92,7 +89,7 @@ class RecordedNeuralAgent:
             server knows: releases may have been made that are not in it.
         """
         if self.slot not in (_NO_SLOT, slot):
-            raise JournalError(f"This is the journal of agent {self.slot}, not {slot}.")
+            raise of_another_slot(self.slot, slot)
         settings, seed = self.study.settings, self.study.seed
         if settings.privacy is None:
             self.agent = NeuralUCBAgent(settings, self._model, seed, slot)
@@ -101,11 +98,7 @@ class RecordedNeuralAgent:
                 settings, self._model, seed, slot, self._entropy(slot), self._journal
             )
         else:
-            raise JournalError(
-                "This is not the journal that this agent enrolled with: releases that "
-                "it has made are recorded there, and noise drawn again for their sums "
-                "would lay them open. Give it back, or begin another study."
-            )
+            raise another_journal()
         self._put({"slot": np.array(slot)})
         if "own" in self._state:
             self.agent.load_state_dict(self._state)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -59,8 +60,21 @@ def fresh_seed() -> int:
     return secrets.randbits(63)
 
 
+class SentAsText(ABC):
+    """A study that travels as JSON."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the study as JSON values."""
+
+    @cached_property
+    def text(self) -> str:
+        """The study as JSON: made once, sent to every agent in every round."""
+        return json.dumps(self.to_dict())
+
+
 @dataclass(frozen=True)
-class Study:
+class Study(SentAsText):
     """What all agents have in common.
 
     Attributes
@@ -130,11 +144,6 @@ class Study:
             "feature_seed": self.feature_seed,
             "study_id": self.study_id,
         }
-
-    @cached_property
-    def text(self) -> str:
-        """The study as JSON: made once, sent to every agent in every round."""
-        return json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Study:

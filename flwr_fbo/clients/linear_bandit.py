@@ -25,6 +25,7 @@ from flwr_fbo.agents.policy import (
     RecordedBandit,
     bandit_identity,
 )
+from flwr_fbo.agents.refused_journal import older_copy
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.clients.app import answerer
 from flwr_fbo.clients.limits import Limits
@@ -257,10 +258,7 @@ def _refuse_older_copy(context: Context, bandit: RecordedBandit) -> None:
 def _refuse_fewer(bandit: RecordedBandit, made: int) -> None:
     """Raise if a journal has fewer releases than its agent has made."""
     if bandit.num_releases < made:
-        raise JournalError(
-            f"This agent's journal has {bandit.num_releases} releases and had {made}: "
-            "it is an older copy. Give the newer one back, or begin another study."
-        )
+        raise older_copy(bandit.num_releases, made)
 
 
 LOST = (

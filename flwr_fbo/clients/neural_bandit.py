@@ -21,8 +21,8 @@ from flwr_fbo.agents.recorded_neural import (
     FILE_NAME,
     RecordedNeuralAgent,
     neural_identity,
-    older_copy,
 )
+from flwr_fbo.agents.refused_journal import older_copy
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.clients.app import answerer
 from flwr_fbo.clients.limits import Limits

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.space import SearchSpace
+from flwr_fbo.tasks.nonlinear_bandit import hartmann as hartmann_6
 
 FloatArray = NDArray[np.float64]
 
@@ -72,42 +73,19 @@ def branin() -> Problem:
 
 def hartmann(dim: int) -> Problem:
     """Return the negative of Hartmann's function of 3 or 6 variables (1973)."""
+    if dim == 6:
+        return _scaled("Hartmann-6", 6, hartmann_6, 3.32236801141551)
     weights = np.array([1.0, 1.2, 3.0, 3.2])
-    if dim == 3:
-        shape = np.array([[3, 10, 30], [0.1, 10, 35]] * 2, dtype=float)
-        centres = 1e-4 * np.array(
-            [
-                [3689, 1170, 2673],
-                [4699, 4387, 7470],
-                [1091, 8732, 5547],
-                [381, 5743, 8828],
-            ]
-        )
-        best = 3.86278214782076
-    else:
-        shape = np.array(
-            [
-                [10, 3, 17, 3.5, 1.7, 8],
-                [0.05, 10, 17, 0.1, 8, 14],
-                [3, 3.5, 1.7, 10, 17, 8],
-                [17, 8, 0.05, 10, 0.1, 14],
-            ]
-        )
-        centres = 1e-4 * np.array(
-            [
-                [1312, 1696, 5569, 124, 8283, 5886],
-                [2329, 4135, 8307, 3736, 1004, 9991],
-                [2348, 1451, 3522, 2883, 3047, 6650],
-                [4047, 8828, 8732, 5743, 1091, 381],
-            ]
-        )
-        best = 3.32236801141551
+    shape = np.array([[3, 10, 30], [0.1, 10, 35]] * 2, dtype=float)
+    centres = 1e-4 * np.array(
+        [[3689, 1170, 2673], [4699, 4387, 7470], [1091, 8732, 5547], [381, 5743, 8828]]
+    )
 
     def function(x: FloatArray) -> FloatArray:
         distances = np.sum(shape * (x[:, None, :] - centres) ** 2, axis=-1)
         return np.asarray(np.exp(-distances) @ weights)
 
-    return _scaled(f"Hartmann-{dim}", dim, function, best)
+    return _scaled("Hartmann-3", 3, function, 3.86278214782076)
 
 
 def landmine(field: int) -> Problem | None:

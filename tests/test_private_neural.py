@@ -217,8 +217,8 @@ def test_bad_privacy_is_refused(fields: dict[str, Any], message: str) -> None:
     ("make", "message"),
     [
         (lambda: replace(SETTINGS, num_refinements=2), "num_refinements=2"),
-        (lambda: replace(SETTINGS, privacy="yes"), "privacy='yes'"),  # type: ignore
-        (lambda: replace(SETTINGS, regression=5), "regression=5"),  # type: ignore
+        (lambda: replace(SETTINGS, privacy="yes"), "privacy='yes'"),  # type: ignore[arg-type]
+        (lambda: replace(SETTINGS, regression=5), "regression=5"),  # type: ignore[arg-type]
         (
             lambda: replace(SETTINGS, regression=LangevinSettings(keep="best")),
             "losses are not released",

@@ -36,7 +36,7 @@ from flwr_fbo.space import SearchSpace
 FloatArray = NDArray[np.float64]
 
 NUM_AGENTS, NUM_ROUNDS = 30, 60
-N_OF_FEDAVG, ROUNDS_OF_FEDAVG, MOST_OVERHEAD = 50, 20, 1.05
+N_OF_FEDAVG, ROUNDS_OF_FEDAVG, MOST_OVERHEAD = 50, 60, 1.05
 MOST_OF_AN_ITERATION = 6e-3
 SPACE = {name: FloatDistribution(0.0, 1.0) for name in "xy"}
 

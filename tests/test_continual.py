@@ -114,6 +114,17 @@ def test_nodes_of_the_tree() -> None:
     assert tree.row(5).tolist() == [0, 0, 0, 1, 1]
 
 
+def test_a_row_is_the_same_whatever_was_asked_for_before() -> None:
+    """An agent that goes on after a crash begins in the middle."""
+    n = 200
+    in_turn = factorisation("toeplitz", n)
+    rows = {k: in_turn.row(k) for k in range(1, n + 1)}
+    jumping = factorisation("toeplitz", n)
+    for k in np.random.default_rng(0).permutation(np.arange(1, n + 1)):
+        np.testing.assert_array_equal(jumping.row(int(k)), rows[k])
+        np.testing.assert_array_equal(factorisation("toeplitz", n).row(int(k)), rows[k])
+
+
 @pytest.mark.parametrize(
     ("mechanism", "n", "words"),
     [

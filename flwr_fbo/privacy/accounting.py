@@ -238,14 +238,26 @@ _Entries = tuple[tuple[float, float, int], ...]
 
 
 def _compose(composed: Any, entry: tuple[float, float, int], step: float) -> Any:
-    q, z, count = entry
-    loss = _loss_distribution(q, z, step)
-    if count > 1:
-        loss = loss.self_compose(count)
+    loss = _self_composed(*entry, step)
     return loss if composed is None else composed.compose(loss)
 
 
 @lru_cache(maxsize=128)
+def _self_composed(q: float, z: float, count: int, step: float) -> Any:
+    """Return the loss of ``count`` equal releases, from those of powers of two.
+
+    A study that asks after every release composes two distributions each time; that of
+    ``count`` is the same whatever was asked for before.
+    """
+    if count == 1:
+        return _loss_distribution(q, z, step)
+    low = count & -count
+    rest = count - low or low // 2
+    return _self_composed(q, z, rest, step).compose(
+        _self_composed(q, z, count - rest, step)
+    )
+
+
 def _loss_distribution(q: float, z: float, step: float) -> Any:
     # Imported here: it takes long, as Flower's own accountant knows.
     from dp_accounting.pld import privacy_loss_distribution

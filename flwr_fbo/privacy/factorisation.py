@@ -37,6 +37,8 @@ Mechanism = Literal["toeplitz", "tree", "tree-honaker"]
 
 # The variances of the Toeplitz factorisation take n^2 / 2 steps: seconds.
 MAX_RELEASES = 2**17
+# Rows of the Toeplitz factorisation between two that are made anew.
+_ANEW = 64
 
 
 class Factorisation(ABC):
@@ -166,16 +168,45 @@ class Toeplitz(Factorisation):
 
         B_kj = sum_{i=j}^k a_i d_{i-j},
 
-    of O(k log k) time by Fourier transform. The noise of a release takes all draws
-    before it, O(n) matrices of memory, and O(k) operations an entry.
+    of O(k log k) time by Fourier transform, and each row is the one before plus
+    a_k d_{k-j}. So rows that are asked for in turn take O(k) time but for one in 64,
+    which is made anew: rounding errors do not add up, and no row depends on what was
+    asked before. The noise of a release takes all draws before it, O(n) matrices of
+    memory, and O(k) operations an entry.
     """
+
+    def __init__(self, num_releases: int) -> None:
+        super().__init__(num_releases)
+        self._last = 0, np.empty(0)  # a row that was made, after its k
 
     def row(self, k: int) -> FloatArray:
         """Return row k of B, shape (k,)."""
+        done, before = self._last
+        begin = k - k % _ANEW
+        if not begin <= done <= k:
+            done, before = begin, self._convolved(begin)
+        row = np.concatenate([before, np.zeros(k - done)])
+        for i in range(done + 1, k + 1):
+            row[:i] += self._root_norms[i - 1] * self._reversed_inverse[-i:]
+        row.setflags(write=False)
+        self._last = k, row
+        return row
+
+    def _convolved(self, k: int) -> FloatArray:
+        """Return row k, from 0 on, by Fourier transform."""
+        if k == 0:
+            return np.empty(0)
         size = next_fast_len(2 * k - 1, real=True)  # others take ten times as long
         norms = np.fft.rfft(self._root_norms[k - 1 :: -1], size)
-        inverse = np.fft.rfft(_inverse_root(k), size)
+        inverse = np.fft.rfft(self._reversed_inverse[: -k - 1 : -1], size)
         return np.asarray(np.fft.irfft(norms * inverse, size)[k - 1 :: -1])
+
+    @cached_property
+    def _reversed_inverse(self) -> FloatArray:
+        """The coefficients d of (1 - t)^(1/2), shape (n,), from the last to d_0."""
+        i = np.arange(1, self.num_releases)
+        ratios = np.concatenate([[1.0], (2 * i - 3) / (2 * i)])
+        return np.ascontiguousarray(np.cumprod(ratios)[::-1])
 
     @cached_property
     def _root_norms(self) -> FloatArray:
@@ -197,21 +228,14 @@ def _root(n: int) -> FloatArray:
     return np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
 
 
-def _inverse_root(n: int) -> FloatArray:
-    """Return the first n coefficients of (1 - t)^(1/2)."""
-    i = np.arange(1, n)
-    return np.cumprod(np.concatenate([[1.0], (2 * i - 3) / (2 * i)]))
-
-
 @lru_cache(maxsize=16)
 def _toeplitz_variances(n: int) -> FloatArray:
     """Return the squared norms of the rows of B, each row made from the one before."""
-    norms = Toeplitz(n)._root_norms
-    reversed_inverse = np.ascontiguousarray(_inverse_root(n)[::-1])
-    variances, row = np.empty(n), np.zeros(n)
+    toeplitz = Toeplitz(n)
+    variances = np.empty(n)
     for k in range(1, n + 1):
-        row[:k] += norms[k - 1] * reversed_inverse[n - k :]
-        variances[k - 1] = row[:k] @ row[:k]
+        row = toeplitz.row(k)
+        variances[k - 1] = row @ row
     variances.setflags(write=False)
     return variances
 

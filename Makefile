@@ -1,7 +1,8 @@
 # The two commands of the README: `make demo` and `make test`. Both make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
-# What runs pytest (`.ci/run` puts it into a network namespace), and with what.
+# What runs pytest and benchmarks (`.ci/run` puts them into a network namespace with
+# nothing but loopback, where Ray may be started), and with what.
 LAUNCHER ?=
 PYTEST_ARGS ?= -m "not slow"
 
@@ -20,9 +21,10 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/mypy examples/plug-in-numpyclient/before/digits_fedavg/*.py
 
-# Beside its peers, on one BLAS thread: `benchmarks/table.md`, in half an hour.
+# Beside its peers, on one BLAS thread: `benchmarks/table.md`, in half an hour. Flower's
+# engine is among them only where there is no network: `make .venv/bench` first.
 bench: .venv/bench
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
+	OMP_NUM_THREADS=1 $(LAUNCHER) $(BIN)/python -m benchmarks
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

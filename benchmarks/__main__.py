@@ -20,6 +20,7 @@ from benchmarks.measure import Section, draw, surroundings
 SUBJECTS = (
     "startup",
     "study",
+    "engine",
     "server",
     "model",
     "privatiser",

@@ -168,7 +168,7 @@ class SearchAgent(Agent):
         if self._vectors is not None:
             x = self._follow(self._vectors, iteration)
         x = self.space.snap(self._own_query(iteration) if x is None else x)
-        if any(np.array_equal(x, point) for point in self.points):
+        if np.any(np.all(self._tried == x, axis=1)):
             x = self._generator(iteration, Purpose.REPEATED_QUERY).random(len(x))
         return x
 

@@ -1,0 +1,120 @@
+"""The same study in the in-process grid, in worker processes, and on Flower's engine.
+
+The engine starts Ray, which listens on every interface: this is measured only where
+there is none but loopback.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
+
+from benchmarks.measure import Section, compare
+from benchmarks.study import NUM_AGENTS, NUM_ROUNDS, SPACE, objective
+from flwr_fbo import DPFTSDE, InProcessGrid, tuning_app
+
+FloatArray = NDArray[np.float64]
+
+NUM_WORKERS = 2
+ENGINE = "simulation engine"
+
+
+class TimedStudy(DPFTSDE):
+    """Which notes when each of its rounds begins."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.begins: list[float] = []
+
+    def configure_train(self, *args: Any, **kwargs: Any) -> Any:
+        """Take the time, and go on."""
+        self.begins.append(time.perf_counter())
+        return super().configure_train(*args, **kwargs)
+
+
+def measure(quick: bool) -> list[Section]:
+    """Return the section."""
+    repeats, num_rounds = (1, 5) if quick else (3, NUM_ROUNDS)
+    works: dict[str, Callable[[int], tuple[float, float]]] = {
+        "in-process grid": partial(_in_process, 1),
+        f"{NUM_WORKERS} worker processes": partial(_in_process, NUM_WORKERS),
+    }
+    text = (
+        f"{NUM_AGENTS} agents, {num_rounds} rounds, passed time, no journals. *A "
+        "round*: the mean of all but the first, in which agents enrol, workers start, "
+        "and initial points are evaluated."
+    )
+    if {name for _, name in socket.if_nameindex()} == {"lo"}:
+        works[ENGINE] = _on_the_engine
+    else:
+        text += (
+            " The engine was left out: it starts Ray, which must see no network "
+            "interface but loopback."
+        )
+    readings = _alternate(works, repeats, num_rounds)
+    slower = [name for name in works if name != "in-process grid"]
+    rows = [
+        compare(what, seconds, name, "in-process grid")
+        for what, seconds in zip(("whole study", "a round"), readings, strict=True)
+        for name in slower
+    ]
+    return [Section("A study, in process and on the engine", text, rows)]
+
+
+def _alternate(
+    works: dict[str, Callable[[int], tuple[float, float]]],
+    repeats: int,
+    num_rounds: int,
+) -> Sequence[dict[str, FloatArray]]:
+    """Return the seconds of whole studies and of rounds, (repeats,) of each work."""
+    seconds = np.array(
+        [[work(num_rounds) for work in works.values()] for _ in range(repeats)]
+    )
+    return [dict(zip(works, seconds[:, :, i].T, strict=True)) for i in range(2)]
+
+
+def _in_process(num_workers: int, num_rounds: int) -> tuple[float, float]:
+    grid = InProcessGrid(_app(), NUM_AGENTS, num_workers=num_workers)
+    return _play(grid, num_rounds)
+
+
+def _on_the_engine(num_rounds: int) -> tuple[float, float]:
+    from flwr.simulation import run_simulation
+
+    readings = []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        readings.append(_play(grid, num_rounds))
+
+    resources = {"num_cpus": 1, "num_gpus": 0.0}
+    backend: Any = {"client_resources": resources}
+    began = time.perf_counter()
+    run_simulation(server, _app(), NUM_AGENTS, backend_config=backend)
+    return time.perf_counter() - began, readings[0][1]
+
+
+def _app() -> Any:
+    return tuning_app(_make_objective)
+
+
+def _make_objective(_: Context) -> Any:
+    return objective
+
+
+def _play(grid: Grid, num_rounds: int) -> tuple[float, float]:
+    """Return the seconds of a whole study, and of its rounds but the first."""
+    strategy = TimedStudy(SPACE, "maximize", NUM_AGENTS, epsilon=2, delta=1e-3)
+    began = time.perf_counter()
+    strategy.start(grid, num_rounds=num_rounds)
+    ended = time.perf_counter()
+    return ended - began, (ended - strategy.begins[1]) / (num_rounds - 1)

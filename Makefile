@@ -12,8 +12,8 @@ demo: .venv/core
 	$(BIN)/flwr-fbo run digits-effective
 
 test: .venv/test
-	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) \
-		--cov --cov-report=term --cov-fail-under=90
+	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses 2 \
+		--dist worksteal --cov --cov-report=term --cov-fail-under=90
 
 lint: .venv/dev
 	$(BIN)/ruff check .

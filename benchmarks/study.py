@@ -6,6 +6,7 @@ real noise. The objective is one line, so what is measured is all that comes wit
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections import defaultdict
@@ -151,7 +152,12 @@ def parts(repeats: int) -> Section:
 
 
 def _two(jobs: int) -> None:
-    Parallel(n_jobs=jobs)(delayed(play)() for _ in range(2))
+    Parallel(n_jobs=jobs)(delayed(_play_quietly)() for _ in range(2))
+
+
+def _play_quietly() -> None:
+    logging.disable(logging.WARNING)  # a worker does not know that it is disabled
+    play()
 
 
 def iterations(num_agents: int, num_iterations: int) -> Section:

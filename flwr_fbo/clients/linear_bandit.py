@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -28,14 +28,11 @@ from flwr_fbo.agents.policy import (
 from flwr_fbo.agents.refused_journal import older_copy
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.clients.app import answerer
+from flwr_fbo.clients.held_journal import held_journal
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.session import Answer, client_folder, configured_slot
 from flwr_fbo.clients.thompson import SiteClient
-from flwr_fbo.journal import Journal, JournalError, open_patiently
-
-_STATE = "flwr-fbo-bandit"
-# Seconds to wait while a policy has the journal: for the time of one of its calls.
-_PATIENCE = 30.0
+from flwr_fbo.journal import Journal, JournalError
 
 MakeEnvironment = Callable[[Context], BanditEnvironment]
 MadeT = TypeVar("MadeT")
@@ -139,7 +136,9 @@ class LinearBanditSite:
                 "or its node config an fbo-folder."
             )
         new = instruction.phase is Phase.ENROL
-        with _held(context, instruction.study, path, new) as bandit:
+        identity = bandit_identity(instruction.study)
+        with held_journal(context, identity, path, may_begin=new) as journal:
+            bandit = _bandit_in(journal)
             if new:
                 bandit.require_entropy()
                 slot = configured_slot(context)
@@ -175,7 +174,8 @@ class LinearBanditSite:
         instruction: BanditInstruction,
     ) -> Answer:
         """Play, take what has come in the meantime, and say what there is to say."""
-        _refuse_fewer(peer, instruction.included)
+        if peer.num_releases < instruction.included:
+            raise older_copy(peer.num_releases, instruction.included)
         self._play_trials(context, peer, instruction)
         iteration, number = instruction.iteration, instruction.synchronisation
         triggered = instruction.study.trigger is not None
@@ -220,78 +220,10 @@ def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[Made
         ) from None
 
 
-@contextmanager
-def _held(
-    context: Context, study: BanditStudy, path: Path | None, new: bool
-) -> Iterator[RecordedBandit]:
-    """Hold this client's bandit; begin a ``new`` one only where there is none."""
-    if path is None:
-        with _in_state(context, study, new) as bandit:
-            yield bandit
-        return
-    if not new and not path.is_file():
-        raise JournalError(f"{LOST} {path}.")
-    with open_patiently(bandit_identity(study), path, _PATIENCE) as journal:
-        bandit = _bandit_in(journal)
-        _refuse_older_copy(context, bandit)
-        try:
-            yield bandit
-        finally:
-            context.state.config_records[_STATE] = ConfigRecord(
-                {"journal": bandit.number, "num-releases": bandit.num_releases}
-            )
-
-
-def _refuse_older_copy(context: Context, bandit: RecordedBandit) -> None:
-    """Raise if this journal had more releases in it earlier in this run.
-
-    A server that has the later ones notices too; it may have lost them.
-    """
-    known = context.state.config_records.get(_STATE)
-    if known is None or known.get("journal") != bandit.number:
-        return
-    made = known["num-releases"]
-    assert isinstance(made, int)
-    _refuse_fewer(bandit, made)
-
-
-def _refuse_fewer(bandit: RecordedBandit, made: int) -> None:
-    """Raise if a journal has fewer releases than its agent has made."""
-    if bandit.num_releases < made:
-        raise older_copy(bandit.num_releases, made)
-
-
-LOST = (
-    "This agent's journal is lost, and with it the noise of its releases, so it stops: "
-    "give it back, or begin another study. It was"
-)
-
-
 def _bandit_in(journal: Journal) -> RecordedBandit:
     """Return the agent of a journal: one that has peers, where there is a graph."""
     has_peers = journal.identity.get("graph") is not None
     return RecordedPeer(journal) if has_peers else RecordedBandit(journal)
-
-
-@contextmanager
-def _in_state(
-    context: Context, study: BanditStudy, new: bool
-) -> Iterator[RecordedBandit]:
-    records = context.state.config_records
-    known = records.get(_STATE)
-    mine = known is not None and known["study-id"] == study.study_id
-    content = known["journal"] if known is not None and mine else None
-    assert content is None or isinstance(content, bytes)
-    if content is None and not new:
-        raise JournalError(f"{LOST} in context.state.")
-    with Journal(bandit_identity(study), content=content) as journal:
-        try:
-            yield _bandit_in(journal)
-        finally:
-            # What was played and released is kept, whatever came after it.
-            records[_STATE] = ConfigRecord(
-                {"study-id": study.study_id, "journal": journal.to_bytes()}
-            )
 
 
 class LinearBanditClient(SiteClient):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -22,19 +22,14 @@ from flwr_fbo.agents.recorded_neural import (
     RecordedNeuralAgent,
     neural_identity,
 )
-from flwr_fbo.agents.refused_journal import older_copy
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.clients.app import answerer
+from flwr_fbo.clients.held_journal import held_journal
 from flwr_fbo.clients.limits import Limits
-from flwr_fbo.clients.linear_bandit import LOST, MakeEnvironment, playing
+from flwr_fbo.clients.linear_bandit import MakeEnvironment, playing
 from flwr_fbo.clients.session import Answer, client_folder, configured_slot
 from flwr_fbo.clients.thompson import SiteClient
-from flwr_fbo.journal import Journal, JournalError, open_patiently
 from flwr_fbo.models.network import RewardModel
-
-_STATE = "flwr-fbo-neural"
-# Seconds to wait while another process has the journal.
-_PATIENCE = 30.0
 
 MakeModel = Callable[[Context], RewardModel]
 
@@ -115,7 +110,12 @@ class NeuralBanditSite:
         model = self._model(context)
         study.model(model)  # which names what does not fit
         new = instruction.phase is Phase.ENROL
-        with _held(context, study, new) as journal:
+        with held_journal(
+            context,
+            neural_identity(study),
+            _path(context),
+            may_begin=new or study.settings.privacy is None,
+        ) as journal:
             recorded = RecordedNeuralAgent(journal, model)
             if new:
                 return Answer(metrics=_claim(context, recorded))
@@ -139,6 +139,11 @@ class NeuralBanditSite:
         self._limits.check(study.private, epsilon, delta)
 
 
+def _path(context: Context) -> Path | None:
+    folder = client_folder(context)
+    return None if folder is None else folder / FILE_NAME
+
+
 def _claim(context: Context, recorded: RecordedNeuralAgent) -> dict[str, int | float]:
     """Return the slot of the node config, else the one played in this study, or -1.
 
@@ -158,53 +163,6 @@ def _metrics_of(recorded: RecordedNeuralAgent) -> dict[str, int | float]:
         "wants-synchronisation": int(agent.wants_synchronisation()),
         "num-evaluations": agent.num_in_sums,
     }
-
-
-@contextmanager
-def _held(context: Context, study: NeuralBanditStudy, new: bool) -> Iterator[Journal]:
-    """Hold the agent's journal: in its folder, else in ``context.state``.
-
-    One that was lost is begun anew, unless releases were in it.
-    """
-    folder, records = client_folder(context), context.state.config_records
-    new = new or study.settings.privacy is None
-    mine = {"study-id": study.study_id}
-    known = records.get(_STATE)
-    if known is not None and known["study-id"] != study.study_id:
-        known = None  # of another study
-    if folder is not None:
-        path = folder / FILE_NAME
-        if not new and not path.is_file():
-            raise JournalError(f"{LOST} {path}.")
-        with open_patiently(neural_identity(study), path, _PATIENCE) as journal:
-            _refuse_older_copy(journal, known)
-            try:
-                yield journal
-            finally:
-                made = journal.num_releases
-                records[_STATE] = ConfigRecord({**mine, "num-releases": made})
-        return
-    content = None if known is None else known["journal"]
-    assert content is None or isinstance(content, bytes)
-    if content is None and not new:
-        raise JournalError(f"{LOST} in context.state.")
-    with Journal(neural_identity(study), content=content) as journal:
-        try:
-            yield journal
-        finally:
-            # What was played and released is kept, whatever came after it.
-            records[_STATE] = ConfigRecord({**mine, "journal": journal.to_bytes()})
-
-
-def _refuse_older_copy(journal: Journal, known: ConfigRecord | None) -> None:
-    """Raise if this journal had more releases in it earlier in this run.
-
-    A server that has the later ones notices too; it may have lost them.
-    """
-    had = 0 if known is None else known["num-releases"]
-    assert isinstance(had, int)
-    if journal.num_releases < had:
-        raise older_copy(journal.num_releases, had)
 
 
 class NeuralBanditClient(SiteClient):

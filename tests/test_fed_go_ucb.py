@@ -23,8 +23,9 @@ from flwr_fbo import (
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, Sums
 from flwr_fbo.agents.policy import BanditEnvironment
+from flwr_fbo.agents.recorded_neural import KIND
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.neural_bandit import _STATE
+from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.journal import Journal
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
@@ -65,7 +66,7 @@ def strategy_of(settings: NeuralUCBSettings = SETTINGS, **options: Any) -> FedGO
 
 
 def state_of(context: Context) -> dict[str, NDArray[Any]]:
-    content = context.state.config_records[_STATE]["journal"]
+    content = context.state.config_records[record_name(KIND)]["journal"]
     assert isinstance(content, bytes)
     with Journal(None, content=content) as journal:
         return journal.load_state()

@@ -30,10 +30,11 @@ from flwr_fbo import (
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger
-from flwr_fbo.agents.policy import FILE_NAME, BanditEnvironment
+from flwr_fbo.agents.policy import FILE_NAME, KIND, BanditEnvironment
 from flwr_fbo.agents.study import Phase
 from flwr_fbo.cli import app
-from flwr_fbo.clients.linear_bandit import _STATE, LinearBanditSite
+from flwr_fbo.clients.held_journal import record_name
+from flwr_fbo.clients.linear_bandit import LinearBanditSite
 from flwr_fbo.journal import Journal, JournalError, Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
@@ -84,7 +85,7 @@ def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:
 
 
 def trials_of(context: Context) -> list[Trial]:
-    content = context.state.config_records[_STATE]["journal"]
+    content = context.state.config_records[record_name(KIND)]["journal"]
     assert isinstance(content, bytes)
     with Journal(None, content=content) as journal:
         return journal.trials()

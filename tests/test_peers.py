@@ -30,9 +30,9 @@ from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandit_study import BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBAgent
 from flwr_fbo.agents.peers import PeerMessage, RecordedPeer
-from flwr_fbo.agents.policy import BanditEnvironment, bandit_identity
+from flwr_fbo.agents.policy import KIND, BanditEnvironment, bandit_identity
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.linear_bandit import _STATE
+from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.journal import Journal, Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
@@ -71,7 +71,7 @@ def strategy_of(
 
 
 def journal_of(context: Context) -> Journal:
-    content = context.state.config_records[_STATE]["journal"]
+    content = context.state.config_records[record_name(KIND)]["journal"]
     assert isinstance(content, bytes)
     return Journal(None, content=content)
 

@@ -27,8 +27,9 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.neural_ucb import Sums
 from flwr_fbo.agents.policy import BanditEnvironment
 from flwr_fbo.agents.private_neural_ucb import PrivateNeuralUCBAgent, seeded_entropy
+from flwr_fbo.agents.recorded_neural import KIND
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.neural_bandit import _STATE
+from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.journal import Journal, JournalError
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
@@ -85,7 +86,7 @@ def features_at(w0: FloatArray) -> ReferenceFeatures:
 
 
 def journal_of(context: Context) -> Journal:
-    content = context.state.config_records[_STATE]["journal"]
+    content = context.state.config_records[record_name(KIND)]["journal"]
     assert isinstance(content, bytes)
     return Journal(None, content=content)
 

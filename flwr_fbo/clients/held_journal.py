@@ -35,7 +35,8 @@ def held_journal(
     path : Path, optional
         The file.
     may_begin : bool
-        Whether there may be none yet: then one is begun.
+        Whether there may be none yet: then one is begun. Whether it is the one that an
+        agent had, the server says.
 
     Raises
     ------
@@ -43,7 +44,7 @@ def held_journal(
         If it cannot be used, is lost, or had more releases in it earlier in this run: a
         server that has the later ones notices too, but it may have lost them.
     """
-    records, name = context.state.config_records, f"flwr-fbo-{identity['kind']}"
+    records, name = context.state.config_records, record_name(identity["kind"])
     mine = {"study-id": str(identity["study_id"])}
     known = records.get(name)
     if known is not None and known["study-id"] != mine["study-id"]:
@@ -51,13 +52,16 @@ def held_journal(
     if path is not None:
         if not may_begin and not path.is_file():
             raise _lost(str(path))
+        had = 0 if known is None else known.get("num-releases", 0)
+        assert isinstance(had, int)
         with open_patiently(identity, path, _PATIENCE) as journal:
-            _refuse_older_copy(journal, known)
+            if not may_begin and journal.num_releases < had:
+                raise older_copy(journal.num_releases, had)
             try:
                 yield journal
             finally:
-                made = journal.num_releases
-                records[name] = ConfigRecord({**mine, "num-releases": made})
+                most = max(had, journal.num_releases)
+                records[name] = ConfigRecord({**mine, "num-releases": most})
         return
     content = None if known is None else known.get("journal")
     assert content is None or isinstance(content, bytes)
@@ -71,15 +75,13 @@ def held_journal(
             records[name] = ConfigRecord({**mine, "journal": journal.to_bytes()})
 
 
+def record_name(kind: str) -> str:
+    """Return the record of ``context.state`` for the journals of one kind."""
+    return f"flwr-fbo-{kind}"
+
+
 def _lost(where: str) -> JournalError:
     return JournalError(
         "This agent's journal is lost, and with it the noise of its releases, so it "
         f"stops: give it back, or begin another study. It was {where}."
     )
-
-
-def _refuse_older_copy(journal: Journal, known: ConfigRecord | None) -> None:
-    had = 0 if known is None else known.get("num-releases", 0)
-    assert isinstance(had, int)
-    if journal.num_releases < had:
-        raise older_copy(journal.num_releases, had)

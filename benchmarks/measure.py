@@ -174,6 +174,15 @@ class Section:
             lines.append(f"| {' | '.join(shown)} |")
         return "\n".join([f"## {self.title}", "", self.text, "", *lines, ""])
 
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> Section:
+        """Return the section whose fields were written as JSON."""
+        rows = []
+        for row in fields["rows"]:
+            bar = None if row["bar"] is None else Bar(**row["bar"])
+            rows.append(Row(**{**row, "seconds": tuple(row["seconds"]), "bar": bar}))
+        return cls(fields["title"], fields["text"], rows)
+
 
 def figure(value: float) -> str:
     """Return a number with three digits, or all of them where it has more."""
@@ -193,6 +202,8 @@ def duration(seconds: float) -> str:
 
 def surroundings() -> str:
     """Return machine, versions and BLAS, which the times depend on."""
+    import scipy.linalg  # noqa: F401  (loads its BLAS, as every subject does)
+
     model = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -238,12 +249,17 @@ def draw(sections: Iterable[Section], path: Path) -> None:
 
 
 def _draw_panel(axes: Any, section: Section) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     places = range(len(section.rows))
     for place, row in zip(places, section.rows, strict=True):
         axes.plot([row.low, row.high], [place, place], color="0.6", linewidth=3)
         axes.plot(row.ratio, place, "o", color="black", markersize=4)
     axes.axvline(1.0, color="0.6", linewidth=0.8)
     axes.set(xscale="log", ylim=(len(section.rows) - 0.5, -0.5), yticks=list(places))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     labels = [f"{row.what}: {row.slower} / {row.faster}" for row in section.rows]
     axes.set_yticklabels(labels, fontsize=7)
     axes.set_title(section.title, fontsize=9, loc="left")

@@ -15,7 +15,6 @@ import logging
 import math
 import multiprocessing
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -159,7 +158,7 @@ def play(num_agents: int, num_rounds: int, num_workers: int, folder: str) -> Rea
         strategy.start(grid, num_rounds=num_rounds)
     meter.mark()
     wall, server, transport, workers, wire = np.diff(np.array(meter.marks), axis=0).T
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = _peak_memory()
     return Reading(
         num_agents,
         wall.tolist(),
@@ -221,6 +220,16 @@ def _row(part: str, many: Reading, few: Reading) -> Row:
 def _bar(text: str, met: bool, row: Row) -> Bar:
     """Return a bar that is about other numbers than the row's."""
     return Bar(text, met)
+
+
+def _peak_memory() -> int:
+    """Return the bytes of the largest memory that this program has had.
+
+    ``ru_maxrss`` may be that of the process which started it.
+    """
+    status = Path("/proc/self/status").read_text()
+    [line] = [row for row in status.splitlines() if row.startswith("VmHWM:")]
+    return 1024 * int(line.split()[1])
 
 
 def read(num_agents: int, num_rounds: int, folder: str = "") -> Reading:

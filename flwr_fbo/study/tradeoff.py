@@ -166,10 +166,10 @@ def draw_lengths(
 def draw_times(
     experiment: TransferExperiment, runs: Sequence[Run], path: Target
 ) -> None:
-    """Write a PNG: best value against run time, of targets, objective included.
+    """Write a PNG: best value against a target's CPU time, objective included.
 
     Iterations are taken to last equally long, the mean over the runs of a method: times
-    compare only where all runs were made on one machine that did nothing else.
+    compare only where all runs were made on one machine.
     """
     figure, axes = new_figure()
     looks = looks_of(experiment)
@@ -177,12 +177,16 @@ def draw_times(
     for name, curves in curves_by_method(experiment.methods, runs).items():
         seconds = Estimate.of(
             np.array([run.seconds for run in runs if run.method == name])
+            / experiment.num_targets
         )
         color, style, _ = looks[name]
-        label = f"{experiment.label_of(name)}: {seconds.mean:.3g} s"
+        label = f"{experiment.label_of(name)}: {seconds.mean:.2g} s"
         x = steps * seconds.mean
         axes.plot(x, curves.mean(axis=0), color=color, ls=style, label=label)
-    axes.set(xscale="log", xlabel="seconds since the first query, on a log scale")
+    axes.set(
+        xscale="log",
+        xlabel="CPU seconds of a target since its first query, on a log scale",
+    )
     axes.set_ylabel(f"best {experiment.task.unit} so far")
     title = f"{experiment.task.name}: mean over {experiment.num_targets} targets"
     _finish(figure, axes, f"{title}, {seeds_of(experiment, runs)}", runs, path)

@@ -21,7 +21,7 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/mypy examples/plug-in-numpyclient/before/digits_fedavg/*.py
 
-# Beside its peers, on one BLAS thread: `benchmarks/table.md`, in half an hour. Flower's
+# Beside its peers, on one BLAS thread: `benchmarks/table.md`, in an hour. Flower's
 # engine is among them only where there is no network: `make .venv/bench` first.
 bench: .venv/bench
 	OMP_NUM_THREADS=1 $(LAUNCHER) $(BIN)/python -m benchmarks

@@ -187,10 +187,14 @@ class Toeplitz(Factorisation):
             done, before = begin, self._convolved(begin)
         row = np.concatenate([before, np.zeros(k - done)])
         for i in range(done + 1, k + 1):
-            row[:i] += self._root_norms[i - 1] * self._reversed_inverse[-i:]
+            self.extend(row, i)
         row.setflags(write=False)
         self._last = k, row
         return row
+
+    def extend(self, row: FloatArray, k: int) -> None:
+        """Make row k of row k - 1, in place; zeros are to follow its entries."""
+        row[:k] += self._root_norms[k - 1] * self._reversed_inverse[-k:]
 
     def _convolved(self, k: int) -> FloatArray:
         """Return row k, from 0 on, by Fourier transform."""
@@ -232,10 +236,10 @@ def _root(n: int) -> FloatArray:
 def _toeplitz_variances(n: int) -> FloatArray:
     """Return the squared norms of the rows of B, each row made from the one before."""
     toeplitz = Toeplitz(n)
-    variances = np.empty(n)
+    variances, row = np.empty(n), np.zeros(n)
     for k in range(1, n + 1):
-        row = toeplitz.row(k)
-        variances[k - 1] = row @ row
+        toeplitz.extend(row, k)
+        variances[k - 1] = row[:k] @ row[:k]
     variances.setflags(write=False)
     return variances
 

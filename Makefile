@@ -1,8 +1,8 @@
 # The two commands of the README: `make demo` and `make test`. Both make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
-# What runs pytest and benchmarks (`.ci/run` puts them into a network namespace with
-# nothing but loopback, where Ray may be started), and with what.
+# What runs pytest and the benchmarks (`.ci/run` puts pytest into a network namespace
+# with nothing but loopback, where Ray may be started), and with what pytest runs.
 LAUNCHER ?=
 PYTEST_ARGS ?= -m "not slow"
 

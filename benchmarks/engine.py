@@ -18,12 +18,12 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from benchmarks.measure import Section, compare
-from benchmarks.study import NUM_AGENTS, NUM_ROUNDS, SPACE, objective
+from benchmarks.scale import NUM_WORKERS, make_objective
+from benchmarks.study import NUM_AGENTS, NUM_ROUNDS, SPACE
 from flwr_fbo import DPFTSDE, InProcessGrid, tuning_app
 
 FloatArray = NDArray[np.float64]
 
-NUM_WORKERS = 2
 ENGINE = "simulation engine"
 
 
@@ -82,7 +82,8 @@ def _alternate(
 
 
 def _in_process(num_workers: int, num_rounds: int) -> tuple[float, float]:
-    grid = InProcessGrid(_app(), NUM_AGENTS, num_workers=num_workers)
+    app = tuning_app(make_objective)
+    grid = InProcessGrid(app, NUM_AGENTS, num_workers=num_workers)
     return _play(grid, num_rounds)
 
 
@@ -99,16 +100,9 @@ def _on_the_engine(num_rounds: int) -> tuple[float, float]:
     resources = {"num_cpus": 1, "num_gpus": 0.0}
     backend: Any = {"client_resources": resources}
     began = time.perf_counter()
-    run_simulation(server, _app(), NUM_AGENTS, backend_config=backend)
+    app = tuning_app(make_objective)
+    run_simulation(server, app, NUM_AGENTS, backend_config=backend)
     return time.perf_counter() - began, readings[0][1]
-
-
-def _app() -> Any:
-    return tuning_app(_make_objective)
-
-
-def _make_objective(_: Context) -> Any:
-    return objective
 
 
 def _play(grid: Grid, num_rounds: int) -> tuple[float, float]:

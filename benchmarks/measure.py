@@ -237,15 +237,18 @@ def draw(sections: Iterable[Section], path: Path) -> None:
     """Draw every ratio with its spread, a panel a section."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from PIL import Image
 
     shown = list(sections)
     heights = [len(section.rows) + 2 for section in shown]
-    canvas = Figure(figsize=(9.0, 0.24 * sum(heights) + 0.5), layout="constrained")
-    FigureCanvasAgg(canvas)
-    panels: Any = canvas.subplots(len(shown), squeeze=False, height_ratios=heights)
+    page = Figure((9.0, 0.24 * sum(heights) + 0.5), dpi=110, layout="constrained")
+    canvas: Any = FigureCanvasAgg(page)
+    panels: Any = page.subplots(len(shown), squeeze=False, height_ratios=heights)
     for axes, section in zip(panels[:, 0], shown, strict=True):
         _draw_panel(axes, section)
-    canvas.savefig(path, dpi=110)
+    canvas.draw()
+    grey = np.asarray(canvas.buffer_rgba())[..., 0]  # it has no colours
+    Image.fromarray(grey).save(path, optimize=True)
 
 
 def _draw_panel(axes: Any, section: Section) -> None:

@@ -95,23 +95,14 @@ def landmine(field: int) -> Problem | None:
     """
     if "FLWR_FBO_DATA" not in os.environ:
         return None
-    from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
     from flwr_fbo.tasks.landmine import LandmineTask
-    from flwr_fbo.tasks.surface import Surface, grid_values, kept
 
-    task = LandmineTask()
-    space, objective = SearchSpace(task.space), task.objective(field, NUM_FIELDS, 0)
+    task = LandmineTask(surface=True)
     # Of this field alone: all of them take much longer.
-    values = kept(
-        f"landmine-field-{field}",
-        task.space,
-        vars(partition(field)).values(),
-        lambda: grid_values(objective, task.space),
-    )
-    surface = Surface(values, task.space)
+    surface, space = task.source(field).surface(), SearchSpace(task.space)
 
     def function(x: FloatArray) -> FloatArray:
         return np.array([surface(space.from_unit(point)) for point in x])
 
     name = f"landmine field {field}"
-    return Problem(name, 2, function, float(values.max()))
+    return Problem(name, 2, function, float(surface.values.max()))

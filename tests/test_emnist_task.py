@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
+import pooch
 import pytest
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.cli import app
 from flwr_fbo.datasets.base import DataError, Split, data_folder
+from flwr_fbo.space import SearchSpace
 from flwr_fbo.study.experiment import (
     TuningExperiment,
     builtin_experiments,
@@ -214,3 +217,23 @@ def test_the_experiment_runs() -> None:
     run = run_one(plan, "dp-fts-de", seed=0)
     assert run.failed_trials == 0
     assert (np.diff(run.best_so_far) <= 0).all()
+
+
+@needs_torch
+def test_a_surface_stands_in_for_the_network(
+    writer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path)
+    monkeypatch.setattr(emnist, "GRID_SHAPE", (2, 2, 2))
+    task, exact = EmnistTask(log=False, surface=True), EmnistTask(log=False)
+    with joblib.parallel_config("threading"):
+        task.check(1)
+    looked_up = task.objective(0, 7, 5)
+    for corner in ((0.0, 0.0, 0.0), (1.0, 0.0, 1.0), (1.0, 1.0, 1.0)):
+        params = SearchSpace(task.space).from_unit(np.array(corner))
+        assert looked_up(params) == exact.objective(0, 7, 0)(params)
+
+
+def test_a_surface_on_log_scales_is_refused() -> None:
+    with pytest.raises(ValueError, match="surface=True is not allowed: False, where"):
+        EmnistTask(surface=True)

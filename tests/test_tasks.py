@@ -5,7 +5,7 @@ import os
 import pickle
 import warnings
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,12 @@ from sklearn.svm import SVC
 from flwr_fbo.datasets.base import DataError, data_file
 from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
 from flwr_fbo.space import SearchSpace
-from flwr_fbo.tasks import landmine, surface
+from flwr_fbo.tasks import landmine
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.emnist import EmnistTask
 from flwr_fbo.tasks.har import HarTask
-from flwr_fbo.tasks.landmine import LandmineTask, surfaces
-from flwr_fbo.tasks.surface import kept
+from flwr_fbo.tasks.landmine import LandmineTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
 
 FloatArray = NDArray[np.float64]
@@ -196,19 +195,16 @@ def test_landmine_names_a_bad_field(index: Any) -> None:
 def small_surfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Surfaces of 3 x 3 settings, kept in a folder of the test."""
     monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / name)
-    monkeypatch.setattr(surface, "GRID_SIZE", 3)
-    monkeypatch.setattr(surface, "_ROOTS", np.linspace(0, 1, 3))
-    surfaces.cache_clear()
+    monkeypatch.setattr(landmine, "GRID_SHAPE", (3, 3))
     with joblib.parallel_config("threading"):
         yield tmp_path / "flwr-fbo"
-    surfaces.cache_clear()
 
 
 @needs_landmine
 def test_the_surface_is_the_objective_at_its_grid(small_surfaces: Path) -> None:
     task = LandmineTask(surface=True)
     task.check(NUM_FIELDS)
-    assert len(list(small_surfaces.iterdir())) == 1
+    assert len(list(small_surfaces.iterdir())) == NUM_FIELDS
     exact, looked_up = (t.objective(7, 29, 0) for t in (LandmineTask(), task))
     space = SearchSpace(task.space)
     corners = [space.from_unit(np.array(u)) for u in ((0, 0), (1, 0.25), (0.25, 1))]
@@ -220,22 +216,29 @@ def test_the_surface_is_the_objective_at_its_grid(small_surfaces: Path) -> None:
 
 
 @needs_landmine
-def test_surfaces_are_computed_once(
-    small_surfaces: Path, monkeypatch: pytest.MonkeyPatch
+def test_surfaces_are_computed_once_and_where_one_is_missing(
+    small_surfaces: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = surfaces()
-    surfaces.cache_clear()
-    monkeypatch.setattr(landmine, "_compute_surfaces", lambda: np.zeros(1))
-    assert np.array_equal(surfaces(), before)
+    task = LandmineTask(surface=True)
+    task.check(3)
+    kept = {path: path.read_bytes() for path in small_surfaces.iterdir()}
+    gone = task.source(1).path
+    gone.unlink()
+    caplog.clear()
+    task.check(3)
+    assert "computing 1 surfaces, once, from landmine-field-1 on" in caplog.text
+    assert {path: path.read_bytes() for path in small_surfaces.iterdir()} == kept
+    values = np.full((3, 3), 0.25)
+    np.save(gone, values)
+    assert np.array_equal(task.source(1).surface().values, values)
 
 
+@needs_landmine
 def test_other_data_have_another_surface(small_surfaces: Path) -> None:
-    for i in range(2):
-        for value in (i, 7):  # the second is not asked for
-            compute = partial(np.full, 1, float(value))
-            found = kept("a", LandmineTask().space, [np.full(2, i)], compute)
-            assert found == [i]
-    assert len(list(small_surfaces.iterdir())) == 2
+    source = LandmineTask(surface=True).source(0)
+    assert replace(source, data=partition(1)).path != source.path
+    assert replace(source, grid_shape=(4, 4)).path != source.path
+    assert replace(source, space=EmnistTask().space).path != source.path
 
 
 def test_a_noisy_surface_is_refused() -> None:

@@ -11,11 +11,9 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 from sklearn.metrics import roc_auc_score
@@ -26,7 +24,10 @@ from flwr_fbo._validation import require, require_bool
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
 from flwr_fbo.tasks.base import Objective, Task, require_clients
-from flwr_fbo.tasks.surface import Surface, grid_values, kept
+from flwr_fbo.tasks.surface import SurfaceSource, compute_missing
+
+# Of the surface, settings of C and of gamma.
+GRID_SHAPE = (41, 41)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class LandmineTask(Task):
         require_clients(num_clients, NUM_FIELDS, "field")
         partition(0)
         if self.surface:
-            surfaces()
+            compute_missing([self.source(client) for client in range(num_clients)])
 
     def objective(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the area on the client's field; ``seed`` matters if noisy.
@@ -91,7 +92,7 @@ class LandmineTask(Task):
         objectives at once disturb each other's draws.
         """
         if self.surface:
-            return Surface(surfaces()[client], self.space)
+            return self.source(client).surface()
         data = partition(client)
         asked: Counter[tuple[int, ...]] = Counter()
 
@@ -110,22 +111,11 @@ class LandmineTask(Task):
 
         return area
 
-
-@lru_cache(maxsize=1)
-def surfaces() -> NDArray[np.float64]:
-    """Return the areas of all fields at the settings of a grid, shape (29, n, n).
-
-    Computed once, on all cores for some minutes, and kept in the cache folder.
-    """
-    key = [array for i in range(NUM_FIELDS) for array in vars(partition(i)).values()]
-    return kept("landmine", LandmineTask().space, key, _compute_surfaces)
-
-
-def _compute_surfaces() -> NDArray[np.float64]:
-    task = LandmineTask()
-    objectives = [task.objective(i, NUM_FIELDS, 0) for i in range(NUM_FIELDS)]
-    jobs = [delayed(grid_values)(one, task.space) for one in objectives]
-    return np.array(Parallel(n_jobs=-1, batch_size=1)(jobs))
+    def source(self, client: int) -> SurfaceSource:
+        """Return what a client's surface is made from."""
+        objective = LandmineTask().objective(client, NUM_FIELDS, 0)
+        data, name = partition(client), f"landmine-field-{client}"
+        return SurfaceSource(name, objective, self.space, GRID_SHAPE, data)
 
 
 def _probabilities(model: SVC, data: Split, random_state: int) -> NDArray[np.float64]:

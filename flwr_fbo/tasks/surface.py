@@ -1,9 +1,9 @@
 """Surfaces: stand-ins for slow objectives of a few variables, computed once, kept.
 
-A surface is the objective at the settings of a grid, and bilinear in between: a
-function of its own that resembles the objective, not the objective. Distances between
-the grid's settings grow from the lower end of each range, where the objectives change
-fastest: their square roots are evenly spaced.
+A surface is the objective at the settings of a grid, and linear in each variable in
+between: a function of its own that resembles the objective, not the objective.
+Distances between the grid's settings grow from the lower end of each range, where the
+objectives change fastest: their square roots are evenly spaced.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pooch
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from scipy.interpolate import RegularGridInterpolator
 
+from flwr_fbo.datasets.base import Split
 from flwr_fbo.space import SearchSpace
 from flwr_fbo.tasks.base import Objective
 
-GRID_SIZE = 41
 # Of how surfaces are computed: what is kept of another one is not read.
 _VERSION = 1
 
 _LOG = logging.getLogger("flwr.fbo")
-_ROOTS = np.linspace(0.0, 1.0, GRID_SIZE)
 
 FloatArray = NDArray[np.float64]
 
@@ -39,8 +41,8 @@ class Surface:
 
     Parameters
     ----------
-    values : ndarray of shape (41,) * D
-        Of `grid_values`.
+    values : ndarray of shape (n_1, ..., n_D)
+        Of the objective, at the settings of the grid.
     space : mapping of str to Optuna distribution
         D variables.
     """
@@ -48,58 +50,84 @@ class Surface:
     def __init__(
         self, values: FloatArray, space: Mapping[str, BaseDistribution]
     ) -> None:
+        self.values = values
         self._space = SearchSpace(space)
-        self._lookup = RegularGridInterpolator((_ROOTS,) * values.ndim, values)
+        self._lookup = RegularGridInterpolator(_roots(values.shape), values)
 
     def __call__(self, params: dict[str, Any]) -> float:
         """Return the value between those of the nearest settings of the grid."""
         return float(self._lookup(np.sqrt(self._space.to_unit(params)))[0])
 
 
-def grid_values(
-    objective: Objective, space: Mapping[str, BaseDistribution]
-) -> FloatArray:
-    """Return an objective's values at the settings of the grid, shape (41,) * D."""
-    cube = SearchSpace(space)
-    shape = (GRID_SIZE,) * cube.dim
-    values = [
-        objective(cube.from_unit(_ROOTS[list(index)] ** 2))
-        for index in np.ndindex(*shape)
-    ]
-    return np.reshape(values, shape)
+@dataclass(frozen=True, eq=False)
+class SurfaceSource:
+    """What one client's surface is made from; computed, it is kept in a cache folder.
 
-
-def kept(
-    name: str,
-    space: Mapping[str, BaseDistribution],
-    made_from: Iterable[NDArray[Any]],
-    compute: Callable[[], FloatArray],
-) -> FloatArray:
-    """Return what ``compute`` gives, from the cache folder once it has been computed.
-
-    Parameters
+    Attributes
     ----------
     name : str
-        Of the file, beside a digest of what it was made from.
+        Of the file, beside a digest of data and space: with others it is another file.
+    objective : callable
     space : mapping of str to Optuna distribution
-    made_from : iterable of arrays
-        The data: with others, or another space, it is computed anew.
-    compute : callable
-        Returns an array.
+        D variables.
+    grid_shape : tuple of int
+        n_1, ..., n_D >= 2 settings of each variable.
+    data : Split
+        The client's.
     """
-    digest = hashlib.sha256(repr((_VERSION, SearchSpace(space).to_json())).encode())
-    for array in made_from:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    file = f"{name}-surface-{GRID_SIZE}-{digest.hexdigest()[:12]}.npy"
-    path = Path(pooch.os_cache("flwr-fbo")) / file
-    if path.is_file():
-        return np.asarray(np.load(path, allow_pickle=False))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _LOG.warning("computing the surface of %s, once: some minutes", name)
-    values = compute()
-    # Whole or not there at all, whoever else computes it or ends this process.
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    with partial.open("wb") as part:
-        np.save(part, values)
-    partial.replace(path)
-    return values
+
+    name: str
+    objective: Objective
+    space: Mapping[str, BaseDistribution]
+    grid_shape: tuple[int, ...]
+    data: Split
+
+    @property
+    def path(self) -> Path:
+        """The file that keeps it."""
+        form = repr((_VERSION, SearchSpace(self.space).to_json()))
+        digest = hashlib.sha256(form.encode())
+        for array in vars(self.data).values():
+            digest.update(np.ascontiguousarray(array).tobytes())
+        grid = "x".join(map(str, self.grid_shape))
+        name = f"{self.name}-surface-{grid}-{digest.hexdigest()[:12]}.npy"
+        return Path(pooch.os_cache("flwr-fbo")) / name
+
+    def surface(self) -> Surface:
+        """Return the surface, computed if it is not kept yet."""
+        compute_missing([self])
+        return Surface(np.load(self.path, allow_pickle=False), self.space)
+
+    def compute(self) -> None:
+        """Compute it, and keep it."""
+        values, path = self._grid_values(), self.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not there at all, whoever else computes it or ends this process.
+        partial = path.with_suffix(f".{os.getpid()}.part")
+        with partial.open("wb") as part:
+            np.save(part, values)
+        partial.replace(path)
+
+    def _grid_values(self) -> FloatArray:
+        cube = SearchSpace(self.space)
+        points = np.square(list(product(*_roots(self.grid_shape))))
+        values = [self.objective(cube.from_unit(point)) for point in points]
+        return np.reshape(values, self.grid_shape)
+
+
+def compute_missing(sources: Sequence[SurfaceSource]) -> None:
+    """Compute those that are not kept yet, several on all cores; ended, it goes on."""
+    missing = [source for source in sources if not source.path.is_file()]
+    if not missing:
+        return
+    _LOG.warning(
+        "computing %d surfaces, once, from %s on: this takes a while",
+        len(missing),
+        missing[0].name,
+    )
+    jobs = (delayed(source.compute)() for source in missing)
+    Parallel(n_jobs=1 if len(missing) == 1 else -1, batch_size=1)(jobs)
+
+
+def _roots(grid_shape: tuple[int, ...]) -> list[FloatArray]:
+    return [np.linspace(0.0, 1.0, size) for size in grid_shape]

@@ -402,6 +402,7 @@ def test_real_noise_is_never_the_same_and_seeded_noise_is_its_owners() -> None:
         ({"epsilon": math.nan}, "epsilon=nan"),
         ({"delta": 0.0}, "delta=0.0"),
         ({"delta": 1.0}, "delta=1.0"),
+        ({"delta": 1.0, "epsilon": math.inf}, "delta=1.0"),
         ({"max_action_norm": 0.0}, "max_action_norm=0.0"),
         ({"max_reward": math.inf}, "max_reward=inf"),
         ({"mechanism": "dense"}, "mechanism='dense'"),

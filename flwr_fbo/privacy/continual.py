@@ -119,8 +119,7 @@ class ContinualSettings:
             value = getattr(self, field)
             ok = is_number(value) and 1e-6 <= value <= 1e6
             require(ok, field, value, "a number from 1e-6 to 1e6")
-        if self.epsilon != math.inf:
-            gaussian_mu(self.epsilon, self.delta)
+        gaussian_mu(self.epsilon, self.delta)
         factorisation(self.mechanism, self.num_releases)
         ok = self.calibration in get_args(Calibration)
         allowed = f"one of {get_args(Calibration)}"
@@ -168,8 +167,6 @@ class ContinualSettings:
         of variance sigma_N^2 = 16 m (L^2 + 1)^2 log(2/delta)^2 / epsilon^2, where m =
         1 + ceil(log2 n), so that its diagonal has variance 2 sigma_N^2.
         """
-        if self.epsilon == math.inf:
-            return 0.0
         if self.calibration == "paper":
             return math.sqrt(2.0) * self.paper_noise_std
         mu = gaussian_mu(self.epsilon, self.delta)

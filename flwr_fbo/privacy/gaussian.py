@@ -37,7 +37,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     Parameters
     ----------
     epsilon : float
-        From 1e-3 to 1e3.
+        From 1e-3 to 1e3; or infinite: so is mu, and no noise is needed.
     delta : float
         From 1e-15 to below 1.
 
@@ -46,10 +46,12 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     ValueError
         If an argument is not allowed.
     """
-    ok = is_number(epsilon) and 1e-3 <= epsilon <= 1e3
-    require(ok, "epsilon", epsilon, "a number from 1e-3 to 1e3")
+    ok = is_number(epsilon) and (1e-3 <= epsilon <= 1e3 or epsilon == math.inf)
+    require(ok, "epsilon", epsilon, "a number from 1e-3 to 1e3, or infinite")
     ok = is_number(delta) and 1e-15 <= delta < 1
     require(ok, "delta", delta, "a number from 1e-15 to below 1")
+    if epsilon == math.inf:
+        return math.inf
     low, high = math.log(1e-5), math.log(1e3)
     while high - low > 1e-10:
         middle = (low + high) / 2

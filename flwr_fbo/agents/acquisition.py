@@ -21,6 +21,9 @@ from flwr_fbo.space import SearchSpace, SubRegions
 FloatArray = NDArray[np.float64]
 
 _MAX_STEPS = 50
+# An ascent ends where a step changes the sum of values by less, relatively: L-BFGS's
+# own bound, and one for logarithms, which vary by tens over the space.
+_FINE, _COARSE = 2.2e-9, 1e-3
 # Of numerical gradients, in units of the cube.
 _STEP = 1e-6
 
@@ -94,15 +97,58 @@ def maximize_function(
     -------
     ndarray of shape (D,)
     """
+    # L-BFGS stops at an absolute gradient, as above: the scale is that of candidates.
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     values = function(candidates)
-    # L-BFGS stops at an absolute gradient, as above.
     scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
+    slope = partial(_with_differences, lambda x: function(x) / scale)
+    return _refined(function, slope, space, candidates, values, num_starts, _FINE)
+
+
+def maximize_logarithm(
+    function: Callable[[FloatArray], FloatArray],
+    function_and_gradient: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    space: SearchSpace,
+    rng: np.random.Generator,
+    num_candidates: int,
+    num_starts: int,
+) -> FloatArray:
+    """Return the maximiser of a function whose logarithm is given.
+
+    Parameters
+    ----------
+    function : callable
+        Takes points of shape (n, D), returns values of shape (n,).
+    function_and_gradient : callable
+        Returns its gradients, too, shape (n, D).
+    space, num_candidates, num_starts
+        As for `maximize`.
+
+    Returns
+    -------
+    ndarray of shape (D,)
+    """
+    candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
+    values = function(candidates)
+    slope = function_and_gradient
+    return _refined(function, slope, space, candidates, values, num_starts, _COARSE)
+
+
+def _refined(
+    function: Callable[[FloatArray], FloatArray],
+    slope: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    space: SearchSpace,
+    candidates: FloatArray,
+    values: FloatArray,
+    num_starts: int,
+    tolerance: float,
+) -> FloatArray:
+    """Return the best that ascent reaches from the best of the candidates."""
     starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
     lower = np.where(space.continuous, 0.0, starts)
     upper = np.where(space.continuous, 1.0, starts)
-    slope = partial(_with_differences, lambda x: function(x) / scale)
-    points = np.vstack([starts, _ascend(slope, starts, lower, upper)])
+    ends = _ascend(slope, starts, lower, upper, tolerance)
+    points = np.vstack([starts, ends])
     return np.asarray(points[np.argmax(function(points))])
 
 
@@ -122,6 +168,7 @@ def _ascend(
     starts: FloatArray,
     lower: FloatArray,
     upper: FloatArray,
+    tolerance: float = _FINE,
 ) -> FloatArray:
     """Refine every start within its bounds; all (k, D)."""
 
@@ -136,6 +183,6 @@ def _ascend(
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
-        options={"maxiter": _MAX_STEPS},
+        options={"maxiter": _MAX_STEPS, "ftol": tolerance},
     )
     return np.asarray(np.clip(end.x.reshape(starts.shape), lower, upper))

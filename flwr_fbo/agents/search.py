@@ -209,7 +209,7 @@ class SearchAgent(Agent):
         old = self._hyperparameters
         if old is None:
             self._warn_of_scale(y)
-        if old is None or len(y) >= self._num_fitted + self.settings.refit_every:
+        if old is None or self._fit_is_due(len(y)):
             self._hyperparameters = fit_hyperparameters(
                 x,
                 y,
@@ -221,6 +221,9 @@ class SearchAgent(Agent):
             self._num_fitted = len(y)
         assert self._hyperparameters is not None
         return self._hyperparameters
+
+    def _fit_is_due(self, num: int) -> bool:
+        return num >= self._num_fitted + self.settings.refit_every
 
     def _warn_of_scale(self, y: FloatArray) -> None:
         spread, mean = float(np.std(y)), abs(float(np.mean(y)))

@@ -35,7 +35,7 @@ AgentSettings = (
 )
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 _SETTINGS: dict[str, type[AgentSettings]] = {
     "thompson": ThompsonSettings,

@@ -26,11 +26,11 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from flwr_fbo._random import Purpose
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.agents.acquisition import maximize_function
+from flwr_fbo.agents.improvement import expected_improvement
 from flwr_fbo.agents.relayed import checked, others_present
 from flwr_fbo.agents.search import SearchAgent, SearchSettings
 from flwr_fbo.models.features import RandomFeatures
@@ -354,12 +354,3 @@ def transfer_improvement(
     gains = np.maximum(others.means(x) - seen, 0.0)
     total = _OWN_WEIGHT * ours + weights @ gains
     return np.asarray(total / (_OWN_WEIGHT + weights.sum()))
-
-
-def expected_improvement(
-    mean: FloatArray, deviation: FloatArray, best: float
-) -> FloatArray:
-    """Return E max(0, f - best) for f ~ N(mean, deviation^2), shape as ``mean``."""
-    deviation = np.maximum(deviation, 1e-12)
-    z = (mean - best) / deviation
-    return np.asarray((mean - best) * norm.cdf(z) + deviation * norm.pdf(z))

@@ -12,16 +12,19 @@ What an agent does with it. Were the votes spread evenly over the space, the cou
 place would be about Poisson, N / K on average for a kernel as wide as one of K cells,
 and the noise comes on top. The agent looks where it has not been; if the most voted
 place there has more votes than chance and noise give at one place with probability
-0.05 / K, it evaluates that place. Otherwise it searches on its own. So a vector without
-meaning costs next to nothing, and a crowd, right or wrong, costs an agent at most
-``max_tries`` evaluations.
+0.05 / K, it evaluates that place. Otherwise it searches on its own: by Thompson
+sampling or, if asked to, by expected improvement. So a vector without meaning costs
+next to nothing, and a crowd, right or wrong, costs an agent at most ``max_tries``
+evaluations.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +33,16 @@ from scipy.stats import norm
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.agents.improvement import suggest
 from flwr_fbo.agents.search import SearchAgent, SearchSettings
 from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.sampling import check_sampling_probability
 from flwr_fbo.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
+OwnSearch = Literal["thompson", "expected-improvement"]
 
 # How often chance may look like a crowd, over K places together.
 _SIGNIFICANCE = 0.05
@@ -44,6 +50,8 @@ _SIGNIFICANCE = 0.05
 # cube: many best settings lie there, and uniform points never do.
 _SHARE_ON_FACES = 1 / 3
 _NUM_DRAWS = 1000
+# Improvement has few maxima: the best candidates soon lie on the same.
+_NUM_STARTS = 5
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,10 @@ class VotingSettings(SearchSettings):
     max_tries : int
         >= 1: once it has tried so many places above the threshold, an agent has seen
         what the others praise, and searches on its own.
+    own_search : {"thompson", "expected-improvement"}
+        How an agent searches on its own. The second finds more in few evaluations, of
+        a model with a lengthscale an axis that standardises values itself (so
+        ``noise_floor``, ``num_surrogate_features`` and ``num_starts`` do nothing).
     num_agents : int
         N, >= 1; the strategy fills it in, as it does the next two.
     noise_std : float
@@ -74,6 +86,7 @@ class VotingSettings(SearchSettings):
     num_cells: int = 16
     max_similarity: float = 0.7
     max_tries: int = 10
+    own_search: OwnSearch = "thompson"
     num_agents: int = 1
     noise_std: float = 0.0
     sampling_probability: float = 1.0
@@ -87,6 +100,9 @@ class VotingSettings(SearchSettings):
         require_int("num_cells", self.num_cells, 2)
         require_int("max_tries", self.max_tries, 1)
         require_int("num_agents", self.num_agents, 1)
+        allowed = f"one of {get_args(OwnSearch)}"
+        known = self.own_search in get_args(OwnSearch)
+        require(known, "own_search", self.own_search, allowed)
         similarity, noise_std = self.max_similarity, self.noise_std
         ok = is_number(similarity) and 0 < similarity < 1
         require(ok, "max_similarity", similarity, "between 0 and 1")
@@ -152,6 +168,7 @@ class VotingAgent(SearchAgent):
     """One agent; see `SearchAgent` for the parameters."""
 
     settings: VotingSettings
+    _log_hyperparameters: FloatArray | None = None
 
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
@@ -160,6 +177,36 @@ class VotingAgent(SearchAgent):
         if len(y) == 0:
             return np.zeros(self.settings.num_features)
         return np.asarray(self._shared(x[[np.argmax(y)]])[0])
+
+    def _own_query(self, iteration: int) -> FloatArray:
+        x, y = self._observations(iteration)
+        if self.settings.own_search == "thompson" or len(y) == 0:
+            return super()._own_query(iteration)
+        spread = max(float(np.std(y)), np.finfo(np.float64).tiny)
+        y = (y - np.mean(y)) / spread
+        old = self._log_hyperparameters
+        if old is None or self._fit_is_due(len(y)):
+            self._log_hyperparameters = old = fit(x, y, old)
+            self._num_fitted = len(y)
+        return suggest(
+            MaternPosterior(x, y, old),
+            self.space,
+            self._generator(iteration, Purpose.SEARCH),
+            self.settings.num_candidates,
+            _NUM_STARTS,
+        )
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory; no generator is part of it."""
+        state = super().state_dict()
+        if self._log_hyperparameters is not None:
+            state["log_hyperparameters"] = self._log_hyperparameters
+        return state
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        super().load_state_dict(state)
+        self._log_hyperparameters = state.get("log_hyperparameters")
 
     @cached_property
     def _even(self) -> EvenVotes:

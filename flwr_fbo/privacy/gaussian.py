@@ -1,4 +1,4 @@
-"""What the Gaussian mechanism gives, exactly: mu, and (epsilon, delta).
+"""What the Gaussian mechanism gives, exactly: mu, epsilon and delta.
 
 Noise of mu^-1 times the L2 sensitivity is mu-GDP (Dong, Roth & Su, 2022), and that is
 the same as one curve of (epsilon, delta): theorem 8 of Balle & Wang, 2018.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from flwr_fbo._validation import is_number, require
@@ -29,6 +30,29 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     log_second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     # The difference of two numbers that can be equal to many digits.
     return float(-math.exp(log_first) * math.expm1(min(0.0, log_second - log_first)))
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """Return the smallest epsilon, to 1e-9 of it, of a Gaussian mechanism at ``delta``.
+
+    Parameters
+    ----------
+    delta : float
+        In (0, 1).
+    mu : float
+        Sensitivity over noise, > 0.
+    """
+    if gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    # Where the first term alone is below delta, as Phi(-x) <= exp(-x^2 / 2).
+    most = mu * (mu / 2 + math.sqrt(-2.0 * math.log(delta)))
+
+    def excess(epsilon: float) -> float:
+        return gaussian_delta(epsilon, mu) - delta
+
+    root = float(brentq(excess, 0.0, most, xtol=1e-15, rtol=1e-12))
+    # A little more, so that rounding cannot fall short.
+    return root * (1.0 + 1e-9)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:

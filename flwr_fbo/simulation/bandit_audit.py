@@ -25,7 +25,6 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.optimize import brentq
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.linear_ucb import LinearUCBSettings
@@ -37,7 +36,7 @@ from flwr_fbo.privacy.audit import (
     bound_epsilon,
 )
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
-from flwr_fbo.privacy.gaussian import gaussian_delta
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
 
 FloatArray = NDArray[np.float64]
@@ -175,19 +174,8 @@ def audit_bandit(
     releases = plan.settings.releases
     absent, present = _draw(plan, lambda: build(releases, entropy))
     bound = bound_epsilon(present, absent, _STATISTICS, releases.delta)
-    promised = _epsilon_of(releases.mu, releases.delta)
+    promised = gaussian_epsilon(releases.delta, releases.mu)
     return BanditAuditResult(**vars(bound), plan=plan, promised=promised)
-
-
-def _epsilon_of(mu: float, delta: float) -> float:
-    """Return epsilon of a Gaussian mechanism at delta."""
-    if gaussian_delta(0.0, mu) <= delta:
-        return 0.0
-    # There delta is less than the first term of its curve, Phi(-10).
-    largest = mu * (mu / 2 + 10)
-    return float(
-        brentq(lambda epsilon: gaussian_delta(epsilon, mu) - delta, 0, largest)
-    )
 
 
 @one_blas_thread

@@ -18,7 +18,7 @@ from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.random_search import RandomSearchSettings
 from flwr_fbo.agents.study import AgentSettings, Study
 from flwr_fbo.agents.thompson import ThompsonSettings
-from flwr_fbo.agents.voting import VotingSettings
+from flwr_fbo.agents.voting import OwnSearch, VotingSettings
 from flwr_fbo.privacy.accounting import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
@@ -103,6 +103,8 @@ class Privacy(PrivacySetting):
 
 # What a curve may set of the kernel that messages are drawn by.
 _OF_MESSAGES = ("lengthscale", "regularization")
+# What it may set of the agents besides P.
+_OF_AGENTS = (*_OF_MESSAGES, "own_search")
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Curve:
         P.
     lengthscale, regularization : float, optional
         Of the messages: l and lambda. Not of ``"ts"``, which sends none.
+    own_search : str, optional
+        Of `VotingSettings`, with the preset "effective".
     clip_norm : float, optional
         S, of ``"dp-fts-de"``.
     noise_multiplier : float, optional
@@ -138,6 +142,7 @@ class Curve:
     num_sub_regions: int | None = None
     lengthscale: float | None = None
     regularization: float | None = None
+    own_search: OwnSearch | None = None
     clip_norm: float | None = None
     noise_multiplier: float | None = None
     sampling_probability: float | None = None
@@ -166,10 +171,19 @@ class Curve:
         return shared
 
     def agent(self, preset: AgentSettings) -> AgentSettings:
-        """Return the agent's settings."""
-        names = ("num_sub_regions", *_OF_MESSAGES)
+        """Return the agent's settings.
+
+        Raises
+        ------
+        ValueError
+            If the preset's agent has no such setting.
+        """
+        names = ("num_sub_regions", *_OF_AGENTS)
         given = {name: getattr(self, name) for name in names}
         own = {name: value for name, value in given.items() if value is not None}
+        for name, value in own.items():
+            known = hasattr(preset, name)
+            require(known, name, value, "left out, with agents of this preset")
         return replace(preset, **own)
 
 
@@ -346,7 +360,7 @@ def recipe_of(method: TuningMethod, preset: str, privacy: Privacy) -> dict[str, 
         "method": method.base or method.name,
         "num_sub_regions": curve.agent(base.agent).num_sub_regions,
     }
-    given = {name: getattr(curve, name) for name in _OF_MESSAGES}
+    given = {name: getattr(curve, name) for name in _OF_AGENTS}
     # Left out where it is the preset's: runs from before there was a choice go on.
     recipe |= {name: value for name, value in given.items() if value is not None}
     if method.noisy:

@@ -1,0 +1,93 @@
+"""Expected improvement: how much better than the best a place is hoped to be.
+
+The logarithm is what is maximised (Ament, Daulton, Eriksson, Balandat & Bakshy,
+Unexpected improvements to expected improvement, 2023): improvement itself is zero, to
+the last bit, over most of the space, and has no gradient there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfcx, ndtr
+from scipy.stats import norm
+
+from flwr_fbo.agents.acquisition import maximize_logarithm
+from flwr_fbo.models.matern import MaternPosterior
+from flwr_fbo.space import SearchSpace
+
+FloatArray = NDArray[np.float64]
+
+# Below, the tail is taken in a form that does not vanish; further below, its limit.
+_TAIL, _FAR = -1.0, -1e4
+
+
+def expected_improvement(
+    mean: FloatArray, deviation: FloatArray, best: float
+) -> FloatArray:
+    """Return E max(0, f - best) for f ~ N(mean, deviation^2), shape as ``mean``."""
+    deviation = np.maximum(deviation, 1e-12)
+    z = (mean - best) / deviation
+    return np.asarray((mean - best) * norm.cdf(z) + deviation * norm.pdf(z))
+
+
+def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return log E max(0, z + e) for e ~ N(0, 1), and its derivative.
+
+    Parameters
+    ----------
+    z : ndarray of shape (k,)
+        Any finite numbers.
+
+    Returns
+    -------
+    tuple of two ndarrays of shape (k,)
+    """
+    # h(z) = pdf(z) + z cdf(z), and h' = cdf.
+    near = np.maximum(z, _TAIL)
+    cdf = ndtr(near)
+    h = np.exp(-0.5 * near * near) / math.sqrt(2.0 * math.pi) + near * cdf
+    # With Mills' ratio, h(z) = pdf(z) (1 + z ratio(z)); far out that is pdf(z) / z^2.
+    far, tail = np.minimum(z, _FAR), np.clip(z, _FAR, _TAIL)
+    ratio = math.sqrt(math.pi / 2.0) * erfcx(-tail / math.sqrt(2.0))
+    share = np.where(z < _FAR, far**-2, 1.0 + tail * ratio)
+    log_pdf = -0.5 * z * z - 0.5 * math.log(2.0 * math.pi)
+    value = np.where(z > _TAIL, np.log(h), log_pdf + np.log(share))
+    slope = np.where(z < _FAR, -z, ratio / share)
+    return value, np.where(z > _TAIL, cdf / h, slope)
+
+
+def suggest(
+    model: MaternPosterior,
+    space: SearchSpace,
+    rng: np.random.Generator,
+    num_candidates: int,
+    num_starts: int,
+) -> FloatArray:
+    """Return where log expected improvement is largest, shape (D,).
+
+    Parameters
+    ----------
+    model : MaternPosterior
+    space, num_candidates, num_starts
+        As for `flwr_fbo.agents.acquisition.maximize`.
+    """
+
+    def value(x: FloatArray) -> FloatArray:
+        mean, deviation = model.predict(x)
+        z = (mean - model.best) / deviation
+        return log_unit_improvement(z)[0] + np.log(deviation)
+
+    def value_and_gradient(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        mean, deviation, by_mean, by_deviation = model.predict_with_gradients(x)
+        z = (mean - model.best) / deviation
+        log_h, slope = log_unit_improvement(z)
+        by_z = (by_mean - z[:, None] * by_deviation) / deviation[:, None]
+        gradient = slope[:, None] * by_z + by_deviation / deviation[:, None]
+        return log_h + np.log(deviation), gradient
+
+    return maximize_logarithm(
+        value, value_and_gradient, space, rng, num_candidates, num_starts
+    )

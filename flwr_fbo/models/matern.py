@@ -1,0 +1,195 @@
+"""Gaussian process with a Matern 5/2 kernel and one lengthscale an axis.
+
+k(x, x') = variance (1 + r + r^2 / 3) exp(-r), r^2 = 5 sum_d (x_d - x'_d)^2 / l_d^2
+(Rasmussen & Williams, 2006, equation 4.17). The values are taken to be standardised.
+With few points and a lengthscale an axis the marginal likelihood alone often says that
+all is noise, so the hyperparameters maximise it times log-normal priors: smooth
+functions whose lengthscales grow as the diagonal of the cube does (Hvarfner, Hellsten
+& Nardi, Vanilla Bayesian optimization performs great in high dimensions, 2024), and
+little noise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
+from scipy.optimize import minimize
+
+FloatArray = NDArray[np.float64]
+
+_MAX_STEPS = 60
+# Of the negative log posterior, which is worth a hundredth at best.
+_TOLERANCE = 1e-5
+# Mean and variance of the prior of a logarithm; a lengthscale's for D = 1.
+_LENGTHSCALE, _NOISE, _VARIANCE = (-0.5, 0.5), (-8.0, 2.0), (0.0, 1.0)
+_LOWEST, _HIGHEST = np.log([1e-2, 1e-6, 1e-2]), np.log([1e2, 1.0, 1e2])
+# Of the kernel's variance: what is left of it at a point that was evaluated.
+_LEAST_VARIANCE = 1e-9
+
+
+def _each_axis(values: FloatArray | tuple[float, ...], dim: int) -> FloatArray:
+    """Return three numbers, of lengthscale, noise and variance, as D + 2."""
+    return np.concatenate([np.full(dim, values[0]), values[1:]])
+
+
+def _prior(dim: int) -> tuple[FloatArray, FloatArray]:
+    """Return means and variances of the logarithms, shape (D + 2,) each."""
+    means, variances = zip(_LENGTHSCALE, _NOISE, _VARIANCE, strict=True)
+    centre = _each_axis(means, dim)
+    centre[:dim] += 0.5 * np.log(dim)
+    return centre, _each_axis(variances, dim)
+
+
+def _correlation(squared: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return k / variance, and -2 times its derivative by sum_d (x_d - x'_d)^2 / l_d^2.
+
+    ``squared`` is that sum.
+    """
+    r = np.sqrt(5.0 * squared)
+    decay = np.exp(-r)
+    slope = (1.0 + r) * decay
+    return slope + (5.0 / 3.0) * squared * decay, (5.0 / 3.0) * slope
+
+
+def _inverse(factor: FloatArray) -> FloatArray:
+    """Return the inverse of a matrix, given its lower Cholesky factor."""
+    triangle, _ = dpotri(factor, lower=1)
+    lower = np.tril(triangle)
+    return np.asarray(lower + np.tril(lower, -1).T)
+
+
+def negative_log_posterior(
+    logs: FloatArray, squares: FloatArray, y: FloatArray
+) -> tuple[float, FloatArray]:
+    """Return the negative log posterior of hyperparameters, and its gradient.
+
+    Up to a constant.
+
+    Parameters
+    ----------
+    logs : ndarray of shape (D + 2,)
+        Logarithms of D lengthscales, the noise's variance, and the kernel's.
+    squares : ndarray of shape (D, t, t)
+        (x_d - x'_d)^2 of all pairs of points.
+    y : ndarray of shape (t,)
+
+    Returns
+    -------
+    tuple of float and ndarray of shape (D + 2,)
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the covariance is not positive definite.
+    """
+    dim, num = len(squares), len(y)
+    noise, variance = np.exp(logs[dim:])
+    precision = np.exp(-2.0 * logs[:dim])
+    flat = squares.reshape(dim, -1)
+    correlation, slope = _correlation((precision @ flat).reshape(num, num))
+    covariance = variance * correlation
+    covariance.flat[:: num + 1] += noise
+    factor, failed = dpotrf(covariance, lower=1)
+    if failed:
+        raise np.linalg.LinAlgError("The covariance is not positive definite.")
+    alpha, _ = dpotrs(factor, y, lower=1)
+    # The gradient is tr(pull dK), with dK of each hyperparameter.
+    pull = 0.5 * (_inverse(factor) - np.outer(alpha, alpha))
+    by_lengthscales = variance * precision * (flat @ (pull * slope).ravel())
+    by_noise = noise * np.trace(pull)
+    by_variance = variance * np.sum(pull * correlation)
+    centre, spread = _prior(dim)
+    away = (logs - centre) / spread
+    value = 0.5 * (y @ alpha) + np.sum(np.log(np.diagonal(factor)))
+    gradient = np.concatenate([by_lengthscales, [by_noise, by_variance]])
+    return float(value + 0.5 * away @ (logs - centre)), gradient + away
+
+
+def fit(x: FloatArray, y: FloatArray, previous: FloatArray | None = None) -> FloatArray:
+    """Return the logarithms of the most probable hyperparameters, shape (D + 2,).
+
+    Parameters
+    ----------
+    x : ndarray of shape (t, D)
+        t >= 1 points of the unit cube.
+    y : ndarray of shape (t,)
+        Standardised values.
+    previous : ndarray of shape (D + 2,), optional
+        One more start, beside the mode of the prior.
+    """
+    dim = x.shape[1]
+    squares = np.square(x.T[:, :, None] - x.T[:, None, :])
+    bounds = np.column_stack([_each_axis(v, dim) for v in (_LOWEST, _HIGHEST)])
+    starts = [_prior(dim)[0]] if previous is None else [_prior(dim)[0], previous]
+    ends = [
+        minimize(
+            negative_log_posterior,
+            start,
+            args=(squares, y),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": _MAX_STEPS, "ftol": _TOLERANCE},
+        )
+        for start in starts
+    ]
+    return np.asarray(min(ends, key=lambda end: float(end.fun)).x)
+
+
+class MaternPosterior:
+    """What observations say of the function (Rasmussen & Williams, algorithm 2.1).
+
+    Parameters
+    ----------
+    x : ndarray of shape (t, D)
+    y : ndarray of shape (t,)
+        Standardised values.
+    logs : ndarray of shape (D + 2,)
+        Of `fit`.
+    """
+
+    def __init__(self, x: FloatArray, y: FloatArray, logs: FloatArray) -> None:
+        dim = x.shape[1]
+        noise, self._variance = (float(v) for v in np.exp(logs[dim:]))
+        self._scale = np.exp(-logs[:dim])
+        self._x = x * self._scale
+        covariance = self._kernel(self._x)
+        covariance.flat[:: len(y) + 1] += noise
+        factor, _ = dpotrf(covariance, lower=1)
+        self._alpha, _ = dpotrs(factor, y, lower=1)
+        self._inverse = _inverse(factor)
+        self.best = float(np.max(y - noise * self._alpha))
+        """The largest mean among the points: what was seen, without its noise."""
+
+    def _kernel(self, points: FloatArray) -> FloatArray:
+        """Return k of scaled points and those of the data, shape (k, t)."""
+        norms = np.sum(points * points, axis=1)[:, None] + np.sum(self._x**2, axis=1)
+        squared = np.maximum(norms - 2.0 * (points @ self._x.T), 0.0)
+        return self._variance * _correlation(squared)[0]
+
+    def predict(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return mean and standard deviation at k points, shape (k,) each."""
+        kernel = self._kernel(x * self._scale)
+        explained = np.einsum("ij,ij->i", kernel @ self._inverse, kernel)
+        return kernel @ self._alpha, self._deviation(explained)
+
+    def predict_with_gradients(
+        self, x: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return mean, standard deviation and their gradients, (k,) and (k, D) each."""
+        differences = (x * self._scale)[:, None, :] - self._x
+        squared = np.einsum("ijd,ijd->ij", differences, differences)
+        correlation, slope = _correlation(squared)
+        kernel = self._variance * correlation
+        gain = kernel @ self._inverse
+        deviation = self._deviation(np.einsum("ij,ij->i", gain, kernel))
+        # dk = -variance slope (x - x_i) / l^2, and d(deviation) = -gain'dk / deviation.
+        pull = -self._variance * slope[:, :, None] * differences * self._scale
+        by_mean = np.einsum("ijd,j->id", pull, self._alpha)
+        by_deviation = -np.einsum("ijd,ij->id", pull, gain) / deviation[:, None]
+        return kernel @ self._alpha, deviation, by_mean, by_deviation
+
+    def _deviation(self, explained: FloatArray) -> FloatArray:
+        least = _LEAST_VARIANCE * self._variance
+        return np.sqrt(np.maximum(self._variance - explained, least))

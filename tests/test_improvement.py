@@ -1,0 +1,242 @@
+"""An agent's own search by expected improvement, on a Matern kernel."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from optuna.distributions import FloatDistribution, IntDistribution
+from scipy.integrate import quad
+from scipy.optimize import approx_fprime
+from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+from flwr_fbo import SearchSpace, VotingSettings
+from flwr_fbo.agents.improvement import (
+    expected_improvement,
+    log_unit_improvement,
+    suggest,
+)
+from flwr_fbo.agents.voting import VotingAgent
+from flwr_fbo.models.matern import MaternPosterior, fit, negative_log_posterior
+
+FloatArray = NDArray[np.float64]
+
+PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
+MIXED = SearchSpace({"a": FloatDistribution(0, 1), "n": IntDistribution(1, 4)})
+# Of lengthscales, noise and variance.
+LOGS = np.log([0.4, 0.9, 1e-3, 1.7])
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+@pytest.fixture
+def data(rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    x = rng.random((14, 2))
+    y = np.sin(5.0 * x[:, 0]) + x[:, 1]
+    return x, (y - y.mean()) / y.std()
+
+
+def squares(x: FloatArray) -> FloatArray:
+    return np.square(x.T[:, :, None] - x.T[:, None, :])
+
+
+def regressor(logs: FloatArray) -> GaussianProcessRegressor:
+    """Return scikit-learn's model with these hyperparameters."""
+    *lengths, noise, variance = np.exp(logs)
+    kernel = ConstantKernel(variance) * Matern(lengths, nu=2.5) + WhiteKernel(noise)
+    return GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None)
+
+
+# The model
+
+
+def test_the_posterior_is_scikit_learns(
+    data: tuple[FloatArray, FloatArray], rng: np.random.Generator
+) -> None:
+    theirs = regressor(LOGS).fit(*data)
+    mean, deviation = MaternPosterior(*data, LOGS).predict(points := rng.random((9, 2)))
+    expected, noisy = theirs.predict(points, return_std=True)
+    np.testing.assert_allclose(mean, expected, rtol=1e-8, atol=1e-10)
+    # Theirs is of a noisy observation.
+    np.testing.assert_allclose(deviation**2 + 1e-3, noisy**2, rtol=1e-6)
+
+
+def test_what_is_minimised_is_scikit_learns_likelihood_and_the_prior(
+    data: tuple[FloatArray, FloatArray],
+) -> None:
+    x, y = data
+    half_log_2 = 0.5 * math.log(2.0)
+    centres = np.array([-0.5 + half_log_2, -0.5 + half_log_2, -8.0, 0.0])
+    deviations = np.sqrt([0.5, 0.5, 2.0, 1.0])
+
+    def expected(logs: FloatArray) -> float:
+        likelihood = float(regressor(logs).fit(x, y).log_marginal_likelihood_value_)
+        return -likelihood - float(norm.logpdf(logs, centres, deviations).sum())
+
+    others = LOGS + np.array([0.3, -0.5, 2.0, 0.4])
+    ours = [negative_log_posterior(logs, squares(x), y)[0] for logs in (LOGS, others)]
+    difference = expected(others) - expected(LOGS)
+    assert ours[1] - ours[0] == pytest.approx(difference, rel=1e-8)
+
+
+def test_the_gradients_are_exact(
+    data: tuple[FloatArray, FloatArray], rng: np.random.Generator
+) -> None:
+    x, y = data
+    _, gradient = negative_log_posterior(LOGS, squares(x), y)
+    numeric = approx_fprime(
+        LOGS, lambda logs: negative_log_posterior(logs, squares(x), y)[0], 1e-6
+    )
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+    model = MaternPosterior(x, y, LOGS)
+    for point in rng.random((4, 2)):
+        means, deviations, *gradients = model.predict_with_gradients(point[None])
+        np.testing.assert_allclose(
+            [means, deviations], model.predict(point[None]), rtol=1e-9
+        )
+        for kind in (0, 1):
+
+            def value(at: FloatArray, kind: int = kind) -> float:
+                return float(model.predict(at[None])[kind][0])
+
+            numeric = approx_fprime(point, value, 1e-7)
+            np.testing.assert_allclose(gradients[kind][0], numeric, rtol=1e-3)
+
+
+def test_no_covariance_is_an_error() -> None:
+    """Two equal points without noise, to the last bit."""
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        negative_log_posterior(
+            np.array([0.0, -99.0, 0.0]), np.zeros((1, 3, 3)), np.ones(3)
+        )
+
+
+@pytest.mark.parametrize("num", [1, 2, 40])
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_a_fit_survives_repeated_points_and_constant_values(
+    num: int, spread: float, rng: np.random.Generator
+) -> None:
+    x = np.repeat(rng.random((num, 3)), 2, axis=0)
+    y = spread * rng.standard_normal(2 * num)
+    logs = fit(x, y, fit(x, y))
+    mean, deviation = MaternPosterior(x, y, logs).predict(rng.random((50, 3)))
+    assert np.all(np.isfinite(mean))
+    assert np.all(deviation > 0.0)
+
+
+def test_a_fit_sees_which_axis_matters(rng: np.random.Generator) -> None:
+    x = rng.random((30, 3))
+    lengths = fit(x, np.sin(7.0 * x[:, 1]))[:3]
+    assert lengths[1] < min(lengths[0], lengths[2]) - 1.0
+
+
+# Expected improvement
+
+
+def test_the_logarithm_of_improvement() -> None:
+    z = np.array([-3.0, -1.0001, -1.0, -0.9999, 0.0, 2.0, 40.0])
+    values, slopes = log_unit_improvement(z)
+    exact = np.log(expected_improvement(z, np.ones(7), 0.0))
+    np.testing.assert_allclose(values, exact, rtol=1e-9)
+    steps = [log_unit_improvement(z + step)[0] for step in (1e-5, -1e-5)]
+    np.testing.assert_allclose(slopes, (steps[0] - steps[1]) / 2e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("z", [-5.0, -30.0, -500.0, -9_999.0, -10_001.0, -1e8])
+def test_improvement_does_not_vanish_far_out(z: float) -> None:
+    """h(z) = pdf(z) times the integral of u exp(-u^2 / 2 + z u) over u > 0."""
+    values, slopes = log_unit_improvement(np.array([z]))
+    # In v = -z u, which is of size 1.
+    integral = quad(lambda v: v * math.exp(-0.5 * (v / z) ** 2 - v), 0.0, 60.0)[0]
+    share = values[0] + 0.5 * z * z + 0.5 * math.log(2.0 * math.pi)
+    tolerance = 1e-6 + 1e-15 * z * z  # of a difference of such numbers
+    assert share == pytest.approx(math.log(integral / z**2), abs=tolerance)
+    cdf = quad(lambda v: math.exp(-0.5 * (v / z) ** 2 - v), 0.0, 60.0)[0] / -z
+    assert slopes[0] == pytest.approx(cdf / (integral / z**2), rel=1e-6)
+
+
+def test_a_suggestion_is_the_best_of_the_square(
+    data: tuple[FloatArray, FloatArray], rng: np.random.Generator
+) -> None:
+    model = MaternPosterior(*data, LOGS)
+    axis = np.linspace(0.0, 1.0, 201)
+    grid = np.array(np.meshgrid(axis, axis)).reshape(2, -1).T
+
+    def improvement(x: FloatArray) -> FloatArray:
+        return expected_improvement(*model.predict(x), model.best)
+
+    x = suggest(model, PLANE, rng, 1000, 5)
+    assert improvement(x[None])[0] >= 0.99 * improvement(grid).max()
+
+
+def test_a_suggestion_keeps_to_discrete_values(
+    data: tuple[FloatArray, FloatArray], rng: np.random.Generator
+) -> None:
+    x = suggest(MaternPosterior(*data, LOGS), MIXED, rng, 200, 5)
+    np.testing.assert_allclose(x, MIXED.snap(x), rtol=1e-9)
+
+
+# The agent
+
+
+def play(num: int, **more: Any) -> VotingAgent:
+    """Return an agent on its own that has searched a bowl ``num`` times.
+
+    Its values are ``shift`` + ``scale`` times the bowl's.
+    """
+    shift, scale = more.pop("shift", 0.0), more.pop("scale", 1.0)
+    settings = VotingSettings(
+        num_initial=5, **{"own_search": "expected-improvement", **more}
+    )
+    who = VotingAgent(PLANE, "maximize", settings, 0, 11, feature_seed=7)
+    for iteration in range(num):
+        for x in who.ask(iteration):
+            who.tell(iteration, x, shift + scale * bowl(x))
+    return who
+
+
+def bowl(x: FloatArray) -> float:
+    return -float(np.sum((x - [0.31, 0.77]) ** 2))
+
+
+def test_it_finds_the_top_of_a_bowl_in_sixteen_evaluations() -> None:
+    assert max(play(16).values) > -1e-4
+    assert max(play(4).values) < -1e-3
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1e-6), (500.0, 1.0), (-3.0, 1e50)])
+def test_the_scale_of_values_does_not_matter(shift: float, scale: float) -> None:
+    plain, other = play(9), play(9, shift=shift, scale=scale)
+    np.testing.assert_allclose(other.points, plain.points, atol=1e-3)
+
+
+@pytest.mark.parametrize("values", [[math.nan] * 9, [0.25] * 9, [math.nan, 0.5]])
+def test_it_searches_without_anything_to_learn_from(values: list[float]) -> None:
+    who = play(1)
+    who.iterations, who.points, who.values = [], [], []
+    for x, value in zip(np.random.default_rng(0).random((9, 2)), values, strict=False):
+        who.tell(0, x, value)
+    x = who.suggest(1)
+    assert x.shape == (2,)
+    assert np.all((x >= 0.0) & (x <= 1.0))
+
+
+def test_it_goes_on_where_it_was_cut_off() -> None:
+    whole = play(12)
+    again = play(0)
+    again.load_state_dict(play(9).state_dict())
+    for iteration in range(9, 12):
+        for x in again.ask(iteration):
+            again.tell(iteration, x, bowl(x))
+    np.testing.assert_array_equal(again.points, whole.points)
+
+
+def test_another_search_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="own_search='ucb' is not allowed: one of"):
+        VotingSettings(own_search="ucb")  # type: ignore[arg-type]

@@ -11,6 +11,8 @@ little noise.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
@@ -33,6 +35,7 @@ def _each_axis(values: FloatArray | tuple[float, ...], dim: int) -> FloatArray:
     return np.concatenate([np.full(dim, values[0]), values[1:]])
 
 
+@lru_cache(maxsize=8)
 def _prior(dim: int) -> tuple[FloatArray, FloatArray]:
     """Return means and variances of the logarithms, shape (D + 2,) each."""
     means, variances = zip(_LENGTHSCALE, _NOISE, _VARIANCE, strict=True)
@@ -54,9 +57,10 @@ def _correlation(squared: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def _inverse(factor: FloatArray) -> FloatArray:
     """Return the inverse of a matrix, given its lower Cholesky factor."""
-    triangle, _ = dpotri(factor, lower=1)
-    lower = np.tril(triangle)
-    return np.asarray(lower + np.tril(lower, -1).T)
+    triangle, _ = dpotri(factor, lower=1)  # zeros above
+    inverse = triangle + triangle.T
+    inverse.flat[:: len(inverse) + 1] *= 0.5
+    return np.asarray(inverse)
 
 
 def negative_log_posterior(
@@ -116,25 +120,21 @@ def fit(x: FloatArray, y: FloatArray, previous: FloatArray | None = None) -> Flo
     y : ndarray of shape (t,)
         Standardised values.
     previous : ndarray of shape (D + 2,), optional
-        One more start, beside the mode of the prior.
+        A start, where it is more probable than the mode of the prior.
     """
     dim = x.shape[1]
     squares = np.square(x.T[:, :, None] - x.T[:, None, :])
-    bounds = np.column_stack([_each_axis(v, dim) for v in (_LOWEST, _HIGHEST)])
     starts = [_prior(dim)[0]] if previous is None else [_prior(dim)[0], previous]
-    ends = [
-        minimize(
-            negative_log_posterior,
-            start,
-            args=(squares, y),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            options={"maxiter": _MAX_STEPS, "ftol": _TOLERANCE},
-        )
-        for start in starts
-    ]
-    return np.asarray(min(ends, key=lambda end: float(end.fun)).x)
+    end = minimize(
+        negative_log_posterior,
+        min(starts, key=lambda logs: negative_log_posterior(logs, squares, y)[0]),
+        args=(squares, y),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=np.column_stack([_each_axis(v, dim) for v in (_LOWEST, _HIGHEST)]),
+        options={"maxiter": _MAX_STEPS, "ftol": _TOLERANCE},
+    )
+    return np.asarray(end.x)
 
 
 class MaternPosterior:

@@ -123,6 +123,29 @@ def test_one_sub_region_is_the_whole_space(figure: TuningExperiment) -> None:
     assert plan.recipe("anywhere") != plan.recipe("ts")
 
 
+def test_a_curve_says_how_its_agents_search_alone(figure: TuningExperiment) -> None:
+    curves = {
+        "ei": Curve("EI", "ts", own_search="expected-improvement"),
+        "vote": Curve("EI, vote", "dp-fts-de", own_search="expected-improvement"),
+    }
+    plan = replace(
+        figure,
+        claims=(),
+        form="convergence",
+        preset="effective",
+        methods=("ts", "random"),
+        curves=curves,
+    )
+    alone, ei, zeroed = (
+        run_one(plan, name, 0).best_so_far for name in ("ts", "ei", "vote-noise-only")
+    )
+    assert ei != alone
+    assert zeroed == ei  # a vote that stands out of nothing moves nobody
+    assert plan.recipe("ei") != plan.recipe("ts")
+    with pytest.raises(ValueError, match="own_search='expected-improvement' is not"):
+        replace(plan, preset="paper").check()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -51,8 +51,16 @@ def _correlation(squared: FloatArray) -> tuple[FloatArray, FloatArray]:
     """
     r = np.sqrt(5.0 * squared)
     decay = np.exp(-r)
-    slope = (1.0 + r) * decay
-    return slope + (5.0 / 3.0) * squared * decay, (5.0 / 3.0) * slope
+    # In place: of a thousand candidates this is most of what their values cost.
+    slope = r
+    slope += 1.0
+    slope *= decay
+    correlation = decay
+    correlation *= squared
+    correlation *= 5.0 / 3.0
+    correlation += slope
+    slope *= 5.0 / 3.0
+    return correlation, slope
 
 
 def _inverse(factor: FloatArray) -> FloatArray:

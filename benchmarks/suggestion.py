@@ -1,7 +1,7 @@
 """What one suggestion costs, and how good a study of such suggestions is.
 
-Ours is an agent on its own, by expected improvement, and by Thompson sampling as the
-papers have it, which is the default. Peers are in the setting that their own
+Ours is an agent on its own, by expected improvement, and by Thompson sampling as in the
+papers, which is the default. Peers are in the setting that their own
 documentation recommends, and see the same points.
 """
 
@@ -210,7 +210,7 @@ def suggestions(repeats: int) -> Section:
         f"in a row, the last of them from n observations, so that ours, which fits its "
         f"hyperparameters after every {CYCLE} observations, pays for one fit. Ours is "
         'an agent on its own with `own_search="expected-improvement"`; *Thompson* is '
-        "the default, as published."
+        "what it does by default, and in the papers."
     )
     return Section("One suggestion", text, rows)
 

@@ -200,6 +200,23 @@ def test_without_sampling_pld_is_the_gaussian_mechanism(
         assert exact == pytest.approx(delta, rel=1e-6)
 
 
+def test_releases_to_all_and_to_a_sample_compose() -> None:
+    accountant = PldAccountant(_config())
+    accountant.compose(_event(2.0, 20), 2)
+    everybody = accountant.get_epsilon(1e-4)
+    accountant.compose(_event(1.0, 7), 3)
+    composed = pld.identity(1e-4)
+    for z, q, count in ((2.0, 1.0, 2), (1.0, 0.35, 3)):
+        for _ in range(count):
+            one = pld.from_gaussian_mechanism(
+                z, sampling_prob=q, value_discretization_interval=1e-4
+            )
+            composed = composed.compose(one)
+    expected = composed.get_epsilon_for_delta(1e-4)
+    assert accountant.get_epsilon(1e-4) == pytest.approx(expected, abs=2e-3)
+    assert accountant.get_epsilon(1e-4) > everybody + 0.1
+
+
 def test_different_releases_compose() -> None:
     """Against dp-accounting itself, on a fine grid."""
     charges = [1.0, 2.0, 0.7, 30.0, 1.0]

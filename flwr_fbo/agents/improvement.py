@@ -59,6 +59,15 @@ def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
     return value, np.where(z > _TAIL, cdf / h, slope)
 
 
+def standardised(y: FloatArray) -> FloatArray:
+    """Return values with mean 0 and deviation 1, or zeros where all are equal."""
+    tiny = np.finfo(np.float64).tiny
+    # Exactly zero, where they are equal; and no square that vanishes.
+    y = y - y[0]
+    y = y / max(float(np.max(np.abs(y))), tiny)
+    return np.asarray((y - np.mean(y)) / max(float(np.std(y)), tiny))
+
+
 def suggest(
     model: MaternPosterior,
     space: SearchSpace,
@@ -66,7 +75,7 @@ def suggest(
     num_candidates: int,
     num_starts: int,
 ) -> FloatArray:
-    """Return where log expected improvement is largest, shape (D,).
+    """Return the place with the largest log expected improvement found, shape (D,).
 
     Parameters
     ----------

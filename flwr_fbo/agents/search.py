@@ -1,9 +1,9 @@
 """An agent that may follow what the server released, or else searches on its own.
 
-Its own search is Thompson sampling on a Gaussian process (Dai, Low & Jaillet, 2020 and
-2021). Where either leads to a setting that it has evaluated before, often a corner of
-the box, it queries a uniform point instead: the papers leave this out, the authors'
-code has it.
+Its own search, unless it has another, is Thompson sampling on a Gaussian process (Dai,
+Low & Jaillet, 2020 and 2021). Where either leads to a setting that it has evaluated
+before, often a corner of the box, it queries a uniform point instead: the papers leave
+this out, the authors' code has it.
 """
 
 from __future__ import annotations

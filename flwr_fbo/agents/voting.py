@@ -33,7 +33,7 @@ from scipy.stats import norm
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
-from flwr_fbo.agents.improvement import suggest
+from flwr_fbo.agents.improvement import standardised, suggest
 from flwr_fbo.agents.search import SearchAgent, SearchSettings
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.matern import MaternPosterior, fit
@@ -182,8 +182,7 @@ class VotingAgent(SearchAgent):
         x, y = self._observations(iteration)
         if self.settings.own_search == "thompson" or len(y) == 0:
             return super()._own_query(iteration)
-        spread = max(float(np.std(y)), np.finfo(np.float64).tiny)
-        y = (y - np.mean(y)) / spread
+        y = standardised(y)
         old = self._log_hyperparameters
         if old is None or self._fit_is_due(len(y)):
             self._log_hyperparameters = old = fit(x, y, old)

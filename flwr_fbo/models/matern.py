@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 FloatArray = NDArray[np.float64]
 
 _MAX_STEPS = 60
-# Of the negative log posterior, which is worth a hundredth at best.
+# Where a step changes the negative log posterior by less, relatively, it is the last.
 _TOLERANCE = 1e-5
 # Mean and variance of the prior of a logarithm; a lengthscale's for D = 1.
 _LENGTHSCALE, _NOISE, _VARIANCE = (-0.5, 0.5), (-8.0, 2.0), (0.0, 1.0)
@@ -63,6 +63,20 @@ def _correlation(squared: FloatArray) -> tuple[FloatArray, FloatArray]:
     return correlation, slope
 
 
+def _factor(covariance: FloatArray) -> FloatArray:
+    """Return the lower Cholesky factor, zeros above.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the covariance is not positive definite.
+    """
+    factor, failed = dpotrf(covariance, lower=1)
+    if failed:
+        raise np.linalg.LinAlgError("The covariance is not positive definite.")
+    return np.asarray(factor)
+
+
 def _inverse(factor: FloatArray) -> FloatArray:
     """Return the inverse of a matrix, given its lower Cholesky factor."""
     triangle, _ = dpotri(factor, lower=1)  # zeros above
@@ -102,9 +116,7 @@ def negative_log_posterior(
     correlation, slope = _correlation((precision @ flat).reshape(num, num))
     covariance = variance * correlation
     covariance.flat[:: num + 1] += noise
-    factor, failed = dpotrf(covariance, lower=1)
-    if failed:
-        raise np.linalg.LinAlgError("The covariance is not positive definite.")
+    factor = _factor(covariance)
     alpha, _ = dpotrs(factor, y, lower=1)
     # The gradient is tr(pull dK), with dK of each hyperparameter.
     pull = 0.5 * (_inverse(factor) - np.outer(alpha, alpha))
@@ -164,7 +176,7 @@ class MaternPosterior:
         self._x = x * self._scale
         covariance = self._kernel(self._x)
         covariance.flat[:: len(y) + 1] += noise
-        factor, _ = dpotrf(covariance, lower=1)
+        factor = _factor(covariance)
         self._alpha, _ = dpotrs(factor, y, lower=1)
         self._inverse = _inverse(factor)
         self.best = float(np.max(y - noise * self._alpha))

@@ -248,7 +248,8 @@ class PldAccountant(_LedgerAccountant):
 def _mu(ledger: _Ledger) -> float:
     """Return sensitivity over noise of all releases together."""
     items = ledger.items()
-    return math.sqrt(sum(count / event.noise_multiplier**2 for event, count in items))
+    squares = (count * (1.0 / event.noise_multiplier) ** 2 for event, count in items)
+    return math.sqrt(sum(squares))
 
 
 # Sampling probability, noise multiplier, number of releases.

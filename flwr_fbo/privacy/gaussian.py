@@ -33,14 +33,17 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """Return the smallest epsilon, to 1e-9 of it, of a Gaussian mechanism at ``delta``.
+    """Return the smallest epsilon of a Gaussian mechanism at ``delta``.
+
+    To 1e-9 of it, and 1e-12.
 
     Parameters
     ----------
     delta : float
         In (0, 1).
     mu : float
-        Sensitivity over noise, > 0.
+        Sensitivity over noise, > 0. Below 1e-4 delta is exact no more, and what is
+        added to epsilon makes up for it: 1e-12.
     """
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
@@ -50,9 +53,9 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     def excess(epsilon: float) -> float:
         return gaussian_delta(epsilon, mu) - delta
 
-    root = float(brentq(excess, 0.0, most, xtol=1e-15, rtol=1e-12))
+    root = float(brentq(excess, 0.0, most, xtol=1e-15, rtol=1e-12, maxiter=500))
     # A little more, so that rounding cannot fall short.
-    return root * (1.0 + 1e-9)
+    return root * (1.0 + 1e-9) + 1e-12
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Message
+from optuna.distributions import FloatDistribution
 
-from flwr_fbo import InProcessGrid
+from flwr_fbo import InProcessGrid, SearchSpace, VotingSettings
 from flwr_fbo.agents.linear_ucb import LinearUCBAgent, LinearUCBSettings
-from flwr_fbo.models import gp, linear
+from flwr_fbo.agents.voting import VotingAgent
+from flwr_fbo.models import gp, linear, matern
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from tests.federation import (
@@ -38,6 +40,8 @@ NUMBER, HEADER = 8, 128  # bytes; of the .npy format
 WEIGHTS = {4: 4, 5: 7, 6: 7, 7: 6, 8: 8}
 # 787 and 982 today; the former depends on the last bits a little, so on the machine.
 MOST_LIKELIHOODS, MOST_CONFIG_BYTES = 850, 1000
+# The latter is 19 today.
+FIRST_OF_VOTES, MOST_OF_A_FIT = 10, 25
 
 
 def counted(
@@ -129,6 +133,24 @@ def test_likelihoods_are_evaluated_no_more_often(work: Work) -> None:
     """Of the one fit of an agent that this study has time for, from eight starts."""
     assert set(work.likelihoods) <= {FIRST + 1, FIRST + 2}
     assert sum(work.likelihoods.values()) <= MOST_LIKELIHOODS
+
+
+def test_expected_improvement_factorises_once_a_suggestion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And in one suggestion of five as often as its fit asks for the likelihood."""
+    factorised: Counter[int] = Counter()
+    counted(monkeypatch, matern, "dpotrf", factorised)
+    axes = {name: FloatDistribution(0.0, 1.0) for name in "ab"}
+    settings = VotingSettings(own_search="expected-improvement")
+    agent = VotingAgent(SearchSpace(axes), "maximize", settings, 0, 5, 7)
+    for iteration in range(12):
+        for x in agent.ask(iteration):
+            agent.tell(iteration, x, float(np.sin(5.0 * x[0]) + x[1]))
+    fits = {FIRST_OF_VOTES, FIRST_OF_VOTES + 5, FIRST_OF_VOTES + 10}
+    assert set(factorised) == set(range(FIRST_OF_VOTES, FIRST_OF_VOTES + 11))
+    assert all(factorised[rows] == 1 for rows in set(factorised) - fits)
+    assert all(factorised[rows] <= MOST_OF_A_FIT for rows in fits)
 
 
 def test_what_travels_is_the_vectors_and_the_messages(work: Work) -> None:

@@ -83,8 +83,9 @@ def maximize_function(
     rng: np.random.Generator,
     num_candidates: int,
     num_starts: int,
+    log_slope: Callable[[FloatArray], tuple[FloatArray, FloatArray]] | None = None,
 ) -> FloatArray:
-    """Return the maximiser of any function, whose gradient is taken numerically.
+    """Return the maximiser of any function.
 
     Parameters
     ----------
@@ -92,37 +93,9 @@ def maximize_function(
         Takes points of shape (n, D), returns values of shape (n,).
     space, num_candidates, num_starts
         As for `maximize`.
-
-    Returns
-    -------
-    ndarray of shape (D,)
-    """
-    # L-BFGS stops at an absolute gradient, as above: the scale is that of candidates.
-    candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
-    values = function(candidates)
-    scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
-    slope = partial(_with_differences, lambda x: function(x) / scale)
-    return _refined(function, slope, space, candidates, values, num_starts, _FINE)
-
-
-def maximize_logarithm(
-    function: Callable[[FloatArray], FloatArray],
-    function_and_gradient: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
-    space: SearchSpace,
-    rng: np.random.Generator,
-    num_candidates: int,
-    num_starts: int,
-) -> FloatArray:
-    """Return the maximiser of a function whose logarithm is given.
-
-    Parameters
-    ----------
-    function : callable
-        Takes points of shape (n, D), returns values of shape (n,).
-    function_and_gradient : callable
-        Returns its gradients, too, shape (n, D).
-    space, num_candidates, num_starts
-        As for `maximize`.
+    log_slope : callable, optional
+        Of a function that is a logarithm: returns its values and gradients, shapes (n,)
+        and (n, D). Without it the gradient is taken numerically.
 
     Returns
     -------
@@ -130,25 +103,16 @@ def maximize_logarithm(
     """
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     values = function(candidates)
-    slope = function_and_gradient
-    return _refined(function, slope, space, candidates, values, num_starts, _COARSE)
-
-
-def _refined(
-    function: Callable[[FloatArray], FloatArray],
-    slope: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
-    space: SearchSpace,
-    candidates: FloatArray,
-    values: FloatArray,
-    num_starts: int,
-    tolerance: float,
-) -> FloatArray:
-    """Return the best that ascent reaches from the best of the candidates."""
+    slope, tolerance = log_slope, _COARSE
+    if slope is None:
+        # L-BFGS stops at an absolute gradient, as above.
+        scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
+        slope = partial(_with_differences, lambda x: function(x) / scale)
+        tolerance = _FINE
     starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
     lower = np.where(space.continuous, 0.0, starts)
     upper = np.where(space.continuous, 1.0, starts)
-    ends = _ascend(slope, starts, lower, upper, tolerance)
-    points = np.vstack([starts, ends])
+    points = np.vstack([starts, _ascend(slope, starts, lower, upper, tolerance)])
     return np.asarray(points[np.argmax(function(points))])
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr
 from scipy.stats import norm
 
-from flwr_fbo.agents.acquisition import maximize_logarithm
+from flwr_fbo.agents.acquisition import maximize_function
 from flwr_fbo.models.matern import MaternPosterior
 from flwr_fbo.space import SearchSpace
 
@@ -97,6 +97,6 @@ def suggest(
         gradient = slope[:, None] * by_z + by_deviation / deviation[:, None]
         return log_h + np.log(deviation), gradient
 
-    return maximize_logarithm(
-        value, value_and_gradient, space, rng, num_candidates, num_starts
+    return maximize_function(
+        value, space, rng, num_candidates, num_starts, value_and_gradient
     )

@@ -11,7 +11,7 @@ import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -28,6 +28,7 @@ from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
 from benchmarks.problems import Problem, branin, hartmann, landmine
 from flwr_fbo.agents.study import Study
 from flwr_fbo.agents.voting import OwnSearch, VotingSettings
+from flwr_fbo.datasets.landmine import NUM_FIELDS
 from flwr_fbo.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
@@ -185,7 +186,11 @@ HELD_TO_BAR = ("Optuna GPSampler", "BoTorch")
 
 def measure(quick: bool) -> list[Section]:
     """Return the sections."""
-    return [suggestions(2 if quick else 7), studies(2 if quick else 20)]
+    return [
+        suggestions(2 if quick else 7),
+        studies(2 if quick else 20),
+        all_fields(1 if quick else 2),
+    ]
 
 
 def suggestions(repeats: int) -> Section:
@@ -269,15 +274,8 @@ def studies(num_seeds: int) -> Section:
     """Return whole studies by all methods, on the same seeds and initial points."""
     rows = []
     for problem in _problems():
-        tasks = (delayed(_play_all)(problem, seed) for seed in range(num_seeds))
-        with parallel_config("loky", inner_max_num_threads=1):
-            found = np.array(Parallel(n_jobs=-1)(tasks))
-        regrets = dict(zip(SUGGESTERS, found[:, :, 0].T, strict=True))
-        seconds = dict(zip(SUGGESTERS, found[:, :, 1].T, strict=True))
-        rows += [
-            compare(problem, seconds, name, OURS, **_quality(regrets, name))
-            for name in PEERS
-        ]
+        cases = [(problem, seed) for seed in range(num_seeds)]
+        rows += _compare_studies(problem, cases, list(SUGGESTERS))
     text = (
         f"CPU time of all suggestions of a study of {BUDGET} evaluations, the first "
         f"{NUM_FIRST} at the same uniform points for all, over {num_seeds} seeds. "
@@ -288,16 +286,47 @@ def studies(num_seeds: int) -> Section:
     return Section(f"Studies of {BUDGET} evaluations", text, rows)
 
 
-def _play_all(problem: str, seed: int) -> FloatArray:
-    """Return regret and seconds of all methods on one seed, shape (methods, 2)."""
+def all_fields(num_seeds: int) -> Section:
+    """Return studies of every landmine field, by the methods of the bar."""
+    fields = range(NUM_FIELDS) if landmine(0) is not None else ()
+    names = [f"landmine field {field}" for field in fields]
+    cases = [(name, seed) for name in names for seed in range(num_seeds)]
+    methods = [*HELD_TO_BAR, OURS]
+    rows = _compare_studies("landmine fields", cases, methods) if cases else []
+    title = f"Studies of {BUDGET} evaluations of every landmine field"
+    text = (
+        f"As above, of all {NUM_FIELDS} fields on the first {num_seeds} seeds: "
+        f"medians, means and standard errors are over these {len(cases)} studies."
+    )
+    return Section(title, text, rows)
+
+
+def _compare_studies(
+    label: str, cases: Sequence[tuple[str, int]], names: Sequence[str]
+) -> list[Row]:
+    """Return rows of the methods but ours, over studies (problem, seed)."""
+    tasks = (delayed(_play_all)(problem, seed, names) for problem, seed in cases)
+    with parallel_config("loky", inner_max_num_threads=1):
+        found = np.array(Parallel(n_jobs=-1)(tasks))
+    regrets = dict(zip(names, found[:, :, 0].T, strict=True))
+    seconds = dict(zip(names, found[:, :, 1].T, strict=True))
+    return [
+        compare(label, seconds, name, OURS, **_quality(regrets, name))
+        for name in names
+        if name != OURS
+    ]
+
+
+def _play_all(problem: str, seed: int, names: Sequence[str]) -> FloatArray:
+    """Return regret and seconds of these methods on one seed, shape (methods, 2)."""
     logging.getLogger("flwr.fbo").setLevel(logging.ERROR)
     with _quiet():
-        return np.array([_play(name, problem, seed) for name in SUGGESTERS])
+        return np.array([_play(name, problem, seed) for name in names])
 
 
 def _play(name: str, problem: str, seed: int) -> tuple[float, float]:
     """Return simple regret and CPU time of a study."""
-    task = _problems()[problem]
+    task = _problem(problem)
     suggester, values = SUGGESTERS[name](task.dim, seed), []
     points = iter(np.random.default_rng(seed).random((NUM_FIRST, task.dim)))
     asking = 0.0
@@ -324,10 +353,19 @@ def _quality(regrets: Mapping[str, FloatArray], name: str) -> dict[str, Any]:
     }
 
 
+def _problems() -> list[str]:
+    """Return the names of the functions, and of three fields where there is data."""
+    fields = FIELDS if landmine(FIELDS[0]) is not None else ()
+    functions = [problem.name for problem in _functions()]
+    return functions + [f"landmine field {field}" for field in fields]
+
+
 @cache
-def _problems() -> dict[str, Problem]:
-    known = [*_functions(), *(landmine(field) for field in FIELDS)]
-    return {problem.name: problem for problem in known if problem is not None}
+def _problem(name: str) -> Problem:
+    known = {problem.name: problem for problem in _functions()}
+    found = known.get(name) or landmine(int(name.split()[-1]))
+    assert found is not None  # asked for only where there is data
+    return found
 
 
 def _functions() -> list[Problem]:

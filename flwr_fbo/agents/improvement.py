@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx
 from scipy.stats import norm
 
 from flwr_fbo.agents.acquisition import maximize_function
@@ -20,8 +20,8 @@ from flwr_fbo.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 
-# Below, the tail is taken in a form that does not vanish; further below, its limit.
-_TAIL, _FAR = -1.0, -1e4
+# Beyond, improvement is its limit, pdf(z) / z^2 or z, to eight digits or all.
+_FAR, _LARGE = -1e4, 30.0
 
 
 def expected_improvement(
@@ -31,6 +31,10 @@ def expected_improvement(
     deviation = np.maximum(deviation, 1e-12)
     z = (mean - best) / deviation
     return np.asarray((mean - best) * norm.cdf(z) + deviation * norm.pdf(z))
+
+
+def _log_pdf(z: FloatArray) -> FloatArray:
+    return -0.5 * z * z - 0.5 * math.log(2.0 * math.pi)
 
 
 def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -45,18 +49,18 @@ def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
     -------
     tuple of two ndarrays of shape (k,)
     """
-    # h(z) = pdf(z) + z cdf(z), and h' = cdf.
-    near = np.maximum(z, _TAIL)
-    cdf = ndtr(near)
-    h = np.exp(-0.5 * near * near) / math.sqrt(2.0 * math.pi) + near * cdf
-    # With Mills' ratio, h(z) = pdf(z) (1 + z ratio(z)); far out that is pdf(z) / z^2.
-    far, tail = np.minimum(z, _FAR), np.clip(z, _FAR, _TAIL)
-    ratio = math.sqrt(math.pi / 2.0) * erfcx(-tail / math.sqrt(2.0))
-    share = np.where(z < _FAR, far**-2, 1.0 + tail * ratio)
-    log_pdf = -0.5 * z * z - 0.5 * math.log(2.0 * math.pi)
-    value = np.where(z > _TAIL, np.log(h), log_pdf + np.log(share))
-    slope = np.where(z < _FAR, -z, ratio / share)
-    return value, np.where(z > _TAIL, cdf / h, slope)
+    # h(z) = pdf(z) + z cdf(z) = pdf(z) (1 + z ratio(z)), of Mills' ratio, and h' = cdf.
+    inside = np.clip(z, _FAR, _LARGE)
+    ratio = math.sqrt(math.pi / 2.0) * erfcx(inside / -math.sqrt(2.0))
+    share = 1.0 + inside * ratio
+    value = _log_pdf(inside) + np.log(share)
+    slope = ratio / share
+    if np.any(inside != z):
+        far, large = z < _FAR, z > _LARGE
+        value[far] = _log_pdf(z[far]) - 2.0 * np.log(-z[far])
+        slope[far] = -z[far]
+        value[large], slope[large] = np.log(z[large]), 1.0 / z[large]
+    return value, slope
 
 
 def standardised(y: FloatArray) -> FloatArray:

@@ -162,15 +162,21 @@ class SearchAgent(Agent):
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         """Return where the server's vectors lead, or None to search alone."""
 
+    def suggest(self, iteration: int) -> FloatArray:
+        """Return where to evaluate next, shape (D,); at random rather than again."""
+        x = super().suggest(iteration)
+        if np.any(np.all(self._tried == x, axis=1)):
+            rng = self._generator(iteration, Purpose.REPEATED_QUERY)
+            x = self.space.snap(rng.random(len(x)))
+        return x
+
     @one_blas_thread
     def _suggest(self, iteration: int) -> FloatArray:
-        x = None
         if self._vectors is not None:
             x = self._follow(self._vectors, iteration)
-        x = self.space.snap(self._own_query(iteration) if x is None else x)
-        if np.any(np.all(self._tried == x, axis=1)):
-            x = self._generator(iteration, Purpose.REPEATED_QUERY).random(len(x))
-        return x
+            if x is not None:
+                return x
+        return self._own_query(iteration)
 
     def _own_query(self, iteration: int) -> FloatArray:
         x, y = self._observations(iteration)

@@ -51,7 +51,7 @@ _SIGNIFICANCE = 0.05
 _SHARE_ON_FACES = 1 / 3
 _NUM_DRAWS = 1000
 # Improvement has few maxima: the best candidates soon lie on the same.
-_NUM_STARTS = 5
+_NUM_STARTS = 2
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ SUBJECTS = (
     "transfer",
     "scale",
     "suggestion",
+    "landmine_fields",
 )
 HERE = Path(__file__).parent
 TITLE = """# Benchmarks

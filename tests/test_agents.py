@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optuna.distributions import FloatDistribution
+from optuna.distributions import FloatDistribution, IntDistribution
 
 from flwr_fbo.agents.base import Agent, evaluate, play_round
 from flwr_fbo.agents.random_search import RandomSearchSettings
@@ -111,6 +111,14 @@ def test_no_setting_is_evaluated_twice() -> None:
     assert agent.best_value == 2.0
     inside = np.all((points[4:] > 0) & (points[4:] < 1), axis=1)
     assert inside.sum() >= 5  # uniform points in the place of repeated ones
+
+
+def test_a_point_for_a_repeated_one_is_a_setting_too() -> None:
+    few = SearchSpace({name: IntDistribution(1, 3) for name in "xy"})
+    agent = study(space=few, agent=replace(AGENT, follow="never")).create_agent(0, 5)
+    play(agent, 15, lambda params: float(params["x"] + params["y"]))
+    assert len(np.unique(agent.points, axis=0)) < len(agent.points)
+    np.testing.assert_array_equal(agent.points, [few.snap(x) for x in agent.points])
 
 
 def test_what_failed_is_not_tried_again() -> None:

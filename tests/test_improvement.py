@@ -161,6 +161,12 @@ def test_improvement_does_not_vanish_far_out(z: float) -> None:
     assert slopes[0] == pytest.approx(cdf / (integral / z**2), rel=1e-6)
 
 
+def test_near_and_far_are_told_apart_in_one_call() -> None:
+    z = np.array([40.0, -2.0, -2e4, 0.5, -3e4, 31.0])
+    alone = [np.array(log_unit_improvement(z[[i]])) for i in range(len(z))]
+    np.testing.assert_array_equal(log_unit_improvement(z), np.hstack(alone))
+
+
 def test_a_suggestion_is_the_best_of_the_square(
     data: tuple[FloatArray, FloatArray], rng: np.random.Generator
 ) -> None:
@@ -171,7 +177,7 @@ def test_a_suggestion_is_the_best_of_the_square(
     def improvement(x: FloatArray) -> FloatArray:
         return expected_improvement(*model.predict(x), model.best)
 
-    x = suggest(model, PLANE, rng, 1000, 5)
+    x = suggest(model, PLANE, rng, 1000, 2)
     assert improvement(x[None])[0] >= 0.99 * improvement(grid).max()
 
 
@@ -194,7 +200,7 @@ def test_a_suggestion_is_better_than_its_candidates(
 
     for seed in range(5):
         candidates = np.random.default_rng(seed).random((30, 2))
-        x = suggest(model, PLANE, np.random.default_rng(seed), 30, 5)
+        x = suggest(model, PLANE, np.random.default_rng(seed), 30, 2)
         assert improvement(x[None])[0] > 1.01 * improvement(candidates).max()
 
 
@@ -222,7 +228,7 @@ def test_a_fit_goes_on_from_the_last_one(
 def test_a_suggestion_keeps_to_discrete_values(
     data: tuple[FloatArray, FloatArray], rng: np.random.Generator
 ) -> None:
-    x = suggest(MaternPosterior(*data, LOGS), MIXED, rng, 200, 5)
+    x = suggest(MaternPosterior(*data, LOGS), MIXED, rng, 200, 2)
     np.testing.assert_allclose(x, MIXED.snap(x), rtol=1e-9)
 
 

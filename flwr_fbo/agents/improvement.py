@@ -20,7 +20,7 @@ from flwr_fbo.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 
-# Beyond, improvement is its limit, pdf(z) / z^2 or z, to eight digits or all.
+# Beyond, improvement is its limit, pdf(z) / z^2 or z, to seven digits or all.
 _FAR, _LARGE = -1e4, 30.0
 
 
@@ -43,7 +43,7 @@ def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
     Parameters
     ----------
     z : ndarray of shape (k,)
-        Any finite numbers.
+        Numbers of less than 1e150 in size.
 
     Returns
     -------

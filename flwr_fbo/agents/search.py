@@ -163,7 +163,7 @@ class SearchAgent(Agent):
         """Return where the server's vectors lead, or None to search alone."""
 
     def suggest(self, iteration: int) -> FloatArray:
-        """Return where to evaluate next, shape (D,); at random rather than again."""
+        """Return where to evaluate next, shape (D,): if it was there, at random."""
         x = super().suggest(iteration)
         if np.any(np.all(self._tried == x, axis=1)):
             rng = self._generator(iteration, Purpose.REPEATED_QUERY)

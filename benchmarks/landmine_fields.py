@@ -1,0 +1,26 @@
+"""Whole studies of the landmine fields on which no prior of ours was chosen."""
+
+from __future__ import annotations
+
+from benchmarks.measure import Section
+from benchmarks.problems import landmine
+from benchmarks.suggestion import BUDGET, HELD_TO_BAR, OURS, compare_studies
+from flwr_fbo.datasets.landmine import NUM_FIELDS
+
+FIELDS = range(0, NUM_FIELDS, 2)
+
+
+def measure(quick: bool) -> list[Section]:
+    """Return the section, or none without the data."""
+    num_seeds = 1 if quick else 5
+    if landmine(FIELDS[0]) is None:
+        return []
+    names = [f"landmine field {field}" for field in FIELDS]
+    cases = [(name, seed) for name in names for seed in range(num_seeds)]
+    text = (
+        f"As above, of the {len(names)} fields of even numbers, {num_seeds} seeds "
+        f"each: medians, means and standard errors are over these {len(cases)} studies."
+    )
+    rows = compare_studies("even landmine fields", cases, [*HELD_TO_BAR, OURS])
+    title = f"Studies of {BUDGET} evaluations of landmine fields not seen before"
+    return [Section(title, text, rows)]

@@ -71,9 +71,10 @@ class VotingSettings(SearchSettings):
         >= 1: once it has tried so many places above the threshold, an agent has seen
         what the others praise, and searches on its own.
     own_search : {"thompson", "expected-improvement"}
-        How an agent searches on its own. The second finds more in few evaluations, of
-        a model with a lengthscale an axis that standardises values itself (so
-        ``noise_floor``, ``num_surrogate_features`` and ``num_starts`` do nothing).
+        How an agent searches on its own. The second finds more of a smooth function in
+        few evaluations; its model has a lengthscale an axis and standardises values
+        itself (``noise_floor``, ``num_surrogate_features`` and ``num_starts`` do
+        nothing).
     num_agents : int
         N, >= 1; the strategy fills it in, as it does the next two.
     noise_std : float

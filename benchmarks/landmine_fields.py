@@ -13,12 +13,13 @@ FIELDS = range(0, NUM_FIELDS, 2)
 def measure(quick: bool) -> list[Section]:
     """Return the section, or none without the data."""
     num_seeds = 1 if quick else 5
-    if landmine(FIELDS[0]) is None:
+    known = [landmine(field) for field in FIELDS]
+    fields = [field for field in known if field is not None]
+    if not fields:
         return []
-    names = [f"landmine field {field}" for field in FIELDS]
-    cases = [(name, seed) for name in names for seed in range(num_seeds)]
+    cases = [(field, seed) for field in fields for seed in range(num_seeds)]
     text = (
-        f"As above, of the {len(names)} fields on which no prior was chosen, "
+        f"As above, of the {len(fields)} fields on which no prior was chosen, "
         f"{num_seeds} seeds each: medians, means and standard errors are over these "
         f"{len(cases)} studies."
     )

@@ -270,7 +270,7 @@ def studies(num_seeds: int) -> Section:
     rows = []
     for problem in _problems():
         cases = [(problem, seed) for seed in range(num_seeds)]
-        rows += compare_studies(problem, cases, list(SUGGESTERS))
+        rows += compare_studies(problem.name, cases, list(SUGGESTERS))
     text = (
         f"CPU time of all suggestions of a study of {BUDGET} evaluations, the first "
         f"{NUM_FIRST} at the same uniform points for all, over {num_seeds} seeds. "
@@ -283,11 +283,9 @@ def studies(num_seeds: int) -> Section:
 
 
 def compare_studies(
-    label: str, cases: Sequence[tuple[str, int]], names: Sequence[str]
+    label: str, cases: Sequence[tuple[Problem, int]], names: Sequence[str]
 ) -> list[Row]:
     """Return rows of all methods but ours, over studies (problem, seed)."""
-    for problem in {problem: None for problem, _ in cases}:
-        _problem(problem)  # so that workers do not all compute the same surface
     tasks = (delayed(_play_all)(problem, seed, names) for problem, seed in cases)
     with parallel_config("loky", inner_max_num_threads=1):
         found = np.array(Parallel(n_jobs=-1)(tasks))
@@ -300,7 +298,7 @@ def compare_studies(
     ]
 
 
-def _play_all(problem: str, seed: int, names: Sequence[str]) -> FloatArray:
+def _play_all(problem: Problem, seed: int, names: Sequence[str]) -> FloatArray:
     """Return regret and seconds of these methods on one seed, shape (methods, 2)."""
     logging.getLogger("flwr.fbo").setLevel(logging.ERROR)
     with _quiet():
@@ -318,20 +316,19 @@ def _import_peers() -> None:
         suggester.ask()
 
 
-def _play(name: str, problem: str, seed: int) -> tuple[float, float]:
+def _play(name: str, problem: Problem, seed: int) -> tuple[float, float]:
     """Return simple regret and CPU time of a study."""
-    task = _problem(problem)
-    suggester, values = SUGGESTERS[name](task.dim, seed), []
-    points = iter(np.random.default_rng(seed).random((NUM_FIRST, task.dim)))
+    suggester, values = SUGGESTERS[name](problem.dim, seed), []
+    points = iter(np.random.default_rng(seed).random((NUM_FIRST, problem.dim)))
     asking = 0.0
     for _ in range(BUDGET):
         began = time.process_time()
         point = next(points, None)
         point = suggester.ask() if point is None else point
         asking += time.process_time() - began
-        values.append(float(task.function(point[None])[0]))
+        values.append(float(problem.function(point[None])[0]))
         suggester.tell(point, values[-1])
-    return task.regret(np.array(values)), asking
+    return problem.regret(np.array(values)), asking
 
 
 def _quality(regrets: Mapping[str, FloatArray], name: str) -> dict[str, Any]:
@@ -347,20 +344,9 @@ def _quality(regrets: Mapping[str, FloatArray], name: str) -> dict[str, Any]:
     }
 
 
-def _problems() -> list[str]:
-    """Return the names of the functions, and of three fields where there is data."""
-    fields = FIELDS if landmine(FIELDS[0]) is not None else ()
-    functions = [problem.name for problem in _functions()]
-    return functions + [f"landmine field {field}" for field in fields]
-
-
-@cache
-def _problem(name: str) -> Problem:
-    if name.startswith("landmine"):
-        field = landmine(int(name.split()[-1]))
-        assert field is not None  # asked for only where there is data
-        return field
-    return next(problem for problem in _functions() if problem.name == name)
+def _problems() -> list[Problem]:
+    known = [*_functions(), *(landmine(field) for field in FIELDS)]
+    return [problem for problem in known if problem is not None]
 
 
 def _functions() -> list[Problem]:

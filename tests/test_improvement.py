@@ -140,9 +140,9 @@ def test_a_fit_sees_which_axis_matters(rng: np.random.Generator) -> None:
 
 
 def test_the_logarithm_of_improvement() -> None:
-    z = np.array([-3.0, -1.0, 0.0, 2.0, 29.999, 30.001, 40.0])
+    z = np.array([-3.0, -1.0001, -1.0, -0.9999, 0.0, 2.0, 29.999, 30.001, 40.0])
     values, slopes = log_unit_improvement(z)
-    exact = np.log(expected_improvement(z, np.ones(7), 0.0))
+    exact = np.log(expected_improvement(z, np.ones(9), 0.0))
     np.testing.assert_allclose(values, exact, rtol=1e-9)
     steps = [log_unit_improvement(z + step)[0] for step in (1e-5, -1e-5)]
     np.testing.assert_allclose(slopes, (steps[0] - steps[1]) / 2e-5, rtol=1e-6)

@@ -13,6 +13,8 @@ Hellsten & Nardi, Vanilla Bayesian optimization performs great in high dimension
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
@@ -25,12 +27,13 @@ _MAX_STEPS = 60
 _TOLERANCE = 1e-4
 # Mean and variance of the prior of a logarithm: a lengthscale's, noise's, variance's.
 _PRIOR_MEAN, _PRIOR_VARIANCE = (-0.2, -10.0, 0.0), (0.12, 2.0, 1.0)
-_LOWEST, _HIGHEST = np.log([1e-2, 1e-6, 1e-2]), np.log([1e2, 1.0, 1e2])
+_LOWEST, _HIGHEST = (tuple(np.log(v)) for v in ((1e-2, 1e-6, 1e-2), (1e2, 1.0, 1e2)))
 # Of the kernel's variance: what is left of it at a point that was evaluated.
 _LEAST_VARIANCE = 1e-9
 
 
-def _each_axis(values: FloatArray | tuple[float, ...], dim: int) -> FloatArray:
+@lru_cache(maxsize=32)
+def _each_axis(values: tuple[float, ...], dim: int) -> FloatArray:
     """Return three numbers, of lengthscale, noise and variance, as D + 2."""
     return np.concatenate([np.full(dim, values[0]), values[1:]])
 

@@ -75,6 +75,8 @@ def flwr_run(loopback_only: None, flower_home: Path, tmp_path: Path) -> FlwrRun:
             # What is tested here, whatever is installed.
             "PYTHONPATH": str(Path(__file__).parents[1]),
             "FLWR_HOME": str(flower_home),
+            # Else tests that run at once share one SuperLink: it ends with the first.
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(_free_port()),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -104,6 +106,11 @@ def flwr_run(loopback_only: None, flower_home: Path, tmp_path: Path) -> FlwrRun:
     return run
 
 
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
 def _status(environment: dict[str, str], patience: float = 120.0) -> str:
     """Return how the only run ended; the stream of its log may end before it does."""
     deadline = time.monotonic() + patience
@@ -117,9 +124,10 @@ def _status(environment: dict[str, str], patience: float = 120.0) -> str:
             check=False,
         )
         try:
-            status = str(json.loads(done.stdout)["runs"][0]["status"])
+            (run,) = json.loads(done.stdout)["runs"]
+            status = str(run["status"])
         except (ValueError, LookupError):
-            return f"not listed: {done.stdout + done.stderr}"
+            return f"not the only one listed: {done.stdout + done.stderr}"
         if status.startswith("finished") or time.monotonic() > deadline:
             return status
         time.sleep(1.0)

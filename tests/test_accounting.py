@@ -256,9 +256,7 @@ def test_epsilon_does_not_depend_on_when_it_was_asked(method: Method) -> None:
         asked.charge(z)
         asked.spent()
         silent.charge(z)
-    restored = ReleaseAccountant(0.35, 1e-3, method)
-    restored.load_state_dict(json.loads(json.dumps(asked.state_dict())))
-    assert asked.spent() == silent.spent() == restored.spent()
+    assert asked.spent() == silent.spent()
     assert asked.spent().num_releases == len(charges)
 
 

@@ -127,8 +127,8 @@ def test_privacy_prints_published_and_exact_side_by_side() -> None:
     assert "Warning: delta = 0.025" in result.stderr
     split = [line.split() for line in result.output.splitlines()]
     rows = {words[0]: words for words in split if words}
-    assert rows["moments"][1:] == ["15.17", "9.116", "15.17"]
-    assert rows["pld"][1:] == ["10.38", "6.199", "10.38"]
+    assert rows["moments"][1:] == ["15.17", "9.117", "15.17"]
+    assert rows["pld"][1:] == ["10.39", "6.199", "10.39"]
     assert rows["rdp"][1] == rows["rdp"][3] == "13.5"
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
     for words in ("Fixed throughout", "z phi_max S / q", "1 to 2 times z", "0.5 to 1"):

@@ -35,6 +35,7 @@ from flwr_fbo.agents.study import Phase
 from flwr_fbo.cli import app
 from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.clients.linear_bandit import LinearBanditSite
+from flwr_fbo.clients.thompson import SiteClient
 from flwr_fbo.journal import Journal, JournalError, Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
@@ -693,30 +694,34 @@ def test_what_a_strategy_refuses() -> None:
         trigger.start(grid)
 
 
+def limits(max_epsilon: float, max_delta: float) -> dict[str, float]:
+    return {"max_epsilon": max_epsilon, "max_delta": max_delta}
+
+
 LIMITS: list[tuple[dict[str, Any], LinearUCBSettings, int | None, str]] = [
     ({}, replace(SETTINGS, releases=NOT_PRIVATE), None, "not private"),
     ({}, SETTINGS, NOISE_SEED, "not private"),
     ({}, SETTINGS, None, ""),
     ({}, CASES["raw"], None, ""),
-    ({"max_epsilon": 29.0}, SETTINGS, None, "has epsilon=30, and max_epsilon=29"),
-    ({"max_epsilon": 30.0}, SETTINGS, None, ""),
-    ({"max_epsilon": 30.0}, CASES["raw"], None, "promises less"),
-    ({"max_delta": 0.01}, SETTINGS, None, "has delta=0.1, and max_delta=0.01"),
-    ({"max_delta": 0.1}, SETTINGS, NOISE_SEED, "not private"),
+    (limits(29, 0.1), SETTINGS, None, "has epsilon=30, and max_epsilon=29"),
+    (limits(30, 0.1), SETTINGS, None, ""),
+    (limits(30, 0.1), CASES["raw"], None, "promises less"),
+    (limits(30, 0.01), SETTINGS, None, "has delta=0.1, and max_delta=0.01"),
+    (limits(30, 0.1), SETTINGS, NOISE_SEED, "not private"),
     ({"max_epsilon": math.inf}, replace(SETTINGS, releases=NOT_PRIVATE), None, ""),
 ]
 
 
-@pytest.mark.parametrize(("limits", "settings", "noise_seed", "refusal"), LIMITS)
+@pytest.mark.parametrize(("wants", "settings", "noise_seed", "refusal"), LIMITS)
 def test_a_site_takes_part_in_what_it_wants(
     tmp_path: Path,
-    limits: dict[str, Any],
+    wants: dict[str, Any],
     settings: LinearUCBSettings,
     noise_seed: int | None,
     refusal: str,
 ) -> None:
     """Whatever the server says."""
-    sites = Sites(tmp_path, app=linear_bandit_app(**limits))
+    sites = Sites(tmp_path, app=linear_bandit_app(**wants))
     strategy = fed_ucb(settings, interval=0.0, noise_seed=noise_seed)
     if not refusal:
         strategy.start(sites)
@@ -724,6 +729,95 @@ def test_a_site_takes_part_in_what_it_wants(
     with pytest.raises(TooFewAgents, match=refusal):
         strategy.start(sites)
     assert not any(folder.exists() for folder in sites.folders)
+
+
+class Replaced(InProcessGrid):
+    """Nobody has an agent-id; after its first release a site loses all that it had.
+
+    It comes back under another node id, as SuperNodes do.
+    """
+
+    num_asked = 0
+
+    def push_messages(self, messages: Any) -> Any:
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        configs = [m.content.config_records["config"] for m in messages]
+        self.num_asked += any(config.get("fbo-send-release") for config in configs)
+        if self.num_asked == 1 and 1001 in self.contexts:
+            lost = self.contexts.pop(1001)
+            self.contexts[2001] = Context(1, 2001, lost.node_config, RecordDict(), {})
+        return ids
+
+
+def test_an_agent_without_id_that_lost_its_journal_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where there is a free slot, too: it would release its first trials again."""
+    played: list[tuple[int, int]] = []
+
+    class Environment:
+        def __init__(self, context: Context) -> None:
+            self.node, self.t = context.node_id, -1
+
+        def contexts(self, t: int) -> Any:
+            self.t = t
+            return ACTIONS
+
+        def reward(self, x: Any) -> float:
+            played.append((self.node, self.t))
+            return 0.5
+
+    app = linear_bandit_app(make_environment=Environment)
+    settings = replace(SETTINGS, num_agents=4)
+    strategy = fed_ucb(settings, min_agents=2)
+    strategy.start(Replaced(app, 2, node_configs=[{}, {}]))
+    assert strategy.server.num_releases == [1, 3, 0, 0]
+    assert {node for node, _ in played} == {1001, 1002}
+    assert "no agent-id in the node config, and a journal that nobody kn" in caplog.text
+
+
+class Unheard(InProcessGrid):
+    """What is released leaves the agent, and arrives too late."""
+
+    num_left = 0
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        replies = list(super().pull_messages(message_ids))
+        left = [any(map(len, r.content.array_records.values())) for r in replies]
+        self.num_left += sum(left)
+        return [r for r, has in zip(replies, left, strict=True) if not has]
+
+
+def test_a_release_that_was_asked_for_is_spent() -> None:
+    strategy = fed_ucb(noise_seed=None, max_empty_rounds=9)
+    grid = Unheard(APP, M)
+    assert strategy.privacy_spent.epsilon == 0.0
+    result = strategy.start(grid)
+    assert grid.num_left == 3 * M
+    assert strategy.server.num_releases == [0] * M
+    assert result.privacy_spent == strategy.privacy_spent
+    assert strategy.privacy_spent.epsilon == RELEASES.epsilon
+    assert all(r.epsilon == RELEASES.epsilon for r in result.rounds)
+
+
+def test_who_asks_for_a_synchronisation_does_not_get_one_without_a_trigger() -> None:
+    """When to synchronise is public, and no agent that lies can spend the releases."""
+    site = LinearBanditSite(make_environment=make_environment)
+
+    class Liar:
+        def answer(self, *arguments: Any) -> Any:
+            answer = site.answer(*arguments)
+            asks = {**answer.metrics, "wants-synchronisation": 1}
+            return replace(answer, metrics=asks)
+
+    def client_fn(context: Context) -> Any:
+        lies = context.node_config["partition-id"] == 0
+        return SiteClient(Liar() if lies else site, context).to_client()
+
+    strategy = fed_ucb(interval=0.0, noise_seed=NOISE_SEED)
+    strategy.start(InProcessGrid(ClientApp(client_fn=client_fn), M))
+    assert [row.iteration for row in strategy.server.ledger] == [1, 3, 5]
 
 
 def test_an_older_copy_is_noticed_by_the_site_too(tmp_path: Path) -> None:
@@ -759,6 +853,13 @@ def test_what_a_client_refuses() -> None:
         for value in (0.0, -1.0, math.nan, "1"):
             with pytest.raises(ValueError, match=field):
                 linear_bandit_app(**{field: value})  # type: ignore[arg-type]
+    # A server that lies could promise epsilon 0.1 at delta 0.999, which is nothing.
+    with pytest.raises(ValueError, match=r"max_delta=None .* max_epsilon=4"):
+        linear_bandit_app(max_epsilon=4.0)
+    with pytest.raises(ValueError, match=r"max_epsilon=None .* max_delta=0.1"):
+        linear_bandit_app(max_delta=0.1)
+    with pytest.raises(ValueError, match=r"max_delta=1.0 .* below 1"):
+        linear_bandit_app(max_epsilon=4.0, max_delta=1.0)
     with pytest.raises(ValueError, match="folder"):
         linear_bandit_app(folder="somewhere")
     with pytest.raises(ValueError, match="make_environment"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.exception import AggregationError
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
@@ -401,13 +402,31 @@ def test_real_noise_is_private_and_epsilon_reported(tmp_path: Path) -> None:
 def test_a_site_refuses_what_promises_less(
     settings: NeuralUCBSettings, noise_seed: int | None
 ) -> None:
-    app = neural_bandit_app(make_environment, max_epsilon=4.0)
+    app = neural_bandit_app(make_environment, max_epsilon=4.0, max_delta=1e-3)
     with pytest.raises(Exception, match="takes no part"):
         strategy_of(settings, noise_seed=noise_seed).start(InProcessGrid(app, N))
     with pytest.raises(Exception, match="is not private"):
         strategy_of(replace(SETTINGS, privacy=None), noise_seed=None).start(
             InProcessGrid(app, N)
         )
+
+
+class Unheard(InProcessGrid):
+    """What is released leaves the agent, and arrives too late."""
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        for reply in super().pull_messages(message_ids):
+            if not any(map(len, reply.content.array_records.values())):
+                yield reply
+
+
+def test_a_release_that_was_asked_for_is_spent() -> None:
+    strategy = strategy_of(noise_seed=None)
+    with pytest.raises(AggregationError):
+        strategy.start(Unheard(APP, N))
+    assert not strategy.server.ledger
+    assert strategy.privacy_spent is not None
+    assert strategy.privacy_spent.epsilon == 4.0
 
 
 class Ending(InProcessGrid):

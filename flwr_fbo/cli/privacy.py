@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from typing import Annotated, get_args
 
 import typer
@@ -200,10 +201,16 @@ def _print(
     for heading in HEADINGS.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for method, row in answers.items():
-        table.add_row(method, *(f"{row[column]:.4g}" for column in HEADINGS))
+        table.add_row(method, *(_rounded_up(row[column]) for column in HEADINGS))
     console.print(table)
     for line in _legend(question, worth):
         console.print(line, highlight=False)
+
+
+def _rounded_up(value: float) -> str:
+    """Return four digits: a z that is copied from here must keep to its budget."""
+    upwards = Context(prec=4, rounding=ROUND_CEILING)
+    return f"{float(upwards.create_decimal_from_float(value)):.4g}"
 
 
 def _legend(question: Question, worth: Sequence[float]) -> list[str]:
@@ -212,7 +219,7 @@ def _legend(question: Question, worth: Sequence[float]) -> list[str]:
     if question.epsilon is None:
         fixed = f"Fixed throughout: {all_fixed}. Columns 1 and 2 are the same noise."
     else:
-        fixed = f"Fixed throughout: epsilon, {all_fixed}. z is to 0.1 %."
+        fixed = f"Fixed throughout: epsilon, {all_fixed}. z is to 0.1 %, upwards."
     less_noise = [1.0 / times for times in worth]
     return [
         fixed,

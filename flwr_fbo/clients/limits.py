@@ -19,13 +19,14 @@ class Limits:
     Attributes
     ----------
     max_epsilon, max_delta : float, optional
-        With either, what the study promises must hold as it is. Without both, any
-        private study will do; with ``max_epsilon=math.inf`` any at all.
+        Together, as an epsilon says nothing without its delta: then what the study
+        promises must hold as it is. Without them any private study will do; with
+        ``max_epsilon=math.inf`` alone any at all.
 
     Raises
     ------
     ValueError
-        If one is given that is no number > 0.
+        If one is no number > 0, delta not below 1, or one is given without the other.
     """
 
     max_epsilon: float | None = None
@@ -36,6 +37,15 @@ class Limits:
             value = getattr(self, field)
             ok = value is None or (is_number(value) and value > 0)
             require(ok, field, value, "a number > 0")
+        epsilon, delta = self.max_epsilon, self.max_delta
+        ok = delta is None or delta < 1
+        require(ok, "max_delta", delta, "below 1")
+        if epsilon != math.inf:
+            together = "given, or not, together with max_"
+            ok = delta is None or epsilon is not None
+            require(ok, "max_epsilon", epsilon, f"{together}delta={delta}")
+            ok = epsilon is None or delta is not None
+            require(ok, "max_delta", delta, f"{together}epsilon={epsilon}")
 
     @classmethod
     def of(
@@ -65,7 +75,7 @@ class Limits:
             return
         if not private:
             wrong = "is not private: no noise, seeded noise, or a trigger"
-        elif (most_epsilon or most_delta) and raw:
+        elif most_epsilon is not None and raw:
             wrong = "has local_data='raw', which promises less than it says"
         elif most_epsilon is not None and epsilon > most_epsilon:
             wrong = f"has epsilon={epsilon:g}, and max_epsilon={most_epsilon:g}"

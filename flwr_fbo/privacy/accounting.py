@@ -439,17 +439,6 @@ class ReleaseAccountant:
             population_size=self._sampling.population_size,
         )
 
-    def state_dict(self) -> dict[str, object]:
-        """Return the charges so far, as JSON."""
-        return {"charges": list(self._charges.items())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state_dict`` returned."""
-        config = _config(self._sampling, self._delta)
-        self._accountant = _ACCOUNTANTS[self._method](config)
-        self._charges = Counter({float(z): int(k) for z, k in state["charges"]})
-        self._pending = Counter(self._charges)
-
 
 def large_delta(num_agents: int) -> float:
     """Return above which delta a warning is due: 0.01, or a tenth of 1/N."""

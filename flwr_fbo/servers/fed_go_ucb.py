@@ -208,19 +208,6 @@ class FedGOUCBServer:
         self.heard = state["heard"].tolist()
         self.heard_before = state["heard_before"].tolist()
 
-    @property
-    def privacy_spent(self) -> PrivacySpent | None:
-        """Epsilon at delta of all that an agent sends, from its first release on.
-
-        The relation is that of `NeuralPrivacy`: one trial replaced by another. Infinite
-        without noise; None where there is to be no privacy. With a ``noise_seed`` it is
-        what real noise would have spent.
-        """
-        privacy = self.study.settings.privacy
-        if privacy is None:
-            return None
-        return spent_by_neural_agent(privacy, len(self.ledger))
-
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
         s, size = self.study.settings, self.study.num_parameters

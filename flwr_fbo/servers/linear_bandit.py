@@ -124,15 +124,6 @@ class LinearBanditServer:
         """Whether what agents release is private at all."""
         return self.study.private
 
-    @property
-    def privacy_spent(self) -> PrivacySpent:
-        """Epsilon at delta of all planned releases of an agent, in Flower's type.
-
-        It is spent with the first one. The relation is that of `ContinualRelease`: one
-        trial replaced by another. Infinite without noise, or with a trigger.
-        """
-        return spent_by_agent(self.study, max(self.num_releases))
-
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
         return lines_of(self.study)

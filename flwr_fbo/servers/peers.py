@@ -21,8 +21,7 @@ from flwr_fbo import __version__
 from flwr_fbo.agents.bandit_study import BanditStudy
 from flwr_fbo.agents.peers import message_length
 from flwr_fbo.journal import LedgerRow
-from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.servers.linear_bandit import lines_of, spent_by_agent
+from flwr_fbo.servers.linear_bandit import lines_of
 
 Bytes = NDArray[np.uint8]
 
@@ -168,11 +167,6 @@ class PeerServer:
     def private(self) -> bool:
         """Whether what agents release is private at all."""
         return self.study.private
-
-    @property
-    def privacy_spent(self) -> PrivacySpent:
-        """Epsilon at delta of all planned releases of an agent, in Flower's type."""
-        return spent_by_agent(self.study, max(self.num_releases))
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""

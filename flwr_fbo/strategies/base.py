@@ -300,6 +300,14 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         ``wanted`` is whether the server half wants messages after ``iteration``.
         """
 
+    def _synchronises(self, iteration: int) -> bool:
+        """Return whether agents are asked for a release after an iteration."""
+        return self.server.wants_messages(iteration)
+
+    def _has_asked(self) -> bool:
+        """Return whether agents have been asked for a release, arrived or not."""
+        return any(self._synchronises(one.server_round - 1) for one in self._rounds)
+
     def _before_round(self, server_round: int) -> None:
         """Say, refuse or put off what the server half has decided about a round.
 

@@ -2,8 +2,9 @@
 
 An agent is known by its slot, not by its node id, which changes when a SuperNode
 restarts, unless it is authenticated. A client that knows its slot says so; others are
-issued a free one. Who enrols is public; the content of later messages cannot change a
-slot.
+issued a free one; but not an agent that keeps a journal, once the study has begun: it
+may be one that has lost its journal, and would release its trials again. Who enrols is
+public; the content of later messages cannot change a slot.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Enrolment:
         self._said: set[str] = set()
         self._failures: dict[int, list[str]] = {}  # node id -> what its client raised
         self._refused: dict[int, str] = {}  # node id -> why it never gets a slot
+        self._begun = False  # agents may have released something
         self.slots: dict[int, int] = {}  # node id -> slot
         self.journals: dict[int, int] = {}  # slot -> its agent's, where agents say so
 
@@ -99,6 +101,7 @@ class Enrolment:
         self._study = study
         self.slots = slots
         self.journals = journals
+        self._begun = bool(slots)
 
     def update(
         self, grid: Grid, wanted: int, needed: int, timeout: float
@@ -113,6 +116,13 @@ class Enrolment:
             If fewer than ``needed`` agents are enrolled then. While fewer nodes than
             that are connected, none is asked anything.
         """
+        present = self._wait(grid, wanted, needed, timeout)
+        self._begun = True
+        return present
+
+    def _wait(
+        self, grid: Grid, wanted: int, needed: int, timeout: float
+    ) -> dict[int, int]:
         deadline = time.monotonic() + self._patience
         logged = None
         self._forget_failures()
@@ -206,7 +216,7 @@ class Enrolment:
             wanted = claim.slot if claim.slot >= 0 else owner
             while free in holders:
                 free += 1
-            refusal = self._refusal(wanted, holders, free)
+            refusal = self._refusal(wanted, claim.journal, holders, free)
             if refusal:
                 self._refused[node] = refusal
                 trouble.append(refusal)
@@ -240,7 +250,9 @@ class Enrolment:
             )
         return f"agent-id={slot} is held by another node" if is_held else ""
 
-    def _refusal(self, claim: int, holders: Mapping[int, int], free: int) -> str:
+    def _refusal(
+        self, claim: int, journal: int | None, holders: Mapping[int, int], free: int
+    ) -> str:
         """Return why a claim will never be met, or nothing; ``free`` is a slot."""
         if claim >= self._num_agents:
             return (
@@ -249,6 +261,12 @@ class Enrolment:
             )
         if claim < 0 and self._authenticated:
             return "no agent-id in the node config, which authenticated=True needs"
+        if claim < 0 and journal is not None and self._begun:
+            return (
+                "no agent-id in the node config, and a journal that nobody knows: "
+                "after the first round only its agent-id tells an agent that is new "
+                "from one that has lost its journal"
+            )
         if claim < 0 and free >= self._num_agents:
             return f"all {self._num_agents} slots are taken"
         if claim in holders and self._authenticated:

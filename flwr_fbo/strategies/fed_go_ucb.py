@@ -18,7 +18,12 @@ from flwr_fbo.agents.neural_study import NeuralBanditStudy, NeuralInstruction
 from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
 from flwr_fbo.agents.study import Phase, fresh_seed
 from flwr_fbo.models.network import Network, RewardModel
-from flwr_fbo.servers.fed_go_ucb import FedGOUCBServer, NeuralReply
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.servers.fed_go_ucb import (
+    FedGOUCBServer,
+    NeuralReply,
+    spent_by_neural_agent,
+)
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.record import NEURAL_KIND
 from flwr_fbo.strategies.result import NeuralBanditResult, Round
@@ -163,7 +168,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         return super().aggregate_train(server_round, replies)
 
     def _after_round(self, server_round: int) -> None:
-        spent = self.server.privacy_spent
+        spent = self.privacy_spent
         if spent is not None and spent.num_releases and math.isfinite(spent.epsilon):
             self._rounds[-1] = replace(self._rounds[-1], epsilon=spent.epsilon)
 
@@ -226,4 +231,19 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     def _end(self, result: NeuralBanditResult) -> None:
         result.w0 = np.array(self.server.w0)
         result.num_synchronisations = self.server.num_synchronisations
-        result.privacy_spent = self.server.privacy_spent
+        result.privacy_spent = self.privacy_spent
+
+    @property
+    def privacy_spent(self) -> PrivacySpent | None:
+        """Epsilon at delta of all that an agent sends, in Flower's type.
+
+        It is spent once the first release has been asked for: one that did not arrive
+        in time has left its agent. The relation is that of `NeuralPrivacy`: one trial
+        replaced by another. Infinite without noise; None where there is to be no
+        privacy. With a ``noise_seed`` it is what real noise would have spent.
+        """
+        privacy = self.study.settings.privacy
+        if privacy is None:
+            return None
+        arrived = len(self.server.ledger)
+        return spent_by_neural_agent(privacy, max(arrived, int(self._has_asked())))

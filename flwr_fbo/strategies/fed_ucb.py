@@ -130,9 +130,6 @@ class FedUCB(LinearBanditStrategy):
             require(odd, "num_rounds", horizon + 1, allowed)
             self.server.iterations = range(1, horizon + 1, 2)
 
-    def _synchronises(self, iteration: int) -> bool:
-        return self.server.wants_messages(iteration)
-
     def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         return BanditInstruction(
@@ -161,6 +158,8 @@ class FedUCB(LinearBanditStrategy):
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
         """Note whether an agent wants to synchronise, which it then does at once."""
+        if self.study.trigger is None:
+            return None  # when is public, whatever an agent says
         wanted = [
             reply_metrics(answer.content).get("wants-synchronisation") == 1
             for answer in answers.values()

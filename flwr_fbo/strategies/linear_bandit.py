@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +14,7 @@ from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.agents.bandit_study import BanditStudy
 from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.servers.linear_bandit import LinearBanditServer
+from flwr_fbo.servers.linear_bandit import LinearBanditServer, spent_by_agent
 from flwr_fbo.servers.peers import PeerServer
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.result import BanditResult
@@ -87,10 +86,6 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         require_int("num_trials", num_trials, last)
         return num_trials
 
-    @abstractmethod
-    def _synchronises(self, iteration: int) -> bool:
-        """Return whether agents are asked for a release after an iteration."""
-
     def _lines(self) -> list[str]:
         lines = super()._lines()
         if self._interval is not None and self._folder is None:
@@ -143,11 +138,15 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     @property
     def privacy_spent(self) -> PrivacySpent:
-        """Epsilon at delta of an agent's releases, in Flower's type.
+        """Epsilon at delta of all planned releases of an agent, in Flower's type.
 
-        With a ``noise_seed`` it is what real noise would have spent.
+        It is spent once the first one has been asked for: one that did not arrive in
+        time has left its agent. The relation is that of `ContinualRelease`: one trial
+        replaced by another. Infinite without noise, or with a trigger; with a
+        ``noise_seed`` it is what real noise would have spent.
         """
-        return self.server.privacy_spent
+        arrived = max(self.server.num_releases)
+        return spent_by_agent(self.study, max(arrived, int(self._has_asked())))
 
 
 def check_trigger(

@@ -1,8 +1,9 @@
 """What one suggestion costs, and how good a study of such suggestions is.
 
 Ours is an agent on its own, by expected improvement, and by Thompson sampling as in the
-papers, which is the default. Peers are in the setting that their own
-documentation recommends, and see the same points.
+papers, which is the default. BoTorch's is Thompson sampling too, of the size that its
+tutorials take; other peers are as their own documentation recommends. All see the same
+points.
 """
 
 from __future__ import annotations
@@ -275,9 +276,9 @@ def studies(num_seeds: int) -> Section:
         f"CPU time of all suggestions of a study of {BUDGET} evaluations, the first "
         f"{NUM_FIRST} at the same uniform points for all, over {num_seeds} seeds. "
         "Quality: simple regret, how far the best value is below the maximum; the mean "
-        "over seeds of A, of B. *No worse*: B's is at most two standard errors of the "
-        "paired differences above A's. The priors of ours were chosen on landmine "
-        "fields of odd numbers, and on other seeds of the functions."
+        "over seeds of A, of B. *Not significantly worse*: B's is at most two standard "
+        "errors of the paired differences above A's. The priors of ours were chosen on "
+        "landmine fields of odd numbers, and on other seeds of the functions."
     )
     return Section(f"Studies of {BUDGET} evaluations", text, rows)
 
@@ -335,7 +336,8 @@ def _quality(regrets: Mapping[str, FloatArray], name: str) -> dict[str, Any]:
     theirs, mine = regrets[name], regrets[OURS]
     difference = mine - theirs
     error = float(np.std(difference, ddof=1) / np.sqrt(len(difference)))
-    bar = Bar("regret no worse", bool(np.mean(difference) <= 2.0 * error))
+    ok = bool(np.mean(difference) <= 2.0 * error)
+    bar = Bar("regret not significantly worse", ok)
     means = [figure(float(np.mean(values))) for values in (theirs, mine)]
     held = name in HELD_TO_BAR
     return {

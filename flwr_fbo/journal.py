@@ -192,7 +192,7 @@ class Journal:
             self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction():
                 version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-                if version == 0 and identity is not None:
+                if version == 0 and identity is not None and self._is_empty():
                     self._create(identity)
                     version = SCHEMA_VERSION
             if version == 0:
@@ -219,6 +219,11 @@ class Journal:
             )
         return stored
 
+    def _is_empty(self) -> bool:
+        """Return whether there is nothing in the file, of anybody's."""
+        rows = self._connection.execute("SELECT count(*) FROM sqlite_master")
+        return bool(rows.fetchone()[0] == 0)
+
     def _create(self, identity: Mapping[str, Any]) -> None:
         for statement in _SCHEMA.split(";"):
             self._connection.execute(statement)
@@ -232,10 +237,11 @@ class Journal:
         self._connection.execute("BEGIN EXCLUSIVE")
         try:
             yield
+            self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:  # SQLite ends it where a disk is full
+                self._connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -345,13 +351,14 @@ class Journal:
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
         """Record what a trial gave, and in which iteration, and arrays: at once."""
+        rows = _state_rows(arrays)
         with self._explained(), self._transaction():
             self._connection.execute(
                 "UPDATE trial SET state = 'complete', value = ?, iteration = ?,"
                 " finished = ? WHERE number = ?",
                 (value, iteration, time.time(), number),
             )
-            self._put(arrays)
+            self._put(rows)
 
     def drop_trial(self, number: int) -> None:
         """Forget an evaluation that has started, and was none."""
@@ -394,7 +401,7 @@ class Journal:
 
     def save_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Replace the named arrays, all of them: one transaction."""
-        rows = [(name, _to_npy(array)) for name, array in arrays.items()]
+        rows = _state_rows(arrays)
         with self._explained(), self._transaction():
             self._connection.execute("DELETE FROM state")
             self._connection.executemany("INSERT INTO state VALUES (?, ?)", rows)
@@ -406,26 +413,27 @@ class Journal:
         releases: Sequence[LedgerRow],
     ) -> None:
         """Store named arrays, remove others, and add releases: one transaction."""
+        rows = _state_rows(arrays)
         with self._explained(), self._transaction():
             self._connection.executemany(
                 "DELETE FROM state WHERE name = ?", [(name,) for name in gone]
             )
-            self._put(arrays)
+            self._put(rows)
             for row in releases:
                 self._add_release(row)
 
     def put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Store the named arrays; others stay as they are."""
+        rows = _state_rows(arrays)
         with self._explained(), self._transaction():
-            self._put(arrays)
+            self._put(rows)
 
-    def _put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        rows = [(name, _to_npy(array)) for name, array in arrays.items()]
+    def _put(self, rows: Sequence[tuple[str, bytes]]) -> None:
         self._connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", rows)
 
     def add_release(self, row: LedgerRow, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add one release, and arrays beside those there are: one transaction."""
-        rows = [(name, _to_npy(array)) for name, array in arrays.items()]
+        rows = _state_rows(arrays)
         with self._explained(), self._transaction():
             self._connection.executemany("INSERT INTO state VALUES (?, ?)", rows)
             self._add_release(row)
@@ -506,6 +514,11 @@ def _digest(
     """Return the digest of a row of the ledger and of all rows before it."""
     head = json.dumps([before, iteration, facts, committed]).encode()
     return hashlib.sha256(head + b"\n" + vectors).hexdigest()
+
+
+def _state_rows(arrays: Mapping[str, NDArray[Any]]) -> list[tuple[str, bytes]]:
+    """Return rows of `state`; ValueError, before any is written, if one cannot be."""
+    return [(name, _to_npy(array)) for name, array in arrays.items()]
 
 
 def _to_npy(array: NDArray[Any]) -> bytes:

@@ -21,6 +21,7 @@ from flwr_fbo.study.looks import looks_of
 from flwr_fbo.study.methods import USUAL_METHODS, Curve, Privacy
 from flwr_fbo.study.nonlinear import NonlinearBanditExperiment
 from flwr_fbo.study.results import ResultsFile
+from flwr_fbo.study.tradeoff import draw_tradeoff
 from flwr_fbo.study.tuning import TuningRun, run_one
 from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.synthetic import SyntheticTask
@@ -323,6 +324,14 @@ def test_a_figure_has_a_picture(
 ) -> None:
     runs = _runs(figure, {"quiet": HIGH})
     draw(replace(figure, form=form), runs, tmp_path / "a.png")  # type: ignore[arg-type]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_are_drawn_against_epsilon(
+    figure: TuningExperiment, tmp_path: Path
+) -> None:
+    """Whose names are not those of methods."""
+    draw_tradeoff([(figure, _runs(figure, {}))], 1, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 

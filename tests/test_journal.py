@@ -125,8 +125,15 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     with Journal(ME, tmp_path / "journal.sqlite") as journal:
         _fill(journal)
         unreadable: Any = {"bad": np.array([object()])}
-        with pytest.raises(ValueError, match="pickle"):
-            journal.save_state(unreadable)
+        for store in (
+            journal.save_state,
+            journal.put,
+            lambda arrays: journal.change_state(arrays, [], []),
+            lambda arrays: journal.complete_trial(0, 0, 1.0, arrays),
+            lambda arrays: journal.add_release(LedgerRow(1, {}, HERE), arrays),
+        ):
+            with pytest.raises(ValueError, match="pickle"):
+                store(unreadable)
         journal._connection.execute("PRAGMA query_only = ON")
         with pytest.raises(JournalError, match="cannot be used"):
             journal.save_state({"other": np.zeros(1)})
@@ -135,6 +142,28 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
         journal._connection.execute("PRAGMA query_only = OFF")
         assert set(journal.load_state()) == {"vectors", "count"}
         assert len(journal.trials()) == 2
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """SQLite ends the transaction itself then."""
+    with Journal(ME, tmp_path / "journal.sqlite") as journal:
+        _fill(journal)
+        journal._connection.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(JournalError, match="disk is full"):
+            journal.put({"large": np.zeros(100_000)})
+        journal._connection.execute("PRAGMA max_page_count = 1000")
+        journal.put({"large": np.zeros(10_000)})
+        assert len(journal.trials()) == 2
+
+
+def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "trials.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = path.read_bytes()
+    assert "is no journal of flwr_fbo" in _refused(ME, path)
+    assert path.read_bytes() == before
 
 
 def test_a_release_is_added_with_its_arrays_or_not_at_all(tmp_path: Path) -> None:

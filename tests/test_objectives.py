@@ -76,6 +76,7 @@ def test_a_trial_is_a_dict_and_more() -> None:
         (lambda t: t.suggest_float("C", 1e-3, 1e3), "the study declares"),
         (lambda t: t.suggest_int("x", -1, 1), "the study declares"),
         (lambda t: t.study, "asks for trial.study, which"),
+        (lambda t: t["gamma"], "does not declare: its space has"),
     ],
 )
 def test_another_space_is_the_apps_fault_and_no_failed_trial(
@@ -232,6 +233,14 @@ def test_the_server_is_not_told_what_the_site_s_code_says(
         assert "make_objective failed: ValueError" in str(reason)
         assert "Jane" not in str(reason)
     assert "Jane" in caplog.text  # at the site
+
+
+def test_what_is_no_objective_is_no_failed_trial() -> None:
+    def make(context: Context) -> Any:
+        return None if context.node_config["partition-id"] == 1 else objective_of(0)
+
+    _, agents = run(tuning_app(make), num_rounds=2)
+    assert [len(agent.values) for agent in agents] == [5, 5, 5]
 
 
 def test_trials_are_numbered() -> None:

@@ -21,7 +21,7 @@ from optuna.testing import pytest_samplers
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from flwr_fbo import FederatedSampler, InProcessGrid
+from flwr_fbo import FederatedSampler, InProcessGrid, VotingSettings
 from flwr_fbo.agents.base import Agent, play_round
 from flwr_fbo.agents.export import export_journal
 from flwr_fbo.agents.study import Study
@@ -44,7 +44,7 @@ FEW = ThompsonSettings(
 def agent_for(
     space: dict[str, BaseDistribution],
     direction: Any = "minimize",
-    settings: ThompsonSettings = FEW,
+    settings: ThompsonSettings | VotingSettings = FEW,
 ) -> Agent:
     study = Study(SearchSpace(space), direction, settings, 1, 2, "x")
     return study.create_agent(slot=2, entropy=7)
@@ -182,6 +182,23 @@ def test_a_pickled_sampler_goes_on() -> None:
         return [trial.params for trial in study.trials]
 
     assert run(stops=True) == run(stops=False)
+
+
+@pytest.mark.parametrize("search", ["thompson", "expected-improvement"])
+def test_another_study_begins_without_the_fit_of_the_last(search: Any) -> None:
+    settings = VotingSettings(num_features=20, num_agents=4, own_search=search)
+
+    def settings_tried(sampler: FederatedSampler) -> list[Any]:
+        study = optuna.create_study(sampler=sampler, direction="maximize")
+        study.optimize(_objective, n_trials=NUM_TRIALS)
+        return [trial.params for trial in study.trials]
+
+    sampler, fresh = (
+        FederatedSampler(agent_for(SPACE, "maximize", settings)) for _ in range(2)
+    )
+    flat = optuna.create_study(sampler=sampler, direction="maximize")
+    flat.optimize(lambda trial: 0.0 * _objective(trial), n_trials=2 * NUM_TRIALS)
+    assert settings_tried(sampler) == settings_tried(fresh)
 
 
 def test_a_journal_becomes_an_optuna_study_and_goes_on(tmp_path: Path) -> None:

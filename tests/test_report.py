@@ -420,7 +420,7 @@ def test_what_is_no_results_is_named(
         (binary, "is damaged in line 1"),
         (empty, "a file that flwr-fbo run wrote"),
         (sqlite, "cannot be used"),
-        (header, "one seed that all methods have run"),
+        (header, "No seed has been run by all methods"),
         (Path(__file__), "is damaged in line 1"),
     ):
         result = _invoke("report", results, "--output", tmp_path / "x.html")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from flwr_fbo.datasets.digits import partition
 from flwr_fbo.privacy.release import Release
@@ -128,6 +129,20 @@ def test_all_methods_share_their_initial_points() -> None:
     assert sum(run.failed_trials for run in runs) > 0
     private = {run.method for run in runs if run.private}
     assert private == {"ts", "random"}  # seeded noise protects nobody
+
+
+def test_one_process_has_one_blas_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def play(*_: Any) -> list[Any]:
+        pools = threadpool_info()
+        threads.append({p["num_threads"] for p in pools if p["user_api"] == "blas"})
+        return []
+
+    monkeypatch.setattr(TuningExperiment, "play", play)
+    with threadpool_limits(2):
+        assert list(run_all(SMALL, [("ts", 0)], 1)) == []
+    assert threads == [{1}]
 
 
 def test_runs_repeat_whatever_the_number_of_workers() -> None:
@@ -363,7 +378,7 @@ def test_differences_are_paired_by_seed() -> None:
     assert rows["noise-only"].over_noise_only is None
     assert rows["dp-fts-de"].final.mean == pytest.approx(0.55)
     lines = verdict(rows)
-    assert "FTS-DE) does as well as TS" in lines[0]
+    assert "FTS-DE) cannot be told from TS by these runs" in lines[0]
     assert "DP-FTS-DE) does better than TS: +0.0500" in lines[1]
     assert "beats its noise-only control" in lines[2]
     minimizing = replace(SMALL, task=Minimized())
@@ -451,6 +466,10 @@ def test_the_tradeoff_is_drawn_from_results_of_one_task(tmp_path: Path) -> None:
     both = [(voting, runs), (voting.with_epsilon(8.0), runs), (SMALL, runs)]
     draw_tradeoff(both, 2, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    known = ("ts", "random", "dp-fts-de", "noise-only")
+    fewer = replace(voting.with_epsilon(4.0), methods=known)
+    for some in ([*both, (fewer, runs)], [(fewer, runs), *both]):
+        draw_tradeoff(some, 2, tmp_path / "figure.png")
     with pytest.raises(ValueError, match="num_agents=5 is not allowed: 4, as in"):
         draw_tradeoff([*both, (replace(SMALL, num_agents=5), runs)], 2, tmp_path)
     with pytest.raises(ValueError, match="until=3 is not allowed: 1 to 2"):
@@ -514,7 +533,7 @@ def test_of_an_incomplete_run_only_common_seeds_count() -> None:
     levels["noise-only"] = [0.5, 0.6]
     rows = summarize(SMALL, _runs(levels))
     assert {row.final.num_runs for row in rows.values()} == {2}
-    with pytest.raises(ValueError, match="one seed that all methods have run"):
+    with pytest.raises(ValueError, match="No seed has been run by all methods"):
         summarize(SMALL, _runs({"ts": [0.5]}))
 
 

@@ -142,13 +142,21 @@ def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "mean over 2 targets" in said
     assert "NOT PRIVATE: messages are passed on" in said
     assert "- FTS is faster: in the mean" in said
-    assert "TAF (0.1) does " in said
+    assert "TAF (0.1) cannot be told from TS by these runs: " in said
     longer = TOML.replace("num_features = 12", "num_features = 20")
     (tmp_path / "longer.toml").write_text(longer.replace('"transfer"', '"longer"'))
     assert runner.invoke(app, ["run", "longer.toml", "--jobs=1"]).exit_code == 0
     drawn = runner.invoke(app, ["tradeoff", "results/transfer", "results/longer"])
     assert drawn.exit_code == 0, drawn.output
     assert (tmp_path / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+    other = longer.replace('"transfer"', '"other"').replace(
+        "num_observations = 6", "num_observations = 5"
+    )
+    (tmp_path / "other.toml").write_text(other)
+    assert runner.invoke(app, ["run", "other.toml", "--jobs=1"]).exit_code == 0
+    refused = runner.invoke(app, ["tradeoff", "results/transfer", "results/other"])
+    assert refused.exit_code == 1
+    assert "num_observations=5 is not allowed: 6, as in" in refused.output
     picture = "--figure=time.png"
     timed = runner.invoke(app, ["tradeoff", "--time", "results/transfer", picture])
     assert timed.exit_code == 0, timed.output

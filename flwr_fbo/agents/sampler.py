@@ -40,7 +40,8 @@ class FederatedSampler(BaseSampler):
     agent : Agent
         Its space and direction must be the Optuna study's. What it knows of the
         federation it keeps; its history is replaced by that of the Optuna study. Give
-        it what the server releases by ``sampler.agent.receive(vectors)``.
+        it what the server releases by ``sampler.agent.receive(vectors)``, while no
+        thread asks for a trial.
 
     Raises
     ------
@@ -52,9 +53,11 @@ class FederatedSampler(BaseSampler):
     -----
     Trial number k takes the agent's k-th initial point while there are any, and is
     iteration k - ``num_initial`` + 1 after that: on the same history it is given the
-    same setting as the agent's client. Trials that the user enqueued or added take
-    the place of initial points. Failed and pruned trials count as failed. A parameter
-    that the agent's space lacks is sampled at random.
+    same setting as the agent's client, by a sampler that has been there from the first
+    trial on (one that is made later fits its model anew, at other trials). Trials that
+    the user enqueued or added take the place of initial points. Failed and pruned
+    trials count as failed. A parameter that the agent's space lacks is sampled at
+    random.
 
     Examples
     --------

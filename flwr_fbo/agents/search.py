@@ -212,7 +212,7 @@ class SearchAgent(Agent):
 
     def _fitted(self, x: FloatArray, y: FloatArray, iteration: int) -> Hyperparameters:
         """Return the hyperparameters, fitted again after enough new observations."""
-        old = self._hyperparameters
+        old = self._hyperparameters if self._has_fitted(len(y)) else None
         if old is None:
             self._warn_of_scale(y)
         if old is None or self._fit_is_due(len(y)):
@@ -227,6 +227,10 @@ class SearchAgent(Agent):
             self._num_fitted = len(y)
         assert self._hyperparameters is not None
         return self._hyperparameters
+
+    def _has_fitted(self, num: int) -> bool:
+        """Return whether the last fit is of this history: none that is longer."""
+        return num >= self._num_fitted
 
     def _fit_is_due(self, num: int) -> bool:
         return num >= self._num_fitted + self.settings.refit_every
@@ -259,7 +263,6 @@ class SearchAgent(Agent):
         """Continue from what ``state_dict`` returned."""
         super().load_state_dict(state)
         self._vectors = state.get("vectors")
-        if "hyperparameters" in state:
-            values = (float(v) for v in state["hyperparameters"])
-            self._hyperparameters = Hyperparameters(*values)
+        fit = state.get("hyperparameters")
+        self._hyperparameters = None if fit is None else Hyperparameters(*fit.tolist())
         self._num_fitted = int(state["num_fitted"])

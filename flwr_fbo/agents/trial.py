@@ -25,6 +25,13 @@ class UnknownAttribute(SpaceMismatch, AttributeError):  # noqa: N818
     """An objective asks a trial for something that it does not have."""
 
 
+class UnknownParameter(SpaceMismatch, KeyError):  # noqa: N818
+    """An objective reads a parameter that the study does not declare."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError's would be quoted
+
+
 class Trial(dict[str, Any]):
     """The setting to evaluate.
 
@@ -40,8 +47,8 @@ class Trial(dict[str, Any]):
     Notes
     -----
     A ``suggest_`` method returns the study's value. It raises `SpaceMismatch` where the
-    objective's name, range, step, scale or choices are not the declared ones: the two
-    cannot disagree silently.
+    objective's name, range, step, scale or choices are not the declared ones, as does
+    ``trial[name]`` of another name: the two cannot disagree silently.
     """
 
     def __init__(
@@ -89,6 +96,15 @@ class Trial(dict[str, Any]):
             "have."
         )
 
+    def __missing__(self, name: str) -> Any:
+        raise UnknownParameter(self._undeclared(name))
+
+    def _undeclared(self, name: str) -> str:
+        return (
+            f"The objective asks for {name!r}, which the study does not declare: "
+            f"its space has {list(self.distributions)}."
+        )
+
     def report(self, value: float, step: int) -> None:
         """Take an intermediate value; nothing is pruned on it."""
 
@@ -103,10 +119,7 @@ class Trial(dict[str, Any]):
     def _value(self, name: str, asked: BaseDistribution) -> Any:
         declared = self.distributions.get(name)
         if declared is None:
-            raise SpaceMismatch(
-                f"The objective asks for {name!r}, which the study does not declare: "
-                f"its space has {list(self.distributions)}."
-            )
+            raise SpaceMismatch(self._undeclared(name))
         if declared != asked:
             raise SpaceMismatch(
                 f"The objective asks for {name!r} as {asked}, the study declares "

@@ -184,7 +184,7 @@ class VotingAgent(SearchAgent):
         if self.settings.own_search == "thompson" or len(y) == 0:
             return super()._own_query(iteration)
         y = standardised(y)
-        old = self._log_hyperparameters
+        old = self._log_hyperparameters if self._has_fitted(len(y)) else None
         if old is None or self._fit_is_due(len(y)):
             self._log_hyperparameters = old = fit(x, y, old)
             self._num_fitted = len(y)

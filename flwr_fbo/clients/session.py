@@ -37,7 +37,7 @@ _log = logging.getLogger("flwr.fbo")
 
 
 class ObjectiveFailed(RuntimeError):  # noqa: N818  (named for what is wrong)
-    """A site's ``make_objective`` raised; the text quotes nothing of it."""
+    """A site's ``make_objective`` gave no objective; the text quotes nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,19 @@ class Tuner:
         Flower sends an exception's text to the server, and it may quote data.
         """
         try:
-            return self.make_objective(context)
+            objective = self.make_objective(context)
         except Exception as error:
             _log.exception("make_objective failed")
             raise ObjectiveFailed(
                 f"make_objective failed: {type(error).__name__} (the client's log has "
                 "the details)"
             ) from None
+        if not callable(objective):
+            raise ObjectiveFailed(
+                f"make_objective returned a {type(objective).__name__}, which is no "
+                "function of a trial"
+            )
+        return objective
 
     def answer(
         self,

@@ -151,12 +151,17 @@ class Estimate:
     @property
     def sign(self) -> Literal["positive", "negative", "unclear"]:
         """The sign that the 95% t interval shows, if it shows one."""
-        if not math.isfinite(self.standard_error):
-            return "unclear"
-        reach = float(student_t.ppf(0.975, self.num_runs - 1)) * self.standard_error
-        if abs(self.mean) <= reach:
-            return "unclear"
-        return "positive" if self.mean > 0 else "negative"
+        low, high = self.interval
+        if low > 0:
+            return "positive"
+        return "negative" if high < 0 else "unclear"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% t interval; NaN from a single run."""
+        reach = float(student_t.ppf(0.975, max(self.num_runs - 1, 1)))
+        reach *= self.standard_error
+        return self.mean - reach, self.mean + reach
 
     @property
     def lower_bound(self) -> float:
@@ -458,7 +463,10 @@ def curves_by_method(
         If there is no such seed.
     """
     seeds = common_seeds(methods, runs)
-    require(len(seeds) > 0, "results", len(runs), "one seed that all methods have run")
+    if not seeds:
+        raise ValueError(
+            "No seed has been run by all methods yet: go on with `flwr-fbo run`."
+        )
     by_key = {(run.method, run.seed): run for run in runs}
     return {
         name: np.array([of(by_key[name, seed]) for seed in seeds]) for name in methods
@@ -475,9 +483,10 @@ def helped(gain: Estimate, control: str) -> str:
     text = {
         "positive": f"does better than {control}",
         "negative": f"does worse than {control}",
-        "unclear": f"does as well as {control}, as far as these runs show",
+        "unclear": f"cannot be told from {control} by these runs",
     }[gain.sign]
-    return f"{text}: {gain.mean:+.4f} ± {gain.standard_error:.4f} (95% t interval)."
+    low, high = gain.interval
+    return f"{text}: {gain.mean:+.4f} (95% t interval {low:+.4f} to {high:+.4f})."
 
 
 def humanised(value: float, error: float = math.nan, sign: str = "") -> str:

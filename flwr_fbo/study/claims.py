@@ -18,6 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from flwr_fbo._validation import require
 from flwr_fbo.study.base import (
     Claim,
     Estimate,
@@ -72,7 +75,7 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     Raises
     ------
     ValueError
-        If there is no such seed.
+        If there is no such seed, or the claim is of iterations that were not kept.
     """
     control = experiment.known_methods[claim.better].noise_only
     needed = [*claim.methods, *([control] if control is not None else [])]
@@ -80,6 +83,10 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     curves = curves_by_method(needed, runs, scalars_of if by_scalars else curve_of)
     sign = -1.0 if by_scalars or experiment.lower_is_better else 1.0
     iterations = experiment.iterations
+    last = claim.until or iterations[-1]
+    require(last in iterations, "until", claim.until, "an iteration that was kept")
+    every = claim.by != "mean" or len(np.unique(np.diff(iterations))) == 1
+    require(every, "by", claim.by, "not 'mean', where not all iterations are kept")
     counted = (iterations >= 1) & (iterations <= (claim.until or iterations[-1]))
 
     def over(other: str) -> Estimate:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from joblib import Parallel, delayed, parallel_config
 
+from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.study.base import Experiment, Run
 
 _LOG = logging.getLogger("flwr.fbo")
@@ -32,6 +33,7 @@ def run_all(
             yield from runs
 
 
+@one_blas_thread  # here too, where there is one process, this one
 def _play(experiment: Experiment, methods: list[str], seed: int) -> Sequence[Run]:
     """Play without what agents warn of: it is meant for whose objective it is."""
     level = _LOG.level

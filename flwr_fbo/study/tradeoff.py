@@ -142,7 +142,7 @@ def draw_lengths(
         If the results differ in more.
     """
     first = results[0][0]
-    shared = ("task", "num_agents", "num_targets", "num_iterations", "methods")
+    shared = [name for name in first.to_dict() if name not in ("name", "num_features")]
     for experiment, _ in results:
         _require_same(first, experiment, shared)
     figure, axes = new_figure()
@@ -168,24 +168,24 @@ def draw_times(
 ) -> None:
     """Write a PNG: best value against a target's CPU time, objective included.
 
-    Iterations are taken to last equally long, the mean over the runs of a method: times
-    compare only where all runs were made on one machine.
+    Iterations are taken to last equally long, the mean over the runs of a method, to
+    which initial points are counted: times compare only where all runs were made on one
+    machine.
     """
     figure, axes = new_figure()
     looks = looks_of(experiment)
     steps = experiment.iterations / experiment.num_iterations
-    for name, curves in curves_by_method(experiment.methods, runs).items():
-        seconds = Estimate.of(
-            np.array([run.seconds for run in runs if run.method == name])
-            / experiment.num_targets
-        )
+    names = experiment.methods
+    times = curves_by_method(names, runs, lambda run: np.array(run.seconds))
+    for name, curves in curves_by_method(names, runs).items():
+        seconds = Estimate.of(times[name] / experiment.num_targets)
         color, style, _ = looks[name]
         label = f"{experiment.label_of(name)}: {seconds.mean:.2g} s"
         x = steps * seconds.mean
         axes.plot(x, curves.mean(axis=0), color=color, ls=style, label=label)
     axes.set(
         xscale="log",
-        xlabel="CPU seconds of a target since its first query, on a log scale",
+        xlabel="CPU seconds of a target, on a log scale",
     )
     axes.set_ylabel(f"best {experiment.task.unit} so far")
     title = f"{experiment.task.name}: mean over {experiment.num_targets} targets"
@@ -359,18 +359,20 @@ def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
 def _draw_preset(axes: Any, preset: str, group: Sequence[Results], until: int) -> None:
     """Draw what does not depend on epsilon as lines, the rest as points."""
     style = "-" if PRESETS[preset].votes else ":"
-    for name in group[0][0].methods:
-        estimates = {
-            _epsilon_of(experiment, runs): _utility(experiment, runs, name, until)
+    first = group[0][0]
+    looks = looks_of(first)
+    for name in first.methods:
+        estimates = [
+            (_epsilon_of(experiment, runs), _utility(experiment, runs, name, until))
             for experiment, runs in group
-        }
-        look = (LOOKS[name][0], style, LOOKS[name][2])
-        label = f"{group[0][0].label_of(name)} ({preset})"
-        if group[0][0].known_methods[name].noisy:
-            points = sorted(estimates.items(), key=_x)
-            _draw_points(axes, points, look, label)
+            if name in experiment.methods
+        ]
+        look = (looks[name][0], style, looks[name][2])
+        label = f"{first.label_of(name)} ({preset})"
+        if first.known_methods[name].noisy:
+            _draw_points(axes, sorted(estimates, key=_x), look, label)
         else:
-            one = max(estimates.values(), key=lambda e: e.num_runs)
+            one = max((e for _, e in estimates), key=lambda e: e.num_runs)
             _draw_level(axes, one, look, label)
 
 

@@ -196,11 +196,13 @@ def _loader(table: Table) -> ModuleType:
 @lru_cache
 def _clusters(table: Table, num_clusters: int) -> tuple[FloatArray, FloatArray]:
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
 
     X, y = _loader(table).load()
     X = X / np.linalg.norm(X, axis=1, keepdims=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
-    kmeans = KMeans(num_clusters, n_init=4, random_state=0).fit(X)
+    with threadpool_limits(1):  # sums depend on how many there are
+        kmeans = KMeans(num_clusters, n_init=4, random_state=0).fit(X)
     members: Any = kmeans.labels_ == np.arange(num_clusters)[:, None]
     return kmeans.cluster_centers_, members @ y / members.sum(axis=1)
 

@@ -11,12 +11,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from typer.testing import CliRunner
 
 import flwr_fbo
 from flwr_fbo.cli import app
+from flwr_fbo.privacy.release import Release
+from flwr_fbo.strategies.dp_fts_de import PRESETS
 
 TOML = """
 name = "mine"
@@ -160,14 +163,50 @@ def test_privacy_inverts_and_speaks_json() -> None:
         (("--z", "1", "--epsilon", "2"), "epsilon=2.0 is not allowed: only without z"),
         (("--epsilon", "0"), "epsilon=0.0"),
         (("--delta", "1"), "delta=1.0"),
-        (("--rounds", "0"), "rounds=0"),
-        (("--agents", "0"), "num_agents=0"),
+        (("--rounds", "0"), "rounds=0 is not allowed: 1 to 1,000,000"),
+        (("--agents", "0"), "agents=0 is not allowed: 1 to 1,000,000"),
+        (("--rounds", "1000000000", "--q=1"), "rounds=1000000000 is not allowed: 1 to"),
+        (("--agents", "1000000000"), "agents=1000000000 is not allowed: 1 to 1,000,"),
         (("--preset", "papers"), "did you mean 'paper'"),
     ],
 )
 def test_privacy_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:
     result = _invoke("privacy", "--agents=20", "--rounds=2", *arguments)
     assert words in _one_line_error(result)
+
+
+def test_many_rounds_are_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    known = Release.effective_noise_multiplier
+
+    def counted(release: Release, iteration: int) -> float:
+        computed.append(iteration)
+        return known(release, iteration)
+
+    monkeypatch.setattr(Release, "effective_noise_multiplier", counted)
+    plan = ("privacy", "--agents=20", "--rounds=1000", "--q=1", "--delta=1e-3")
+    values = json.loads(_invoke(*plan, "--json").stdout)
+    times = values["published_noise_over_default_noise"]
+    assert len(times) == 1000
+    assert len(computed) <= 40
+    settings = PRESETS["paper"]
+    uniform = settings.weights.weights(999, 20, settings.agent.num_sub_regions)
+    largest = np.linalg.norm(uniform, axis=1).max()
+    root = np.sqrt(settings.agent.num_sub_regions)
+    assert times[-1] == pytest.approx(uniform.max() * root / largest)
+    assert times[0] != pytest.approx(times[-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--z=1", "--epsilon=1"), "epsilon=1.0 is not allowed: only without z"),
+        (("--agents=1000000000",), "agents x sub-regions=1000000000 is not allowed"),
+        (("--epsilon=0",), "epsilon=0.0"),
+    ],
+)
+def test_audit_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:
+    assert words in _one_line_error(_invoke("audit", "--draws=1000", *arguments))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +247,17 @@ def test_unknown_names_and_missing_data_are_one_line(
     assert "did you mean 'delta'" in line
     assert "No such file" in _one_line_error(_invoke("show", str(tmp_path / "none")))
     line = _one_line_error(_invoke("show", file))
-    assert "is damaged in line 1" in line
+    assert "is not allowed: a file that flwr-fbo run wrote." in line
+    (tmp_path / "cut").write_text('{"flwr_fbo": 3,\n')
+    line = _one_line_error(_invoke("show", str(tmp_path / "cut")))
+    assert "is damaged in line 1: move it away." in line
+    for name in ("nosuch.toml", "no/such"):
+        line = _one_line_error(_invoke("run", name, output))
+        assert line == f"Error: There is no file {name}."
+    Path(file).write_text("")
+    line = _one_line_error(_invoke("run", file, output))
+    assert line.startswith(f"Error: {file}: name is missing; num_agents is missing; ")
+    assert line.endswith("is missing.")
 
 
 def test_results_of_another_experiment_are_left_alone(
@@ -218,7 +267,14 @@ def test_results_of_another_experiment_are_left_alone(
     assert _invoke("run", file, "--iterations=1", *options).exit_code == 0
     before = (tmp_path / "mine" / "results.jsonl").read_bytes()
     line = _one_line_error(_invoke("run", file, *options))
-    assert "'num_iterations': (1, 2)" in line
+    assert "another experiment: num_iterations: 1 there, 2 now. Give" in line
+    assert (tmp_path / "mine" / "results.jsonl").read_bytes() == before
+    again = _invoke("run", file, "--iterations=1", *options)
+    said = " ".join(again.output.split())
+    assert "4 agents, 1 iteration, 1 seed, methods" in said
+    assert "All 5 runs are in" in said
+    assert "nothing is run" in said
+    assert "going on" not in said
     assert (tmp_path / "mine" / "results.jsonl").read_bytes() == before
 
 
@@ -242,9 +298,9 @@ def test_what_the_machine_refuses_is_one_line(
         raise TerminatedWorkerError
 
     monkeypatch.setattr("flwr_fbo.cli.run.run_all", killed)
-    assert "a worker process was killed" in _one_line_error(
-        _invoke(*arguments, str(tmp_path))
-    )
+    more = [one.replace("seeds=1", "seeds=2") for one in arguments]  # some to run
+    line = _one_line_error(_invoke(*more, str(tmp_path)))
+    assert "a worker process was killed" in line
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM])

@@ -312,11 +312,13 @@ def test_journals_that_are_no_clients(tmp_path: Path) -> None:
     Journal({"kind": "server"}, path).close()
     with pytest.raises(JournalError, match="of kind 'server'"):
         export_journal(path, f"sqlite:///{tmp_path}/new.db")
+    assert not (tmp_path / "new.db").exists()
     done = CliRunner().invoke(
         app, ["export", str(missing), f"sqlite:///{tmp_path}/x.db"]
     )
     assert done.exit_code == 1
     assert done.output.startswith("Error: There is no journal")
+    assert not (tmp_path / "x.db").exists()
     path = tmp_path / "agent.sqlite"
     study = Study(SearchSpace(SPACE), "maximize", AGENT, 1, 2, "x")
     Journal({"kind": "agent", "slot": 0, **study.to_dict()}, path).close()

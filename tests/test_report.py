@@ -417,11 +417,11 @@ def test_what_is_no_results_is_named(
         (tmp_path / "gone", "No such file"),
         (lone, "There are no results in"),
         (both, "results of several kinds or agents: server.sqlite, study-"),
-        (binary, "is damaged in line 1"),
+        (binary, "a file that flwr-fbo run wrote"),
         (empty, "a file that flwr-fbo run wrote"),
         (sqlite, "cannot be used"),
         (header, "No seed has been run by all methods"),
-        (Path(__file__), "is damaged in line 1"),
+        (Path(__file__), "a file that flwr-fbo run wrote"),
     ):
         result = _invoke("report", results, "--output", tmp_path / "x.html")
         assert result.exit_code == 1, (results, result.output)

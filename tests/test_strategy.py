@@ -144,7 +144,7 @@ def test_waiting_for_clients_is_bounded_and_says_so(
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
     grid = InProcessGrid(numpy_app(), 3)
-    with pytest.raises(TooFewAgents, match=r"patience=0\.1 s"):
+    with pytest.raises(TooFewAgents, match=r"patience=0\.1 s, "):
         strategy(patience=0.1).start(grid, num_rounds=3)
     assert "Waiting for agents: 3 nodes connected, 0 enrolled, 4 wanted." in caplog.text
 

@@ -319,8 +319,8 @@ def test_results_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="belongs to another experiment") as error:
         ResultsFile(path, other)
-    assert "'num_agents': (4, 5)" in str(error.value)
-    assert "'privacy.noise_multiplier': (1.0, 2.0)" in str(error.value)
+    assert "num_agents: 4 there, 5 now; " in str(error.value)
+    assert "privacy.noise_multiplier: 1.0 there, 2.0 now." in str(error.value)
     with ResultsFile(tmp_path / "header", other):
         pass
     with ResultsFile(tmp_path / "header", SMALL) as results:  # no run is lost
@@ -329,8 +329,7 @@ def test_results_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
     other_shape = replace(_run(), best_so_far=[[0.5, 0.5, 0.5]] * 3).to_json()
     negative = replace(_run(), epsilon=-1.0).to_json()
     for rubbish, line in (
-        ("x\n", 1),
-        ("{}\n", 1),
+        ('{"flwr_fbo": 1}\n', 1),
         (header + '{"seed": 1}\n', 2),
         (header + run + "\n" + run + "\n", 3),
         (header + other_shape + "\n", 2),
@@ -341,6 +340,11 @@ def test_results_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"is damaged in line {line}"):
             ResultsFile(path, SMALL)
         assert path.read_text() == rubbish  # nothing is lost
+    for rubbish in ("x\n", "{}\n"):
+        path.write_text(rubbish)
+        with pytest.raises(ValueError, match="a file that flwr-fbo run wrote"):
+            ResultsFile(path, SMALL)
+        assert path.read_text() == rubbish
     path.write_text("somebody's only line, without an end")
     with pytest.raises(ValueError, match="is no results file"):
         ResultsFile(path, SMALL)

@@ -45,11 +45,13 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
     OSError
         If a new SQLite file cannot be made.
     """
-    _protect(Path(path), storage)
+    file = _file_of(Path(path), storage)
     with Journal(None, Path(path)) as journal:
         agent = recorded_agent(journal)
         trials = [trial for trial in journal.trials() if trial.state != "running"]
         name = f"{journal.identity['study_id']}-agent-{journal.identity['slot']}"
+    if file is not None:  # made once the journal is known to be one
+        _protect(file)
     study = optuna.create_study(
         storage=storage,
         study_name=name,
@@ -64,8 +66,8 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
     return study
 
 
-def _protect(journal: Path, storage: str) -> None:
-    """Let only the owner read a new SQLite file, as only the owner reads a journal.
+def _file_of(journal: Path, storage: str) -> Path | None:
+    """Return the file that is the storage, if it is one.
 
     Raises
     ------
@@ -74,14 +76,19 @@ def _protect(journal: Path, storage: str) -> None:
     """
     url = make_url(storage)
     if url.get_backend_name() != "sqlite":
-        return
+        return None
     allowed = "a file, and not the journal itself"
     name = url.database
     ok = name not in (None, "", ":memory:")
-    ok = ok and Path(str(name)).resolve() != journal.resolve()
-    require(ok, "storage", storage, allowed)
+    file = Path(str(name))
+    require(ok and file.resolve() != journal.resolve(), "storage", storage, allowed)
+    return file
+
+
+def _protect(file: Path) -> None:
+    """Let only the owner read a new SQLite file, as only the owner reads a journal."""
     with suppress(FileExistsError):
-        os.close(os.open(str(name), os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:

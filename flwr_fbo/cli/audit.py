@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -20,6 +21,7 @@ from rich.progress import (
 
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.tables import count
 from flwr_fbo.privacy import audit as privacy_audit
 from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.privacy.audit import AuditPlan, AuditResult, StreamEntropy
@@ -30,6 +32,7 @@ from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
 # Agents and sub-regions: the smallest, where an agent stands out most, and one with
 # concentrated weights, where the joint sensitivity is more than each vector's alone.
 _DEFAULT_SIZES = ((2, 1), (8, 4))
+_MOST_WEIGHTS = 10**6  # one an agent and sub-region
 
 
 def audit(
@@ -43,7 +46,9 @@ def audit(
     z: Annotated[
         float | None, typer.Option(help="Noise multiplier, in place of --epsilon.")
     ] = None,
-    epsilon: Annotated[float, typer.Option(help="Promised for one release.")] = 1.0,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Promised for one release; 1 unless given.")
+    ] = None,
     delta: Annotated[float, typer.Option(help="Where epsilon is compared.")] = 1e-3,
     calibration: Annotated[
         Calibration, typer.Option(help="What z is multiplied with.")
@@ -82,12 +87,15 @@ def audit(
     with plain_errors(ValueError, ImportError):
         known = plant is None or plant in FAULTS
         require(known, "plant", plant, nearest(plant, FAULTS))
+        most = max(math.prod(size) for size in sizes)
+        allowed = f"1 to {_MOST_WEIGHTS:,}"
+        require(most <= _MOST_WEIGHTS, "agents x sub-regions", most, allowed)
         entropy: Entropy = OsEntropy() if seed is None else StreamEntropy(seed)
         settings = [
             ReleaseSettings(*size, sampling_probability=q, calibration=calibration)
             for size in sizes
         ]
-        z = calibrate_noise_multiplier(epsilon, delta, q, 1) if z is None else z
+        z = _noise_multiplier(z, epsilon, delta, q)
         settings = [replace(s, noise_multiplier=z) for s in settings]
         how = (delta, draws, iteration, features, absent)
         plans = [AuditPlan(s, *how) for s in settings]
@@ -106,6 +114,16 @@ def audit(
         raise typer.Exit(1)
 
 
+def _noise_multiplier(
+    z: float | None, epsilon: float | None, delta: float, q: float
+) -> float:
+    if z is None:
+        promised = 1.0 if epsilon is None else epsilon
+        return calibrate_noise_multiplier(promised, delta, q, 1)
+    require(epsilon is None, "epsilon", epsilon, "only without z, which decides it")
+    return z
+
+
 @contextmanager
 def _progress(total: int) -> Iterator[Any]:
     columns = (TextColumn("releases"), BarColumn(), TimeElapsedColumn())
@@ -122,9 +140,9 @@ def _lines(result: AuditResult, entropy: Entropy, plant: str | None) -> list[str
     s = plan.settings
     accountant = f"{promised.epsilon:.3f} ({promised.accounting_method})"
     lines = {
-        "Release": f"{_count(s.num_agents, 'agent')}, "
-        f"{_count(s.num_sub_regions, 'sub-region')}, "
-        f"{_count(plan.num_features, 'feature')}, iteration {plan.iteration}",
+        "Release": f"{count(s.num_agents, 'agent')}, "
+        f"{count(s.num_sub_regions, 'sub-region')}, "
+        f"{count(plan.num_features, 'feature')}, iteration {plan.iteration}",
         "Privacy": f"q = {s.sampling_probability:g}, z = {s.noise_multiplier:.4g}, "
         f"{s.calibration} calibration",
         "Entropy": "operating system, OpenDP" if entropy.private else "seeded",
@@ -142,10 +160,6 @@ def _lines(result: AuditResult, entropy: Entropy, plant: str | None) -> list[str
     if plant is not None:
         lines["Planted"] = plant
     return [f"{name:9} {text}" for name, text in lines.items()]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _values(result: AuditResult, entropy: Entropy, plant: str | None) -> dict[str, Any]:

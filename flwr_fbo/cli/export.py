@@ -10,6 +10,7 @@ import typer
 
 from flwr_fbo.agents.export import export_journal
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.tables import count
 
 
 def export(
@@ -33,4 +34,4 @@ def export(
     with plain_errors(ValueError, ImportError):
         study = export_journal(journal, storage)
     number = len(study.get_trials(deepcopy=False))
-    typer.echo(f"{number} trials in study {study.study_name} of {storage}")
+    typer.echo(f"{count(number, 'trial')} in study {study.study_name} of {storage}")

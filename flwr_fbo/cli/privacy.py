@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo._validation import nearest, require
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED
 from flwr_fbo.privacy.accounting import (
@@ -31,6 +31,8 @@ HEADINGS = {
     "exact": "published noise,\nexact sensitivity",
     "default": "default noise,\nexact sensitivity",
 }
+# Beyond these only memory and patience of whoever asks would end.
+_MOST_AGENTS, _MOST_ROUNDS = 10**6, 10**6
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,14 @@ class Question:
         """The published noise over z times the exact sensitivity, by release."""
         # No entropy is drawn: the noise is not asked for, only its size.
         release = Release(self.settings, SeededEntropy(0))
-        rounds = range(self.num_releases)
-        return [release.effective_noise_multiplier(t) for t in rounds]
+        found: dict[float, float] = {}  # it is that of the weights: few are different
+        values = []
+        for t in range(self.num_releases):
+            key = self.settings.weights.concentration(t)
+            if key not in found:
+                found[key] = release.effective_noise_multiplier(t)
+            values.append(found[key])
+        return values
 
     def answer(self, method: Method, multipliers: Sequence[float]) -> float:
         """Return epsilon, or z, if a release's noise is z times its multiplier."""
@@ -129,7 +137,8 @@ def _question(
     preset: str,
 ) -> Question:
     require(preset in PRESETS, "preset", preset, nearest(preset, PRESETS))
-    require_int("rounds", rounds, 1)
+    require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
+    require(1 <= rounds <= _MOST_ROUNDS, "rounds", rounds, f"1 to {_MOST_ROUNDS:,}")
     if epsilon is None:
         z = 1.0 if z is None else z
         require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")

@@ -21,7 +21,7 @@ from rich.progress import (
 
 from flwr_fbo.cli.claims import print_claims
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
-from flwr_fbo.cli.tables import print_report, report_json
+from flwr_fbo.cli.tables import count, print_report, report_json
 from flwr_fbo.study.base import Experiment
 from flwr_fbo.study.experiment import find_experiment
 from flwr_fbo.study.results import FILE_NAME, ResultsFile
@@ -75,14 +75,15 @@ def run(
         taken_over = sum(results.take_over(path, plan) for path in others)
     wanted = range(plan.num_seeds if seeds is None else seeds)
     if taken_over:
-        console.print(f"{taken_over} runs that {output} had already were taken over.")
+        runs_of_others = count(taken_over, "run")
+        console.print(f"Taken over from what {output} had already: {runs_of_others}.")
     with plain_errors(), results, ends_like_ctrl_c(signal.SIGTERM):
         try:
             _run(plan, wanted, jobs, results, console)
         except KeyboardInterrupt:
             console.print(
-                f"Stopped. {len(results.runs)} runs are in {results.path}: the same "
-                "command goes on with the others."
+                f"Stopped. {results.path} has {count(len(results.runs), 'run')}: the "
+                "same command goes on with the others."
             )
             raise typer.Exit(130) from None
         runs = [run for run in results.runs if run.seed in wanted]
@@ -106,9 +107,13 @@ def _run(
     todo = [one for one in every if one not in there]
     labels = [plan.label_of(name) for name in plan.methods]
     console.print(
-        f"{plan.name}: {plan.num_agents} agents, {plan.num_iterations} iterations, "
-        f"{len(seeds)} seeds, methods {', '.join(labels)}"
+        f"{plan.name}: {count(plan.num_agents, 'agent')}, "
+        f"{count(plan.num_iterations, 'iteration')}, {count(len(seeds), 'seed')}, "
+        f"methods {', '.join(labels)}"
     )
+    if not todo:
+        console.print(f"All {len(every)} runs are in {results.path}: nothing is run.")
+        return
     if len(todo) < len(every):
         done = len(every) - len(todo)
         console.print(f"{done} of {len(every)} runs are in {results.path}: going on.")

@@ -26,6 +26,11 @@ from flwr_fbo.study.base import (
 RULED = box.Box(str(box.SIMPLE_HEAD).replace("\u2500", "-"), ascii=True)
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number of things, as a person writes it."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def print_report(
     experiment: Experiment,
     runs: Sequence[Run],
@@ -35,10 +40,9 @@ def print_report(
     """Print the table, how to read it, and what it shows."""
     rows = experiment.summarize(runs, until)
     num_seeds = len(common_seeds(experiment.methods, runs))
-    seeds = "seed" if num_seeds == 1 else "seeds"
     title, (first, *notes) = experiment.notes(runs, until)
     console.print(_table(title, experiment, rows))
-    console.print(f"± one standard error over {num_seeds} {seeds}. {first}")
+    console.print(f"± one standard error over {count(num_seeds, 'seed')}. {first}")
     for note in notes:
         console.print(note)
     console.print()

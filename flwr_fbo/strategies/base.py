@@ -454,7 +454,8 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         last = self._rounds[first:]
         empty = len(last) == self._max_empty_rounds and not any(r.results for r in last)
         if empty:
-            failure = f" First failure: {min(failures)}." if failures else ""
+            first_of_all = min(failures, default="").removesuffix(".")
+            failure = f" First failure: {first_of_all}." if failures else ""
             rounds = f" (after {len(last)} such rounds)" if len(last) > 1 else ""
             raise AggregationError(
                 f"Round {server_round}: none of {sum(counts)} agents gave a result "

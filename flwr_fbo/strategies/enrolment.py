@@ -151,9 +151,9 @@ class Enrolment:
                 trouble += [self._last_reason(node) for node in hopeless]
                 reasons = "; ".join(sorted(set(trouble))) or "too few nodes"
                 raise TooFewAgents(
-                    f"{needed} agents are needed, with patience={self._patience:g} s "
-                    f"{len(nodes)} nodes are connected and {len(present)} enrolled: "
-                    f"{reasons}."
+                    f"{needed} agents are needed, but with patience="
+                    f"{self._patience:g} s, {len(nodes)} nodes are connected and "
+                    f"{len(present)} enrolled: {reasons}."
                 )
             if logged != (len(nodes), len(present)):
                 logged = len(nodes), len(present)
@@ -309,7 +309,7 @@ def _read_claims(
 
 def _failure(reply: Message) -> str:
     """Return what a client raised, and whether a mod may have."""
-    line = first_line(reply.error.reason)
+    line = first_line(reply.error.reason).removesuffix(".")
     hint = " (by a mod of its ClientApp? See docs/how-to/mods.md)"
     return f"client failed: {line}{hint if _MOD.search(line) else ''}"
 

@@ -210,8 +210,8 @@ def load_experiment(path: Path) -> Experiment:
         return experiment_of(values)
     except ValidationError as error:
         tables = _tables_of(_kind_of(values))
-        reasons = "; ".join(_reason(dict(e), tables) for e in error.errors())
-        raise ValueError(f"{path}: {reasons}") from error
+        found = [_reason(dict(e), tables).removesuffix(".") for e in error.errors()]
+        raise ValueError(f"{path}: {'; '.join(found)}.") from error
 
 
 def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
@@ -278,6 +278,8 @@ def find_experiment(name: str) -> Experiment:
         return load_experiment(builtin[name])
     published = {path.stem: path for path in Path("experiments").glob("*.toml")}
     path = published.get(name, Path(name))
+    if not path.is_file() and (name.endswith(".toml") or "/" in name):
+        raise ValueError(f"There is no file {name}.")
     known = [*builtin, *published]
     require(
         path.is_file(), "experiment", name, f"a TOML file, or {nearest(name, known)}"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from reprlib import Repr
 from types import TracebackType
 from typing import Any
 
@@ -108,9 +110,9 @@ class ResultsFile:
             different = _differences(_filled_in(_header_of(self.path, lines)), header)
             if different and len(lines) > 1:
                 raise ValueError(
-                    f"{self.path} belongs to another experiment (there, now): "
-                    f"{different}. Give this one another output folder, or rename that "
-                    "one: runs that are the same will be taken over."
+                    f"{self.path} belongs to another experiment: {_told(different)}. "
+                    "Give this one another output folder, or rename that one: runs "
+                    "that are the same will be taken over."
                 )
             runs = _runs_of(self.path, experiment, lines)
         if not runs:
@@ -176,7 +178,8 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
-    require(len(lines) > 0, "results", str(path), "a file that flwr-fbo run wrote")
+    allowed = "a file that flwr-fbo run wrote"
+    require(len(lines) > 0, "results", str(path), allowed)
     try:
         values = json.loads(lines[0])
         header = {key: values[key] for key in ("flwr_fbo", "experiment")}
@@ -184,6 +187,7 @@ def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
             raise TypeError("no experiment")
         return header
     except (ValueError, TypeError, KeyError) as error:
+        require(lines[0].startswith(_START), "results", str(path), allowed)
         raise _damaged(path, 1) from error
 
 
@@ -236,3 +240,14 @@ def _differences(there: Any, now: Any, name: str = "") -> dict[str, tuple[Any, A
         full = f"{name}.{key}".lstrip(".").removeprefix("experiment.")
         different |= _differences(there.get(key), now.get(key), full)
     return different
+
+
+def _told(different: Mapping[str, tuple[Any, Any]]) -> str:
+    """Say what differs; of long values as much as one can read."""
+    brief = Repr()
+    brief.maxlist = brief.maxdict = 12
+    brief.maxstring = brief.maxother = 60
+    return "; ".join(
+        f"{name}: {brief.repr(there)} there, {brief.repr(now)} now"
+        for name, (there, now) in different.items()
+    )

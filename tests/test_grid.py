@@ -60,6 +60,10 @@ def test_nodes_and_workers_are_needed() -> None:
         InProcessGrid(_echo(), 0)
     with pytest.raises(ValueError, match="num_workers=0"):
         InProcessGrid(_echo(), 1, num_workers=0)
+    with pytest.raises(ValueError, match="client_app=3 is not allowed"):
+        InProcessGrid(3, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"node_configs=\[\{\}\] .* one a node, 2"):
+        InProcessGrid(_echo(), 2, node_configs=[{}])
 
 
 def test_workers_answer_in_processes_of_their_own() -> None:

@@ -121,8 +121,13 @@ def test_known_good_settings_come_first() -> None:
 
 def test_a_known_good_setting_outside_the_space_is_named() -> None:
     bad = [{"x": 0.1, "C": 1e9, "depth": 7}]
-    with pytest.raises(TooFewAgents, match=r"params\['C'\]=1000000000.0"):
+    with pytest.raises(TooFewAgents, match=r"enqueue\[0\]: params\['C'\]=1000000000.0"):
         run(tuning_app(make_objective, enqueue=bad))
+
+
+def test_known_good_settings_are_a_list_of_them() -> None:
+    with pytest.raises(ValueError, match=r"enqueue={'x': 0.1} is not allowed: a list"):
+        tuning_app(make_objective, enqueue={"x": 0.1})  # type: ignore[arg-type]
 
 
 def test_a_trial_that_takes_too_long_is_ended() -> None:

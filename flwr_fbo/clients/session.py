@@ -75,6 +75,9 @@ class Tuner:
     def __post_init__(self) -> None:
         make = self.make_objective
         require(callable(make), "make_objective", make, "a function")
+        ok = isinstance(self.enqueue, Sequence)
+        ok = ok and all(isinstance(params, Mapping) for params in self.enqueue)
+        require(ok, "enqueue", self.enqueue, "a list of settings, a dict each")
         if self.trial_timeout is not None:
             require_positive("trial_timeout", self.trial_timeout)
         if self.space is not None:
@@ -94,8 +97,11 @@ class Tuner:
                 f"This client declares direction={self.direction!r}, the study has "
                 f"{study.direction!r}."
             )
-        for params in self.enqueue:
-            study.space.to_unit(params)
+        for i, params in enumerate(self.enqueue):
+            try:
+                study.space.to_unit(params)
+            except ValueError as error:
+                raise ValueError(f"enqueue[{i}]: {error}") from None
 
     def _objective(self, context: Context) -> Objective:
         """Return the site's objective; what goes wrong is said here, and not sent.

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
-from flwr_fbo._validation import require_int
+from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.base import Agent
 from flwr_fbo.agents.record import load_agent
 from flwr_fbo.agents.study import Study
@@ -67,6 +67,7 @@ class InProcessGrid(Grid):
         shuffle_seed: int | None = None,
         num_workers: int = 1,
     ) -> None:
+        require(callable(client_app), "client_app", client_app, "a ClientApp")
         require_int("num_nodes", num_nodes, 1)
         require_int("num_workers", num_workers, 1)
         ensure_task_identity()
@@ -75,6 +76,8 @@ class InProcessGrid(Grid):
                 {"partition-id": i, "num-partitions": num_nodes}
                 for i in range(num_nodes)
             ]
+        ok = len(node_configs) == num_nodes
+        require(ok, "node_configs", node_configs, f"one a node, {num_nodes}")
         self.contexts = {
             _FIRST_NODE_ID + i: Context(
                 run_id=1,

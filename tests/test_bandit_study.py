@@ -385,3 +385,10 @@ def test_claims_of_bandits_count_trials(experiment: BanditExperiment) -> None:
     (finding,) = findings(replace(experiment, claims=(claim,)), runs)
     assert finding.gain.mean == pytest.approx(until)
     assert finding.over_noise_only is not None
+    between = next(t for t in range(1, experiment.num_iterations) if t not in kept)
+    for other, words in (
+        (replace(claim, until=between), f"until={between} is not allowed"),
+        (replace(claim, by="mean"), "by='mean' is not allowed"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            findings(replace(experiment, claims=(other,)), runs)

@@ -227,7 +227,7 @@ def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
         lambda params: b"0.9",
         lambda params: 1.1e100,
         lambda params: -1.7e308,
-        lambda params: params["no such name"],
+        lambda params: dict(params)["no such name"],
         lambda params: 1 / 0,
     ],
 )

@@ -120,3 +120,15 @@ def assert_same(agents: list[Agent], others: list[Agent]) -> None:
         assert states[0].keys() == states[1].keys()
         for name in states[0]:
             np.testing.assert_array_equal(states[0][name], states[1][name])
+
+
+class Unheard(InProcessGrid):
+    """What is released leaves the agent, and arrives too late."""
+
+    num_left = 0
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        replies = list(super().pull_messages(message_ids))
+        left = [any(map(len, r.content.array_records.values())) for r in replies]
+        self.num_left += sum(left)
+        return [r for r, has in zip(replies, left, strict=True) if not has]

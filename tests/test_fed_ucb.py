@@ -42,6 +42,7 @@ from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.simulation.bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from tests.federation import Unheard
 from tests.killing import killed_after
 
 CLOCK = "flwr_fbo.strategies.linear_bandit.time"
@@ -775,18 +776,6 @@ def test_an_agent_without_id_that_lost_its_journal_is_refused(
     assert strategy.server.num_releases == [1, 3, 0, 0]
     assert {node for node, _ in played} == {1001, 1002}
     assert "no agent-id in the node config, and a journal that nobody kn" in caplog.text
-
-
-class Unheard(InProcessGrid):
-    """What is released leaves the agent, and arrives too late."""
-
-    num_left = 0
-
-    def pull_messages(self, message_ids: Any) -> Any:
-        replies = list(super().pull_messages(message_ids))
-        left = [any(map(len, r.content.array_records.values())) for r in replies]
-        self.num_left += sum(left)
-        return [r for r, has in zip(replies, left, strict=True) if not has]
 
 
 def test_a_release_that_was_asked_for_is_spent() -> None:

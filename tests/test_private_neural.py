@@ -44,6 +44,7 @@ from flwr_fbo.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
+from tests.federation import Unheard
 
 FloatArray = NDArray[np.float64]
 
@@ -409,15 +410,6 @@ def test_a_site_refuses_what_promises_less(
         strategy_of(replace(SETTINGS, privacy=None), noise_seed=None).start(
             InProcessGrid(app, N)
         )
-
-
-class Unheard(InProcessGrid):
-    """What is released leaves the agent, and arrives too late."""
-
-    def pull_messages(self, message_ids: Any) -> Any:
-        for reply in super().pull_messages(message_ids):
-            if not any(map(len, reply.content.array_records.values())):
-                yield reply
 
 
 def test_a_release_that_was_asked_for_is_spent() -> None:

@@ -246,4 +246,4 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         if privacy is None:
             return None
         arrived = len(self.server.ledger)
-        return spent_by_neural_agent(privacy, max(arrived, int(self._has_asked())))
+        return spent_by_neural_agent(privacy, arrived or int(self._has_asked()))

@@ -146,7 +146,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         ``noise_seed`` it is what real noise would have spent.
         """
         arrived = max(self.server.num_releases)
-        return spent_by_agent(self.study, max(arrived, int(self._has_asked())))
+        return spent_by_agent(self.study, arrived or int(self._has_asked()))
 
 
 def check_trigger(

@@ -87,7 +87,7 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     require(last in iterations, "until", claim.until, "an iteration that was kept")
     every = claim.by != "mean" or len(np.unique(np.diff(iterations))) <= 1
     require(every, "by", claim.by, "not 'mean', where not all iterations are kept")
-    counted = (iterations >= 1) & (iterations <= (claim.until or iterations[-1]))
+    counted = (iterations >= 1) & (iterations <= last)
 
     def over(other: str) -> Estimate:
         gap = sign * (curves[claim.better] - curves[other])[:, counted]

@@ -5,6 +5,7 @@ BIN := .venv/bin
 # with nothing but loopback, where Ray may be started), and with what pytest runs.
 LAUNCHER ?=
 PYTEST_ARGS ?= -m "not slow"
+COVERAGE ?= --cov --cov-report=term --cov-fail-under=90
 
 .PHONY: demo test lint docs bench clean
 
@@ -13,7 +14,7 @@ demo: .venv/core
 
 test: .venv/test
 	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses 2 \
-		--dist worksteal --cov --cov-report=term --cov-fail-under=90
+		--dist worksteal $(COVERAGE)
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -25,6 +26,13 @@ lint: .venv/dev
 # engine is among them only where there is no network: `make .venv/bench` first.
 bench: .venv/bench
 	OMP_NUM_THREADS=1 $(LAUNCHER) $(BIN)/python -m benchmarks
+
+# The oldest versions of everything that `pyproject.toml` promises to work with.
+.venv-lowest/bin/python: .venv/test pyproject.toml
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	$(BIN)/uv pip install --quiet --python $@ --resolution lowest-direct \
+		--editable '.[test]'
+	@touch $@
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -55,4 +63,4 @@ docs: .venv/docs
 	@touch $@
 
 clean:
-	rm -rf .venv build/docs
+	rm -rf .venv build/docs .venv-lowest

@@ -41,8 +41,3 @@ class Purpose(IntEnum):
 def generator(entropy: int, *key: int) -> np.random.Generator:
     """Return the generator that belongs to ``key`` under ``entropy`` (both >= 0)."""
     return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=key))
-
-
-def bits(*values: float) -> tuple[int, ...]:
-    """Return the bits of floats, two words each, for a key that depends on them."""
-    return tuple(int(w) for w in np.array(values, dtype=np.float64).view(np.uint32))

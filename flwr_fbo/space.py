@@ -35,6 +35,8 @@ FloatArray = NDArray[np.float64]
 # Continuous axes are read on this grid: fine enough for any tuning, coarse enough that
 # rounding errors of exp and log cannot move a value off its grid point.
 _RESOLUTION = 2.0**40
+# And what agents try lies on this one.
+_TRIED = 2.0**20
 
 
 class _Axis(Protocol):
@@ -377,8 +379,13 @@ class SearchSpace:
         }
 
     def snap(self, x: FloatArray) -> FloatArray:
-        """Return the point, of shape (D,), that stands for the setting at ``x``."""
-        return self.to_unit(self.from_unit(x))
+        """Return the point, of shape (D,), of the setting that is tried for ``x``.
+
+        On continuous axes it is one of 2**20, a millionth of the axis apart: the last
+        digits of an optimiser's result, which differ between machines, end here.
+        """
+        rounded = np.round(np.asarray(x) * _TRIED) / _TRIED
+        return self.to_unit(self.from_unit(np.where(self.continuous, rounded, x)))
 
     @property
     def continuous(self) -> NDArray[np.bool_]:

@@ -10,7 +10,14 @@ import pytest
 
 import flwr_fbo
 from flwr_fbo.cli.commands import LazyGroup
-from tests.documents import ROOT, Page, assert_output, blocks_of, run_command
+from tests.documents import (
+    ROOT,
+    Page,
+    assert_output,
+    blocks_of,
+    is_shown_as,
+    run_command,
+)
 
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 MENUS = [ROOT / "README.md", ROOT / "experiments/README.md"]
@@ -112,6 +119,25 @@ CHECKS: dict[str, Callable[[Page], None]] = {
     "docs/tutorials/neural-bandits.md": _neural_bandits,
     "docs/explanation/when-federation-helps.md": _when_federation_helps,
 }
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "ok"),
+    [
+        ("TS  0.8411 ± 0.0906\n", "TS  0.8411 ± 0.0906\n", True),
+        ("TS  0.8412 ± 0.0905\n", "TS  0.8411 ± 0.0906\n", True),
+        ("+0.0000\n", "-0.0001\n", True),
+        ("TS  0.8413 ± 0.0906\n", "TS  0.8411 ± 0.0906\n", False),
+        ("TS  0.84 ± 0.0906\n", "TS  0.8411 ± 0.0906\n", False),
+        ("random  0.8411 ± 0.0906\n", "TS  0.8411 ± 0.0906\n", False),
+        ("a\nb\nTS 1.0 x\nc\n", "...\nTS 1.0 ...\n", True),
+        ("a\nb\nTS 1.0 x\nc\n", "...\nTS 2.0 ...\n", False),
+        ("7 of 9 (x)\n", "7 of 9 (x)\n", True),
+        ("8 of 9 (x)\n", "7 of 9 (x)\n", False),
+    ],
+)
+def test_only_last_digits_may_differ(got: str, wanted: str, ok: bool) -> None:
+    assert is_shown_as(got, wanted) == ok
 
 
 def test_checks_and_slow_pages_exist() -> None:

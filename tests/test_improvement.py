@@ -229,7 +229,7 @@ def test_a_suggestion_keeps_to_discrete_values(
     data: tuple[FloatArray, FloatArray], rng: np.random.Generator
 ) -> None:
     x = suggest(MaternPosterior(*data, LOGS), MIXED, rng, 200, 2)
-    np.testing.assert_allclose(x, MIXED.snap(x), rtol=1e-9)
+    np.testing.assert_allclose(x[None], MIXED.snap_discrete(x[None]), rtol=1e-9)
 
 
 # The agent

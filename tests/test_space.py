@@ -72,7 +72,19 @@ def test_what_the_space_gives_comes_back_exactly(
     point = space.to_unit(params)
     assert 0 <= point[0] <= 1
     assert space.from_unit(point) == params
-    np.testing.assert_array_equal(space.snap(point), point)
+    tried = space.snap(point)
+    np.testing.assert_array_equal(space.snap(tried), tried)
+    if not space.continuous[0]:
+        np.testing.assert_array_equal(tried, point)
+
+
+def test_what_is_tried_does_not_depend_on_last_digits() -> None:
+    space = SearchSpace({"x": FLOAT, "n": IntDistribution(1, 9)})
+    x = np.random.default_rng(0).random((100, 2))
+    tried = np.array([space.snap(point) for point in x])
+    np.testing.assert_array_equal(tried, [space.snap(point + 1e-13) for point in x])
+    np.testing.assert_allclose(tried[:, 0], x[:, 0], rtol=0, atol=2.0**-20)
+    assert np.ptp(tried[:, 0]) > 0.9
 
 
 @given(st.lists(distributions, min_size=1, max_size=3), st.integers(0, 99))

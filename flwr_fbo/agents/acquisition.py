@@ -1,9 +1,10 @@
 """Maximise a function drawn as random features over the unit cube.
 
-Uniform candidates, roughly evaluated, then gradient ascent from the best of them; what
-is returned is the best of starts and ends in double precision. All starts run as one
-L-BFGS-B problem (the sum of their values), each within its own sub-region's box: with
-sub-regions the surface jumps at their borders, and many optima lie on a border.
+Uniform candidates, screened in single precision, then gradient ascent from the best of
+them; what is returned is the best of ends and starts in double precision. All starts
+run as one L-BFGS-B problem (the sum of their values), each within its own sub-region's
+box: with sub-regions the surface jumps at their borders, and many optima lie on a
+border.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.space import SearchSpace, SubRegions
 
 FloatArray = NDArray[np.float64]
@@ -61,8 +63,7 @@ def maximize(
     weights = weights / max(float(np.max(np.abs(weights))), np.finfo(np.float64).tiny)
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     regions = sub_regions.index(candidates)
-    values = features.rough_values(candidates, weights, regions)
-    best = np.argsort(-values, kind="stable")[:num_starts]
+    best = features.largest(candidates, weights, regions, num_starts)
     starts, regions = candidates[best], regions[best]
     # The upper border belongs to the next box; the last float below it is ours.
     upper = sub_regions.upper[regions]
@@ -72,9 +73,9 @@ def maximize(
         np.where(space.continuous, upper, starts),
     )
     slope = partial(features.function_and_gradient, weights=weights[regions])
-    points = np.vstack([starts, _ascend(slope, starts, *bounds)])
+    points = np.vstack([_ascend(slope, starts, *bounds), starts])
     values = features.function(points, weights[np.tile(regions, 2)])
-    return np.asarray(points[np.argmax(values)])
+    return np.asarray(points[first_best(values)])
 
 
 def maximize_function(
@@ -112,8 +113,8 @@ def maximize_function(
     starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
     lower = np.where(space.continuous, 0.0, starts)
     upper = np.where(space.continuous, 1.0, starts)
-    points = np.vstack([starts, _ascend(slope, starts, lower, upper, tolerance)])
-    return np.asarray(points[np.argmax(function(points))])
+    points = np.vstack([_ascend(slope, starts, lower, upper, tolerance), starts])
+    return np.asarray(points[first_best(function(points))])
 
 
 def _with_differences(

@@ -49,6 +49,7 @@ from flwr_fbo.agents.linear_ucb import DeterminantTrigger
 from flwr_fbo.agents.observation import checked_actions, checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.glm import IdentityLink, Link, LogisticLink, projected
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 
 FloatArray = NDArray[np.float64]
@@ -176,7 +177,7 @@ class GLMUCBAgent:
         actions : array of shape (K, D)
             K >= 1, finite.
         """
-        return int(np.argmax(self.upper_bounds(actions)))
+        return int(first_best(self.upper_bounds(actions)))
 
     def upper_bounds(self, actions: ArrayLike) -> FloatArray:
         """Return that of <x, theta> of each action, shape (K,)."""

@@ -36,6 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.agents.observation import checked_actions, checked_observation
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.nystrom import NystromFeatures, NystromRegression, sums_of
 from flwr_fbo.models.threads import one_blas_thread
 
@@ -118,7 +119,7 @@ class KernelUCBAgent:
         if not len(self._features.dictionary):
             key = (self._slot, len(self._x), Purpose.INITIAL_POINTS)
             return int(generator(self._seed, *key).integers(len(mean)))
-        return int(np.argmax(mean + np.sqrt(self.settings.beta * variance)))
+        return int(first_best(mean + np.sqrt(self.settings.beta * variance)))
 
     def predict(self, actions: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """Return mean and variance of actions, each of shape (K,)."""

@@ -35,6 +35,7 @@ from flwr_fbo._validation import (
     require_positive,
 )
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualSettings
 from flwr_fbo.privacy.spectrum import (
@@ -272,7 +273,7 @@ class LinearUCBAgent:
         allowed = f"an array of shape (K, {releases.dimension}) with K >= 1"
         require(ok, "actions", x.shape, allowed)
         releases.check_norms(x)
-        return int(np.argmax(self.settings.upper_bounds(self._ellipsoid, x)))
+        return int(first_best(self.settings.upper_bounds(self._ellipsoid, x)))
 
     @one_blas_thread
     def tell(self, action: ArrayLike, reward: float) -> None:

@@ -44,6 +44,7 @@ from flwr_fbo.agents.linear_ucb import DeterminantTrigger
 from flwr_fbo.agents.observation import checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.langevin import LangevinSettings, initial_parameters
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.neural_bandit import NeuralPrivacy
@@ -212,7 +213,7 @@ class NeuralUCBAgent:
         bounds = self._upper_bounds(x)
         if np.isnan(bounds).all():
             raise FloatingPointError("The model is not finite at any of the actions.")
-        return int(np.nanargmax(bounds))
+        return int(first_best(bounds))
 
     @one_blas_thread
     def tell(self, action: ArrayLike, reward: float) -> None:

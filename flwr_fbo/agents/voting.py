@@ -37,6 +37,7 @@ from flwr_fbo.agents.improvement import standardised, suggest
 from flwr_fbo.agents.search import SearchAgent, SearchSettings
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.matern import MaternPosterior, fit
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.sampling import check_sampling_probability
 from flwr_fbo.space import SearchSpace
@@ -177,7 +178,7 @@ class VotingAgent(SearchAgent):
         x, y = self._observations(iteration)
         if len(y) == 0:
             return np.zeros(self.settings.num_features)
-        return np.asarray(self._shared(x[[np.argmax(y)]])[0])
+        return np.asarray(self._shared(x[[first_best(y)]])[0])
 
     def _own_query(self, iteration: int) -> FloatArray:
         x, y = self._observations(iteration)
@@ -226,7 +227,8 @@ class VotingAgent(SearchAgent):
         crowded = crowded[self._are_new(places[crowded])]
         if len(crowded) == 0:
             return None
-        return np.asarray(places[crowded[np.argmax(votes[crowded])]])
+        most = self._shared.largest(places[crowded], weights, one[crowded], 1)
+        return np.asarray(places[crowded[most[0]]])
 
     def _num_tries(self, weights: FloatArray) -> int:
         """Return how many places above the threshold have been tried."""

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.linear import sample_weights
+from flwr_fbo.models.near_ties import first_best
 
 FloatArray = NDArray[np.float64]
 
@@ -127,7 +128,7 @@ def fit_hyperparameters(
         )
         for start in starts
     ]
-    best = min(ends, key=lambda end: float(end.fun))
+    best = ends[first_best(np.array([-end.fun for end in ends]))]
     return Hyperparameters(*(float(v) for v in np.exp(best.x)))
 
 
@@ -195,11 +196,12 @@ def _squared_distances(x: FloatArray, other: FloatArray) -> FloatArray:
 def root(covariance: FloatArray) -> FloatArray:
     """Return A with A A' = the covariance, shape (k, k), as near as rounding allows.
 
-    By eigenvalues, those below 0 taken for 0: a covariance of a posterior may well be
-    singular.
+    The symmetric root, which does not depend on the signs of eigenvectors: each BLAS
+    has others. Eigenvalues below 0 are taken for 0: a covariance of a posterior may
+    well be singular.
     """
     values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
 def sample_function(

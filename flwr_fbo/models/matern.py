@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.optimize import minimize
 
+from flwr_fbo.models.near_ties import first_best
+
 FloatArray = NDArray[np.float64]
 
 _MAX_STEPS = 60
@@ -140,9 +142,10 @@ def fit(x: FloatArray, y: FloatArray, previous: FloatArray | None = None) -> Flo
     squares = np.square(x.T[:, :, None] - x.T[:, None, :])
     mode = _each_axis(_PRIOR_MEAN, dim)
     starts = [mode] if previous is None else [mode, previous]
+    likely = np.array([-negative_log_posterior(s, squares, y)[0] for s in starts])
     end = minimize(
         negative_log_posterior,
-        min(starts, key=lambda logs: negative_log_posterior(logs, squares, y)[0]),
+        starts[first_best(likely)],
         args=(squares, y),
         jac=True,
         method="L-BFGS-B",

@@ -28,6 +28,7 @@ from scipy.linalg import solve_triangular
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.linear_ucb import LinearUCBSettings
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.audit import (
     MIN_DRAWS,
@@ -250,7 +251,7 @@ class _Twins:
         shape = self.running_sums.shape[:2]
         arms = np.array(plan.actions)
         offered = np.broadcast_to(arms, (*shape, *arms.shape))
-        chosen = settings.upper_bounds(self._ellipsoid, offered).argmax(axis=-1)
+        chosen = first_best(settings.upper_bounds(self._ellipsoid, offered))
         actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
         if t == plan.position:
             actions, rewards = plan.changed_trials(actions)

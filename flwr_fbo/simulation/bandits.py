@@ -31,6 +31,7 @@ from flwr_fbo.agents.linear_ucb import (
     LocalData,
     Width,
 )
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import MAX_RELEASES
@@ -417,7 +418,7 @@ class _Group:
     def choose(self, contexts: FloatArray) -> IntArray:
         """Return the index that each plays, shape (A,), of (A, K, d) actions."""
         bounds = self._settings.upper_bounds(self._ellipsoid, contexts)
-        return np.asarray(bounds.argmax(axis=1))
+        return first_best(bounds)
 
     def observe(self, actions: FloatArray, rewards: FloatArray) -> None:
         """Add what each has seen itself, out of all agents' trials."""

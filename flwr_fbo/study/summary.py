@@ -103,6 +103,6 @@ def at_the_end(label: str, lower_bound: float) -> str:
     if lower_bound > 0:
         return f"In the last iteration {label} is ahead of TS (one-sided 95% bound)."
     return (
-        f"In the last iteration {label} is behind TS by {-lower_bound:.4f} at most "
+        f"In the last iteration {label} is behind TS by {abs(lower_bound):.4f} at most "
         "(one-sided 95% bound)."
     )

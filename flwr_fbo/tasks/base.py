@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from optuna.distributions import BaseDistribution
 from pydantic import ConfigDict
 
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int
 
 Objective = Callable[[dict[str, Any]], float]
@@ -30,6 +33,31 @@ def require_clients(num_clients: Any, num_parts: int, part: str) -> None:
     require_int("num_agents", num_clients, 1)
     allowed = f"at most {num_parts} (one {part} each)"
     require(num_clients <= num_parts, "num_agents", num_clients, allowed)
+
+
+class ObservationNoise:
+    """The generators of one client's observation noise in one run.
+
+    Each observation has one of its own, keyed by where it is on a coarse grid and how
+    often that cell was observed before: draws are independent, and a run repeats. The
+    bits of a setting decide nothing, as its last one differs between machines.
+
+    Parameters
+    ----------
+    seed : int
+        Of the run.
+    client : int
+    """
+
+    def __init__(self, seed: int, client: int) -> None:
+        self._seed, self._client = seed, client
+        self._num_observed: Counter[tuple[int, ...]] = Counter()
+
+    def generator(self, cell: tuple[int, ...]) -> np.random.Generator:
+        """Return the generator of the next observation in a cell of the grid."""
+        self._num_observed[cell] += 1
+        key = (self._client, *cell, self._num_observed[cell], Purpose.OBSERVATION)
+        return generator(self._seed, *key)
 
 
 class Task(ABC):

@@ -8,7 +8,6 @@ Optimization with Distributed Exploration (NeurIPS 2021).
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -19,15 +18,16 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from sklearn.metrics import roc_auc_score
 from sklearn.svm import SVC
 
-from flwr_fbo._random import Purpose, bits, generator
 from flwr_fbo._validation import require, require_bool
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
-from flwr_fbo.tasks.base import Objective, Task, require_clients
+from flwr_fbo.tasks.base import Objective, ObservationNoise, Task, require_clients
 from flwr_fbo.tasks.surface import SurfaceSource, compute_missing
 
 # Of the surface, settings of C and of gamma.
 GRID_SHAPE = (41, 41)
+# Of the grid that keys the noise, per unit of C and of gamma.
+_CELLS = 100
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class LandmineTask(Task):
         slope often has the wrong sign: then the ranking is reversed and the value is
         1 minus the area. Over fields and settings this befalls a quarter of values; on
         some fields large regions always, at others now and then. The authors left the
-        folds to unseeded global state. Here the run's seed, the client, the setting
-        and how often it was asked for before decide them: each draw is independent, and
-        a run repeats.
+        folds to unseeded global state. Here the run's seed, the client, where the
+        setting is on a grid of 1000 x 1000 and how often it was asked for before decide
+        them: each draw is independent, and a run repeats.
     surface : bool
         True: in place of the area, without noise, its `flwr_fbo.tasks.surface`, which
         costs nothing to ask for. It differs by 0.001 in the mean over settings, and by
@@ -94,15 +94,12 @@ class LandmineTask(Task):
         if self.surface:
             return self.source(client).surface()
         data = partition(client)
-        asked: Counter[tuple[int, ...]] = Counter()
+        noise = ObservationNoise(seed, client)
 
         def area(params: dict[str, Any]) -> float:
             model = SVC(C=params["C"], gamma=params["gamma"])
             if self.noisy:
-                setting = bits(params["C"], params["gamma"])
-                asked[setting] += 1
-                key = (client, *setting, asked[setting], Purpose.OBSERVATION)
-                rng = generator(seed, *key)
+                rng = noise.generator(_cell(params))
                 scores = _probabilities(model, data, int(rng.integers(2**32)))
             else:
                 model.fit(data.X_train, data.y_train)
@@ -116,6 +113,11 @@ class LandmineTask(Task):
         objective = LandmineTask().objective(client, NUM_FIELDS, 0)
         data, name = partition(client), f"landmine-field-{client}"
         return SurfaceSource(name, objective, self.space, GRID_SHAPE, data)
+
+
+def _cell(params: dict[str, Any]) -> tuple[int, int]:
+    """Return where a setting is on the grid that keys the noise."""
+    return round(_CELLS * params["C"]), round(_CELLS * params["gamma"])
 
 
 def _probabilities(model: SVC, data: Split, random_state: int) -> NDArray[np.float64]:

@@ -7,7 +7,6 @@ Bayesian Optimization with Distributed Exploration (NeurIPS 2021).
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -16,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from flwr_fbo._random import Purpose, bits, generator
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_index, require_int
-from flwr_fbo.tasks.base import Objective, Task
+from flwr_fbo.tasks.base import Objective, ObservationNoise, Task
 
 _GRID_SIZE = 1000
 _LENGTHSCALE = 0.03
 _NOISE_VARIANCE = 0.01
+# Of the largest: a spectrum below that is known to fewer than four digits.
+_ROUNDING = 1e-12
 
 FloatArray = NDArray[np.float64]
 
@@ -81,16 +82,14 @@ class SyntheticTask(Task):
     def objective(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the client's noisy function.
 
-        The run's seed, the client, x and how often it was asked for before decide the
-        noise: each draw is independent, and a run repeats.
+        The run's seed, the client, the point and how often it was asked for before
+        decide the noise: see `ObservationNoise`.
         """
         function = self.truth(client, num_clients, seed)
-        asked: Counter[tuple[int, ...]] = Counter()
+        noise = ObservationNoise(seed, client)
 
         def observe(params: dict[str, Any]) -> float:
-            x = bits(params["x"])
-            asked[x] += 1
-            rng = generator(seed, client, *x, asked[x], Purpose.OBSERVATION)
+            rng = noise.generator((_nearest(params),))
             return function(params) + float(rng.normal(0.0, _NOISE_VARIANCE**0.5))
 
         return observe
@@ -99,7 +98,7 @@ class SyntheticTask(Task):
         """Return the client's function without noise."""
         require_index("client", client, num_clients)
         values = self._values(client, seed)
-        return lambda params: float(values[round(params["x"] * (_GRID_SIZE - 1))])
+        return lambda params: float(values[_nearest(params)])
 
     def _values(self, client: int, seed: int) -> FloatArray:
         """Return f_n on the grid, shape (1000,)."""
@@ -111,18 +110,26 @@ class SyntheticTask(Task):
         return self.alpha * own + (1 - self.alpha) * (shared + deviation)
 
 
+def _nearest(params: dict[str, Any]) -> int:
+    """Return the index of the grid's point nearest to x."""
+    return round(float(params["x"]) * (_GRID_SIZE - 1))
+
+
 def _draw(rng: np.random.Generator) -> FloatArray:
     """Return a draw from the Gaussian process, scaled to [0, 1]; shape (1000,).
 
     The grid continued to a circle twice as long has a circulant covariance, whose
     square root is a convolution; the grid's own covariance is a block of it (Dietrich &
     Newsam, 1997). So the draw is exact, and no 1000 x 1000 matrix is ever factorised.
+    Where rounding decides the spectrum it is taken for 0: its square root would be 1e-8
+    of the draw, and another one on every processor.
     """
     steps = _GRID_SIZE - 1
     around = np.arange(2 * steps)
     distance = np.minimum(around, 2 * steps - around) / steps
     covariance = np.exp(-0.5 * (distance / _LENGTHSCALE) ** 2)
-    spectrum = np.maximum(np.fft.rfft(covariance).real, 0.0)  # rounding goes below 0
+    spectrum = np.fft.rfft(covariance).real
+    spectrum[spectrum < _ROUNDING * spectrum.max()] = 0.0
     white = np.fft.rfft(rng.standard_normal(2 * steps))
     draw = np.fft.irfft(np.sqrt(spectrum) * white, 2 * steps)[:_GRID_SIZE]
     return np.asarray((draw - draw.min()) / np.ptp(draw))

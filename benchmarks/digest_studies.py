@@ -1,0 +1,639 @@
+"""The studies that `benchmarks.digests` plays: short, seeded, with explicit settings.
+
+Each is a function without arguments that yields pairs of a step's name and a value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from flwr_fbo import (
+    DPFTSDE,
+    FTS,
+    ContinualSettings,
+    DecentralizedFedUCB,
+    FedGOUCB,
+    FedUCB,
+    FTSSettings,
+    InProcessGrid,
+    LinearUCBSettings,
+    Network,
+    NeuralPrivacy,
+    NeuralUCBSettings,
+    PeerGraph,
+    ThompsonSettings,
+    VotingSettings,
+    linear_bandit_app,
+    neural_bandit_app,
+    tuning_app,
+)
+from flwr_fbo.agents.linear_ucb import DeterminantTrigger
+from flwr_fbo.agents.random_search import RandomSearchSettings
+from flwr_fbo.agents.study import Study
+from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.servers.local import LocalServer
+from flwr_fbo.simulation.loop import run_loop
+from flwr_fbo.space import SearchSpace
+from flwr_fbo.study.experiment import experiment_of
+from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from flwr_fbo.tasks.nonlinear_bandit import (
+    FunctionBanditTask,
+    NonlinearBanditEnvironment,
+)
+
+Steps = Iterator[tuple[str, Any]]
+T = TypeVar("T")
+
+SPACE = {
+    "x": FloatDistribution(-1.0, 1.0),
+    "C": FloatDistribution(1e-3, 1e3, log=True),
+    "depth": IntDistribution(1, 9),
+    "kind": CategoricalDistribution(["a", "b", "c"]),
+}
+NUM_AGENTS, NUM_ITERATIONS = 4, 4
+STUDY_SEED, FEATURE_SEED, NOISE_SEED = 11, 12, 13
+# What decides no number, and what only real noise has.
+_OF_RUNS = {
+    "authenticated",
+    "client_api",
+    "folder",
+    "max_empty_rounds",
+    "max_epsilon",
+    "metrics",
+    "min_agents",
+    "noise_multiplier",
+    "options",
+    "when_exhausted",
+}
+
+
+def explicit(kind: Callable[..., T], **values: Any) -> T:
+    """Return ``kind(**values)``, if that leaves no default in use.
+
+    Raises
+    ------
+    TypeError
+        If a parameter is not given.
+    """
+    missing = set(inspect.signature(kind).parameters) - set(values) - _OF_RUNS
+    if missing:
+        raise TypeError(f"{kind.__name__} is played with defaults: {sorted(missing)}")
+    return kind(**values)
+
+
+class RecordingGrid(InProcessGrid):
+    """Keeps every array that crosses it."""
+
+    def __init__(self, app: ClientApp, num_nodes: int) -> None:
+        super().__init__(app, num_nodes)
+        self.steps: list[tuple[str, Any]] = []
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        """Deliver all messages and replies."""
+        asked = sorted(messages, key=lambda m: m.metadata.dst_node_id)
+        replies = list(super().send_and_receive(asked, timeout=timeout))
+        replies.sort(key=lambda m: m.metadata.src_node_id)
+        self._keep("instruction to", asked, "dst_node_id")
+        self._keep("reply of", replies, "src_node_id")
+        return replies
+
+    def _keep(self, what: str, messages: list[Any], node: str) -> None:
+        for message in messages:
+            metadata = message.metadata
+            step = f"round {metadata.group_id}, {what} node {getattr(metadata, node)}"
+            if not message.has_content():
+                self.steps.append((step, "error"))
+                continue
+            arrays = {
+                id(array): array
+                for record in message.content.array_records.values()
+                for array in record.values()
+            }
+            self.steps += [
+                (f"{step}, array {i}", array.numpy())
+                for i, array in enumerate(arrays.values())
+            ]
+
+
+# Tuning, over Flower
+
+
+def _objective(client: int, params: Mapping[str, Any]) -> float:
+    shift = {"a": 0.0, "b": 0.2, "c": 0.1}[params["kind"]]
+    away = params["x"] - 0.1 * client, 0.3 * np.log10(params["C"])
+    return float(shift - away[0] ** 2 - away[1] ** 2 - 0.01 * params["depth"])
+
+
+def _make_objective(context: Context) -> Callable[[Mapping[str, Any]], float]:
+    return partial(_objective, int(context.node_config["partition-id"]))
+
+
+def _search() -> dict[str, Any]:
+    """Return what all agents have that search on their own."""
+    return {
+        "num_features": 30,
+        "num_initial": 4,
+        "num_surrogate_features": 40,
+        "refit_every": 2,
+        "noise_floor": 1e-5,
+        "num_candidates": 200,
+        "num_starts": 6,
+    }
+
+
+def _voting(own_search: str) -> VotingSettings:
+    return explicit(
+        VotingSettings,
+        **_search(),
+        num_sub_regions=1,
+        num_cells=16,
+        max_similarity=0.7,
+        max_tries=3,
+        own_search=own_search,
+        num_agents=1,
+        noise_std=0.0,
+        sampling_probability=1.0,
+    )
+
+
+def _thompson(num_sub_regions: int, follow: str) -> ThompsonSettings:
+    return explicit(
+        ThompsonSettings,
+        **_search(),
+        num_sub_regions=num_sub_regions,
+        lengthscale=0.2,
+        regularization=1e-3,
+        follow=follow,
+    )
+
+
+def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Steps:
+    votes = isinstance(agent, VotingSettings)
+    usual: dict[str, Any] = {
+        "preset": "effective" if votes else "paper",
+        "clip_norm": 1.0 if votes else 5.0,
+        "epsilon": 20.0,
+        "sampling_probability": 1.0 if votes else 0.7,
+        "sampling": "poisson",
+        "accountant": "pld",
+        "calibration": "joint",
+        "releases": (1, 3) if votes else "all",
+        "delta": 1e-3,
+        "noise_only": False,
+    }
+    strategy = explicit(
+        DPFTSDE,
+        space=SPACE,
+        direction="maximize",
+        num_agents=NUM_AGENTS,
+        agent=agent,
+        study_seed=STUDY_SEED,
+        feature_seed=FEATURE_SEED,
+        noise_seed=NOISE_SEED,
+        patience=0.0,
+        **{**usual, **options},
+    )
+    yield from _tuned(strategy)
+    spent = strategy.privacy_spent
+    yield "epsilon", spent.epsilon
+
+
+def _fts(**agent: Any) -> Steps:
+    usual = {"follow": "inverse-sqrt", "share_after": None, "weighting": "uniform"}
+    settings = explicit(
+        FTSSettings,
+        **_search(),
+        num_sub_regions=1,
+        lengthscale=0.2,
+        regularization=1e-3,
+        **{**usual, **agent},
+    )
+    strategy = explicit(
+        FTS,
+        space=SPACE,
+        direction="maximize",
+        num_agents=NUM_AGENTS,
+        agent=settings,
+        study_seed=STUDY_SEED,
+        feature_seed=FEATURE_SEED,
+        patience=0.0,
+    )
+    yield from _tuned(strategy)
+
+
+def _tuned(strategy: DPFTSDE | FTS) -> Steps:
+    grid = RecordingGrid(tuning_app(_make_objective), NUM_AGENTS)
+    result = strategy.start(grid, num_rounds=NUM_ITERATIONS + 1)
+    yield from grid.steps
+    for agent in grid.agents(strategy.study):
+        yield from _history(agent)
+    if isinstance(strategy, DPFTSDE):
+        yield "recommended", result.recommended
+
+
+def _history(agent: Any) -> Steps:
+    for name, array in sorted(agent.state_dict().items()):
+        yield f"agent {agent.slot}, {name}", array
+
+
+# Tuning, each agent alone
+
+
+def _alone(settings: Any) -> Steps:
+    study = Study(
+        SearchSpace(SPACE),
+        "maximize",
+        settings,
+        study_seed=STUDY_SEED,
+        feature_seed=FEATURE_SEED,
+    )
+    agents = [study.create_agent(slot, STUDY_SEED) for slot in range(NUM_AGENTS)]
+    objectives = [partial(_objective, slot) for slot in range(NUM_AGENTS)]
+    run_loop(LocalServer(NUM_AGENTS), agents, objectives, NUM_ITERATIONS)
+    for agent in agents:
+        yield from _history(agent)
+
+
+# Linear bandits, over Flower
+
+_LINEAR_TASK = LinearBanditTask(
+    dimension=3, num_actions=6, concentration=2.0, gap=0.2, name="linear-bandit"
+)
+_TRIALS, _TIMES = 40, [10, 20, 32]
+
+
+def _linear_environment(context: Context) -> LinearBanditEnvironment:
+    slot = int(context.node_config["partition-id"])
+    return LinearBanditEnvironment(_LINEAR_TASK, STUDY_SEED, slot)
+
+
+_LINEAR_APP = linear_bandit_app(
+    make_environment=_linear_environment, max_epsilon=math.inf
+)
+
+
+def _linear_settings(**changes: Any) -> LinearUCBSettings:
+    usual: dict[str, Any] = {
+        "epsilon": 30.0,
+        "mechanism": "toeplitz",
+        "calibration": "exact",
+        "width": "observed",
+        "local_data": "released",
+    }
+    chosen = {**usual, **changes}
+    releases = explicit(
+        ContinualSettings,
+        num_releases=3,
+        dimension=3,
+        epsilon=chosen["epsilon"],
+        delta=0.1,
+        max_action_norm=1.0,
+        max_reward=1.0,
+        mechanism=chosen["mechanism"],
+        calibration=chosen["calibration"],
+        num_streams=1,
+    )
+    return explicit(
+        LinearUCBSettings,
+        releases=releases,
+        num_agents=NUM_AGENTS,
+        noise_scale=0.5,
+        parameter_norm=1.0,
+        alpha=0.01,
+        ridge=1.0,
+        width=chosen["width"],
+        local_data=chosen["local_data"],
+    )
+
+
+def _fed_ucb(trigger: DeterminantTrigger | None = None, **changes: Any) -> Steps:
+    settings = _linear_settings(**changes)
+    strategy = explicit(
+        FedUCB,
+        settings=settings,
+        interval=None,
+        schedule=_TIMES if trigger is None else trigger,
+        num_trials=_TRIALS if trigger is None else None,
+        noise_seed=NOISE_SEED,
+        patience=0.0,
+    )
+    rounds = None if trigger is None else _TRIALS
+    yield from _played(strategy, _LINEAR_APP, rounds)
+
+
+def _decentralized(pooling: str, **changes: Any) -> Steps:
+    graph = explicit(
+        PeerGraph,
+        num_agents=NUM_AGENTS,
+        edges=((0, 1), (1, 2), (2, 3), (0, 3)),
+        hops=2,
+        pooling=pooling,
+        num_estimators=1,
+    )
+    strategy = explicit(
+        DecentralizedFedUCB,
+        settings=_linear_settings(**changes),
+        graph=graph,
+        interval=None,
+        schedule=_TIMES,
+        num_trials=_TRIALS,
+        noise_seed=NOISE_SEED,
+        patience=0.0,
+    )
+    yield from _played(strategy, _LINEAR_APP, None)
+
+
+def _played(strategy: Any, app: ClientApp, num_rounds: int | None) -> Steps:
+    grid = RecordingGrid(app, NUM_AGENTS)
+    strategy.start(grid, num_rounds=num_rounds)
+    yield from grid.steps
+
+
+# Non-linear bandits, over Flower
+
+
+def _neural_environment(context: Context) -> NonlinearBanditEnvironment:
+    slot = int(context.node_config["partition-id"])
+    task = FunctionBanditTask(
+        noise_std=0.01, function="hartmann", num_actions=12, name="function-bandit"
+    )
+    return NonlinearBanditEnvironment(task, STUDY_SEED, slot)
+
+
+def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
+    regression = explicit(
+        LangevinSettings,
+        num_iterations=4,
+        step=0.1,
+        inverse_temperature=1e6,
+        keep="last",
+        patience=0,
+    )
+    settings = explicit(
+        NeuralUCBSettings,
+        num_agents=NUM_AGENTS,
+        num_exploration=2,
+        regression=regression,
+        ridge=1e-2,
+        beta=0.1,
+        threshold=3.0,
+        num_refinements=0 if privacy else 1,
+        privacy=privacy,
+    )
+    strategy = explicit(
+        FedGOUCB,
+        settings=settings,
+        model=Network(6, width=3),
+        num_evaluations=9,
+        seed=STUDY_SEED,
+        noise_seed=NOISE_SEED if privacy else None,
+        patience=0.0,
+    )
+    yield from _played(strategy, neural_bandit_app(_neural_environment), None)
+
+
+_NEURAL_PRIVACY = explicit(
+    NeuralPrivacy,
+    epsilon=50.0,
+    delta=1e-3,
+    num_synchronisations=2,
+    regression_clip=1.0,
+    num_features=4,
+    feature_clip=1.0,
+    residual_clip=1.0,
+    mechanism="toeplitz",
+)
+
+
+# Experiments: all methods, on one seed
+
+
+def _experiment(**values: Any) -> Steps:
+    """Play all methods, if the file would leave out nothing that decides a run."""
+    experiment = experiment_of(values)
+    missing = _paths(experiment.to_dict()) - _paths(values) - {("curves",), ("sweep",)}
+    if missing:
+        raise TypeError(f"the experiment is played with defaults: {sorted(missing)}")
+    for run in experiment.play(experiment.methods, seed=3):
+        fields = json.loads(run.to_json())
+        del fields["seconds"]
+        for name, value in fields.items():
+            yield f"{run.method}, {name}", value
+
+
+def _paths(values: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """Return the path of every key, without those whose value is None."""
+    found = set()
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= {(key, *path) for path in _paths(value)}
+        elif value is not None:
+            found.add((key,))
+    return found
+
+
+_TUNING = {
+    "name": "digest",
+    "num_agents": 6,
+    "num_iterations": 3,
+    "task": {"name": "synthetic", "alpha": 0.1, "deviation": 0.02, "num_exact": 1},
+}
+_VOTES = {
+    **_TUNING,
+    "preset": "effective",
+    "methods": ["ts", "random", "fts-de", "dp-fts-de", "noise-only", "liars", "blind"],
+    "privacy": {
+        "delta": 1e-3,
+        "epsilon": 8.0,
+        "sampling_probability": 1.0,
+        "sampling": "poisson",
+        "calibration": "joint",
+    },
+}
+_PUBLISHED = {
+    **_TUNING,
+    "preset": "paper-synthetic",
+    "methods": ["ts", "random", "fts-de", "dp-fts-de", "noise-only"],
+    "privacy": {
+        "delta": 1e-3,
+        "noise_multiplier": 1.0,
+        "sampling_probability": 0.5,
+        "sampling": "fixed-size",
+        "calibration": "published",
+    },
+}
+_TRANSFER = {
+    **_TUNING,
+    "num_targets": 1,
+    "num_initial": 3,
+    "num_observations": 6,
+    "num_features": 20,
+    "follow": "inverse-sqrt",
+    "lengthscale": 0.03,
+    "regularization": 0.01,
+    "methods": [
+        "ts",
+        "random",
+        "fts",
+        "fts-similar",
+        "rgpe",
+        "taf",
+        "taf-narrow",
+        "noise-only",
+        "similar-noise-only",
+    ],
+}
+_LINEAR = {
+    "name": "digest",
+    "num_agents": 6,
+    "num_iterations": 120,
+    "task": {
+        "name": "linear-bandit",
+        "dimension": 3,
+        "num_actions": 8,
+        "concentration": 2.0,
+        "gap": 0.2,
+    },
+    "privacy": {"epsilon": 5.0, "delta": 0.1},
+    "num_synchronisations": 5,
+    "first_synchronisation": 20,
+    "width": "observed",
+    "hops": 1,
+}
+_NONLINEAR = {
+    "name": "digest",
+    "num_agents": 3,
+    "num_iterations": 12,
+    "task": {
+        "name": "function-bandit",
+        "function": "cosine",
+        "num_actions": 10,
+        "noise_std": 0.01,
+    },
+    "width": 4,
+    "settings": {
+        "num_exploration": 2,
+        "regression": {
+            "num_iterations": 5,
+            "step": 0.1,
+            "inverse_temperature": 1e6,
+            "keep": "last",
+            "patience": 0,
+        },
+        "ridge": 1e-2,
+        "beta": 0.1,
+        "threshold": 2.0,
+        "num_refinements": 0,
+    },
+    "linear": {"ridge": 0.1, "beta": 0.01, "threshold": 1.0},
+    "glm": {
+        "reward_range": [-2.0, 2.0],
+        "ridge": 0.1,
+        "beta": 0.01,
+        "threshold": 1.0,
+        "curvature": 1.0,
+        "parameter_norm": 100.0,
+        "accuracy": 1.0,
+        "max_iterations": 100,
+    },
+    "kernel": {
+        "lengthscale": 1.0,
+        "ridge": 0.1,
+        "beta": 0.01,
+        "threshold": 1.0,
+        "oversampling": 1.0,
+    },
+    "methods": [
+        "fed-go-ucb",
+        "one-go-ucb",
+        "n-go-ucb",
+        "dislinucb",
+        "fed-glb-ucb",
+        "approx-dis-kernel-ucb",
+        "no-phase-one",
+        "each-once",
+        "random",
+    ],
+}
+_ON_A_CENTRE = [
+    "fed-ucb",
+    "fed-ucb-raw",
+    "paper",
+    "non-private",
+    "full",
+    "independent",
+    "noise-only",
+    "random",
+]
+_ON_A_GRAPH = ["fed-ucb", "cliques", "non-private", "cliques-non-private"]
+_ON_A_GRAPH += ["independent", "noise-only", "random"]
+
+STUDIES: dict[str, Callable[[], Steps]] = {
+    "votes": partial(_dp_fts_de, _voting("thompson")),
+    "votes, expected improvement": partial(_dp_fts_de, _voting("expected-improvement")),
+    "votes, noise-only": partial(_dp_fts_de, _voting("thompson"), noise_only=True),
+    "DP-FTS-DE": partial(_dp_fts_de, _thompson(4, "inverse")),
+    "DP-FTS": partial(_dp_fts_de, _thompson(1, "inverse-sqrt"), accountant="moments"),
+    "DP-FTS-DE, fixed size": partial(
+        _dp_fts_de,
+        _thompson(2, "inverse-sqrt"),
+        sampling="fixed-size",
+        sampling_probability=0.5,
+        accountant="rdp",
+        calibration="published",
+    ),
+    "DP-FTS-DE, noise-only": partial(
+        _dp_fts_de, _thompson(2, "inverse-sqrt"), noise_only=True
+    ),
+    "FTS": _fts,
+    "FTS, similarity": partial(_fts, weighting="similarity", share_after=1),
+    "alone, Thompson sampling": partial(_alone, _thompson(1, "never")),
+    "alone, expected improvement": partial(_alone, _voting("expected-improvement")),
+    "alone, random": partial(
+        _alone, explicit(RandomSearchSettings, num_sub_regions=1, num_initial=4)
+    ),
+    "FedUCB": _fed_ucb,
+    "FedUCB, raw": partial(_fed_ucb, local_data="raw"),
+    "FedUCB, published": partial(
+        _fed_ucb,
+        epsilon=200.0,
+        mechanism="tree",
+        calibration="paper",
+        width="paper",
+        local_data="raw",
+    ),
+    "FedUCB, Honaker": partial(_fed_ucb, mechanism="tree-honaker", width="exact"),
+    "FedUCB, non-private": partial(_fed_ucb, epsilon=math.inf),
+    "FedUCB, trigger": partial(
+        _fed_ucb, DeterminantTrigger(1.0), epsilon=math.inf, local_data="raw"
+    ),
+    "DecentralizedFedUCB": partial(_decentralized, "neighbourhood"),
+    "DecentralizedFedUCB, cliques": partial(_decentralized, "clique"),
+    "DecentralizedFedUCB, non-private": partial(
+        _decentralized, "neighbourhood", epsilon=math.inf
+    ),
+    "FedGOUCB": partial(_fed_go_ucb, None),
+    "FedGOUCB, private": partial(_fed_go_ucb, _NEURAL_PRIVACY),
+    "experiment, votes": partial(_experiment, **_VOTES),
+    "experiment, published": partial(_experiment, **_PUBLISHED),
+    "experiment, transfer": partial(_experiment, **_TRANSFER),
+    "experiment, linear bandit": partial(_experiment, **_LINEAR, methods=_ON_A_CENTRE),
+    "experiment, linear bandit on a graph": partial(
+        _experiment, **_LINEAR, graph="ring", methods=_ON_A_GRAPH
+    ),
+    "experiment, non-linear bandit": partial(_experiment, **_NONLINEAR),
+}

@@ -1,0 +1,38 @@
+"""Decisions that do not depend on the last bits of the values compared.
+
+Another processor or another BLAS rounds otherwise, so the same formula gives values
+that differ in their last digits. Where two candidates are all but equal (two ascents
+that end on the same maximum, two actions of the same length), a plain argmax would let
+these digits decide. Here values within a stated precision of the best count as equal,
+and of equal values the first wins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+# Relative to the largest value in size: far above rounding errors, which are 1e-16
+# times a condition number, and far below any difference that matters to a search.
+PRECISION = 1e-8
+
+
+def first_best(values: FloatArray) -> NDArray[np.intp]:
+    """Return the index of the first value that is the largest but for `PRECISION`.
+
+    Parameters
+    ----------
+    values : ndarray of shape (..., K)
+        K >= 1. NaN is never chosen while there is another value.
+
+    Returns
+    -------
+    ndarray of int, shape (...)
+    """
+    known = np.where(np.isnan(values), -np.inf, values)
+    best = np.max(known, axis=-1, keepdims=True)
+    sizes = np.where(np.isfinite(known), np.abs(known), 0.0)
+    largest = np.max(sizes, axis=-1, keepdims=True)
+    return np.asarray(np.argmax(known >= best - PRECISION * largest, axis=-1))

@@ -1,8 +1,13 @@
 """Settings of all tests, and their fixtures."""
 
-from hypothesis import settings
+import os
 
-from tests.engine import flower_home, flwr_run, loopback_only
+# Before NumPy is loaded: BLAS threads of tests that run at once wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from hypothesis import settings  # noqa: E402
+
+from tests.engine import flower_home, flwr_run, loopback_only  # noqa: E402
 
 __all__ = ["flower_home", "flwr_run", "loopback_only"]
 

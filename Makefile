@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # What runs pytest and the benchmarks (`.ci/run` puts pytest into a network namespace
-# with nothing but loopback, where Ray may be started), and with what pytest runs.
+# with nothing but loopback, where Ray may be started), and with what pytest runs. Only the
+# whole suite measures coverage: it would double the time of `make test`.
 LAUNCHER ?=
-PYTEST_ARGS ?= -m "not slow"
+PYTEST_ARGS ?= -m "not slow" --no-cov
 
 .PHONY: demo test lint docs bench clean
 

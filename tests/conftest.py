@@ -5,9 +5,9 @@ import os
 # Before NumPy is loaded: BLAS threads of tests that run at once wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import settings
 
-from tests.engine import flower_home, flwr_run, loopback_only  # noqa: E402
+from tests.engine import flower_home, flwr_run, loopback_only
 
 __all__ = ["flower_home", "flwr_run", "loopback_only"]
 

@@ -189,6 +189,7 @@ def test_every_fault_is_looked_for() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover  # faster; others run the same lines
 @pytest.mark.parametrize(
     "change",
     [

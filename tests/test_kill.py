@@ -16,9 +16,9 @@ from flwr_fbo.clients.session import Tuner, agent_id, open_journal
 from flwr_fbo.journal import Trial as Recorded
 from flwr_fbo.space import SearchSpace
 from tests.federation import SPACE, objective_of
-from tests.killing import killed_after
+from tests.killing import NUM_KILLS, killed_after
 
-NUM_KILLS, NUM_TRIALS = 100, 20
+NUM_TRIALS = 20
 SETTINGS = ThompsonSettings(num_initial=4, num_features=30, num_candidates=50)
 STUDY = Study(SearchSpace(SPACE), "maximize", SETTINGS, 1, 2, "killed")
 

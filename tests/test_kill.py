@@ -68,7 +68,8 @@ def test_a_client_that_is_killed_repeats_and_loses_nothing(tmp_path: Path) -> No
     _play(whole)
     longest = 0.5 * (time.monotonic() - began)  # however slow the machine is
     kills = studies = interruptions = repeated = 0
-    while kills < NUM_KILLS:
+    # More, if a busy machine let none of them hit an evaluation.
+    while kills < NUM_KILLS or (not interruptions and kills < 10 * NUM_KILLS):
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1

@@ -1,5 +1,11 @@
 """Settings of all tests, and their fixtures."""
 
+import os
+
+# Before NumPy is loaded: BLAS threads of tests that run at once wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
 from hypothesis import settings
 
 from tests.engine import flower_home, flwr_run, loopback_only
@@ -9,3 +15,8 @@ __all__ = ["flower_home", "flwr_run", "loopback_only"]
 # A slow machine is no failure: speed is measured in benchmarks/, not in tests.
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run slow tests first: at the end, one worker would wait for the other's."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

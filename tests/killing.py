@@ -1,9 +1,16 @@
-"""A process of its own, killed at some instant."""
+"""A process of its own, killed at some instant.
+
+``FLWR_FBO_NUM_KILLS`` is the number of kills of each test; `benchmarks/kills.py` sets
+it to 100.
+"""
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
 from typing import Any
+
+NUM_KILLS = int(os.environ.get("FLWR_FBO_NUM_KILLS", 25))
 
 
 def killed_after(

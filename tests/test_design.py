@@ -76,6 +76,9 @@ clientapp = "design.client_app:app"
 """
 
 
+NUM_ROUNDS = "num_rounds=40"
+
+
 def write_app(folder: Path, record: Path) -> None:
     """Write the snippets as a package, with a folder of the test's in their place."""
     assert FOLDER in SERVER
@@ -95,9 +98,13 @@ def _app(path: Path) -> Any:
 def test_the_snippets_run_in_the_in_process_grid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In ten rounds; the engine plays all 40."""
     write_app(tmp_path / "app", tmp_path / "record")
     grid = InProcessGrid(_app(tmp_path / "app" / "client_app.py"), 20)
-    server = _app(tmp_path / "app" / "server_app.py")
+    file = tmp_path / "app" / "server_app.py"
+    assert NUM_ROUNDS in SERVER
+    file.write_text(file.read_text().replace(NUM_ROUNDS, "num_rounds=10"))
+    server = _app(file)
     context = Context(1, 1, {}, RecordDict(), {})
     server(grid, context)
     out = capsys.readouterr().out

@@ -43,7 +43,7 @@ from flwr_fbo.simulation.bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.federation import Unheard
-from tests.killing import killed_after
+from tests.killing import NUM_KILLS, killed_after
 
 CLOCK = "flwr_fbo.strategies.linear_bandit.time"
 TASK = LinearBanditTask(dimension=3, num_actions=6)
@@ -954,6 +954,7 @@ def _site(folder: Path, replies: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover  # faster; others run the same lines
 def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
     """Whatever is killed, what it had recorded is neither lost nor done twice."""
 
@@ -966,7 +967,7 @@ def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
 
     rng, kills, runs = np.random.default_rng(0), 0, 0
     expected, longest = None, None  # of the first, which is not killed
-    while kills < 100:
+    while kills < NUM_KILLS:
         folder, replies = tmp_path / f"{runs}", tmp_path / f"replies-{runs}"
         replies.mkdir()
         began = time.monotonic()

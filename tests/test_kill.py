@@ -16,9 +16,9 @@ from flwr_fbo.clients.session import Tuner, agent_id, open_journal
 from flwr_fbo.journal import Trial as Recorded
 from flwr_fbo.space import SearchSpace
 from tests.federation import SPACE, objective_of
-from tests.killing import killed_after
+from tests.killing import NUM_KILLS, killed_after
 
-NUM_KILLS, NUM_TRIALS = 100, 20
+NUM_TRIALS = 20
 SETTINGS = ThompsonSettings(num_initial=4, num_features=30, num_candidates=50)
 STUDY = Study(SearchSpace(SPACE), "maximize", SETTINGS, 1, 2, "killed")
 
@@ -68,7 +68,8 @@ def test_a_client_that_is_killed_repeats_and_loses_nothing(tmp_path: Path) -> No
     _play(whole)
     longest = 0.5 * (time.monotonic() - began)  # however slow the machine is
     kills = studies = interruptions = repeated = 0
-    while kills < NUM_KILLS:
+    # More, if a busy machine let none of them hit an evaluation.
+    while kills < NUM_KILLS or (not interruptions and kills < 10 * NUM_KILLS):
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1

@@ -518,6 +518,7 @@ def test_a_bad_simulation_is_refused(fields: dict[str, Any], message: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover  # faster; others run the same lines
 def test_on_hartmann_it_is_far_ahead_of_a_linear_model() -> None:
     task, settings = FunctionBanditTask(), NeuralUCBSettings(20)
     ours = NeuralBanditSimulation(settings, Network(6), task, 100)

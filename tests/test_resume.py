@@ -35,9 +35,11 @@ from tests.federation import (
     objective_of,
     strategy,
 )
-from tests.killing import killed_after
+from tests.killing import NUM_KILLS, killed_after
 
 NUM_ROUNDS = 6
+# Without coverage, which is faster: others run the same lines.
+SLOW = [pytest.mark.slow, pytest.mark.no_cover]
 
 
 class Ended(Exception):  # noqa: N818
@@ -280,8 +282,8 @@ def _check_what_left(folder: Path) -> list[LedgerRow]:
     [
         (15, 6, None),  # real noise: a second draw would show
         (15, 6, 13),
-        pytest.param(100, 31, None, marks=pytest.mark.slow),
-        pytest.param(100, 31, 13, marks=pytest.mark.slow),
+        pytest.param(NUM_KILLS, 31, None, marks=SLOW),
+        pytest.param(NUM_KILLS, 31, 13, marks=SLOW),
     ],
 )
 def test_a_killed_server_never_sends_two_vectors_for_one_round(

@@ -1,0 +1,36 @@
+"""Kill clients, sites and servers 100 times each, in the tests that do it 25 times.
+
+    python benchmarks/kills.py [--kills 100] [PYTEST OPTION ...]
+
+Each test ends a process with SIGKILL at random instants, starts it again, and checks
+that nothing recorded was lost, and no release drawn twice. It takes minutes.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TESTS = (
+    "test_kill.py::test_a_client_that_is_killed_repeats_and_loses_nothing",
+    "test_continual.py::test_an_agent_that_is_killed_draws_no_release_twice",
+    "test_fed_ucb.py::test_a_site_that_is_killed_repeats_its_releases",
+    "test_resume.py::test_a_killed_server_never_sends_two_vectors_for_one_round",
+)
+
+
+def main() -> None:
+    """Run the tests; end with pytest's exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--kills", type=int, default=100, help="in each test")
+    options, of_pytest = parser.parse_known_args()
+    os.environ["FLWR_FBO_NUM_KILLS"] = str(options.kills)
+    tests = [str(ROOT / "tests" / test) for test in TESTS]
+    sys.exit(pytest.main(["-s", f"--rootdir={ROOT}", *of_pytest, *tests]))
+
+
+if __name__ == "__main__":
+    main()

@@ -13,8 +13,8 @@ import time
 import numpy as np
 from joblib import Parallel, delayed
 
-from flwr_fbo.privacy.audit import AuditPlan, StreamEntropy, audit
-from flwr_fbo.privacy.faults import FAULTS
+from flwr_fbo.audit.planted_faults import FAULTS
+from flwr_fbo.audit.release_audit import AuditPlan, StreamEntropy, audit
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 
 # 0.9998 at delta = 1e-3, q = 0.35 by dp-accounting's PLD.

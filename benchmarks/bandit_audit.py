@@ -17,15 +17,15 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.agents.linear_ucb import LinearUCBSettings
-from flwr_fbo.privacy.audit import StreamEntropy
-from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
-from flwr_fbo.privacy.faults import CONTINUAL_FAULTS
-from flwr_fbo.simulation.bandit_audit import (
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
+from flwr_fbo.audit.bandit_audit import (
     BanditAuditPlan,
     BanditAuditResult,
     audit_bandit,
 )
+from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
+from flwr_fbo.audit.release_audit import StreamEntropy
+from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))
 DEFAULT: dict[str, Any] = {

@@ -41,14 +41,14 @@ from flwr_fbo import (
     neural_bandit_app,
     tuning_app,
 )
-from flwr_fbo.agents.linear_ucb import DeterminantTrigger
-from flwr_fbo.agents.random_search import RandomSearchSettings
-from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger
+from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
+from flwr_fbo.experiment_runner.config import experiment_of
 from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.protocol.tuning_study import Study
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
-from flwr_fbo.space import SearchSpace
-from flwr_fbo.study.experiment import experiment_of
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.tasks.nonlinear_bandit import (
     FunctionBanditTask,

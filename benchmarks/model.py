@@ -16,14 +16,14 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from benchmarks.measure import Section, alternate, compare
-from flwr_fbo.agents.acquisition import maximize
-from flwr_fbo.agents.study import Study
-from flwr_fbo.agents.thompson import ThompsonSettings
+from flwr_fbo.agents.tuning.acquisition import maximize
+from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import fit_hyperparameters
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.space import SearchSpace, SubRegions
+from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 M, D, T, AGENTS = 100, 2, 40, 200
 

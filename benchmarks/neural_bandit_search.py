@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed, parallel_config
 
-from flwr_fbo.study.base import Estimate, humanised
-from flwr_fbo.study.experiment import experiment_of, load_experiment
-from flwr_fbo.study.nonlinear import (
+from flwr_fbo.experiment_runner.base import Estimate, humanised
+from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
+from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     Constants,
     GLMConstants,
     KernelConstants,

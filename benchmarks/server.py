@@ -15,7 +15,7 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Sampling
-from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
+from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 
 FloatArray = NDArray[np.float64]
 

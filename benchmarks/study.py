@@ -28,11 +28,11 @@ from optuna.distributions import FloatDistribution
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo import DPFTSDE, InProcessGrid, ThompsonSettings, tuning_app
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents import search
-from flwr_fbo.agents.base import Agent, play_round
-from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.tuning import own_search as search
+from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.clients import session
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 

@@ -27,9 +27,9 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
 from benchmarks.problems import Problem, branin, hartmann, landmine
-from flwr_fbo.agents.study import Study
-from flwr_fbo.agents.voting import OwnSearch, VotingSettings
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.agents.tuning.fed_vote import OwnSearch, VotingSettings
+from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo.agents.base import play_round
-from flwr_fbo.agents.fts import FTSSettings
-from flwr_fbo.agents.study import AgentSettings, Study
-from flwr_fbo.agents.transfer import RGPESettings, TAFSettings
+from flwr_fbo.agents.tuning.base import play_round
+from flwr_fbo.agents.tuning.fts import FTSSettings
+from flwr_fbo.agents.tuning.transfer import RGPESettings, TAFSettings
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.protocol.tuning_study import AgentSettings, Study
+from flwr_fbo.space.search_space import SearchSpace
 
 AGENTS, QUERIES = (5, 10, 20, 28), 50
 # Of FTS, which takes a tenth of the time, more of them.

@@ -11,7 +11,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from flwr_fbo import DPFTSDE, InProcessGrid, ThompsonClient, ThompsonSettings
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.agents.base import Agent
+from flwr_fbo.agents.tuning.base import Agent
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
 SPACE: dict[str, BaseDistribution] = {

@@ -31,7 +31,7 @@ from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Subsampling, sampling_ratio
 from flwr_fbo.privacy.schedule import check_schedule, release_iterations
-from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
+from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from tests.reference import reference
 
 METHODS: tuple[Method, ...] = get_args(Method)

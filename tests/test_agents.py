@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from flwr_fbo.agents.base import Agent, evaluate, play_round
-from flwr_fbo.agents.random_search import RandomSearchSettings
-from flwr_fbo.agents.study import Instruction, Phase, Study
-from flwr_fbo.agents.thompson import ThompsonAgent, ThompsonSettings
-from flwr_fbo.agents.trial import Trial
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.agents.tuning.base import Agent, evaluate, play_round
+from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent, ThompsonSettings
+from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
+from flwr_fbo.agents.tuning.trial import Trial
+from flwr_fbo.protocol.tuning_study import Instruction, Phase, Study
+from flwr_fbo.space.search_space import SearchSpace
 from tests.federation import AGENT, SPACE, assert_same, objective_of
 
 

@@ -96,11 +96,12 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 def test_the_public_names_load_no_optional_library() -> None:
-    names = ", ".join(n for n in flwr_fbo.__all__ if not n.startswith("_"))
+    names = ", ".join(n for n in dir(flwr_fbo) if not n.startswith("_"))
     heavy = {"ray", "torch", "matplotlib", "opendp"}
     assert not heavy & _loaded_by(f"from flwr_fbo import {names}")
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'FedAvg'"):
-        _ = flwr_fbo.FedAvg
+    name = "FedAvg"
+    with pytest.raises(AttributeError, match="FedAvg"):
+        getattr(flwr_fbo, name)

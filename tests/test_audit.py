@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, norm
 from typer.testing import CliRunner
 
+from flwr_fbo.audit import release_audit as audit_module
+from flwr_fbo.audit.planted_faults import FAULTS
+from flwr_fbo.audit.release_audit import AuditPlan, AuditTest, StreamEntropy, audit
 from flwr_fbo.cli import app
-from flwr_fbo.privacy import audit as audit_module
-from flwr_fbo.privacy.audit import AuditPlan, AuditTest, StreamEntropy, audit
-from flwr_fbo.privacy.faults import FAULTS
 from flwr_fbo.privacy.noise import OsEntropy
 from flwr_fbo.privacy.release import ReleaseSettings
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.linear_ucb import (
+from flwr_fbo.agents.bandits.fed_ucb import (
     DeterminantTrigger,
     LinearUCBAgent,
     LinearUCBSettings,
 )
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.simulation.bandits import (
+from flwr_fbo.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,
     Baseline,

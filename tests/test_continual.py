@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from flwr_fbo.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal, JournalError
 from flwr_fbo.privacy.continual import (
     ContinualRelease,
     ContinualSettings,

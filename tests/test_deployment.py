@@ -17,10 +17,10 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import InProcessGrid
-from flwr_fbo.agents.base import Agent
-from flwr_fbo.agents.record import recorded_agent
-from flwr_fbo.journal import Journal, LedgerRow, Trial
-from flwr_fbo.strategies.record import read_ledger
+from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.journal.journal import Journal, LedgerRow, Trial
+from flwr_fbo.strategies.study_record import read_ledger
 from tests.engine import FlwrRun, end_processes, processes
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "deployment"

@@ -9,8 +9,8 @@ from flwr.app import Context, RecordDict, UserConfig
 from numpy.typing import NDArray
 
 from flwr_fbo import FedUCB, InProcessGrid
-from flwr_fbo.journal import Journal
-from flwr_fbo.simulation.bandits import BanditSimulation
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 from tests.engine import FlwrRun
 

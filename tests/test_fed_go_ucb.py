@@ -21,15 +21,15 @@ from flwr_fbo import (
     neural_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, Sums
-from flwr_fbo.agents.policy import BanditEnvironment
-from flwr_fbo.agents.recorded_neural import KIND
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent, Sums
+from flwr_fbo.agents.durable.fed_go_ucb import KIND
+from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.held_journal import record_name
-from flwr_fbo.journal import Journal
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
-from flwr_fbo.servers.neural_bandit import NeuralBanditServer, NoGradients
+from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradients
 from flwr_fbo.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,

@@ -28,24 +28,24 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
-from flwr_fbo.agents.linear_ucb import DeterminantTrigger
-from flwr_fbo.agents.policy import FILE_NAME, KIND, BanditEnvironment
-from flwr_fbo.agents.study import Phase
+from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger
+from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, KIND, BanditEnvironment
 from flwr_fbo.cli import app
 from flwr_fbo.clients.held_journal import record_name
-from flwr_fbo.clients.linear_bandit import LinearBanditSite
-from flwr_fbo.clients.thompson import SiteClient
-from flwr_fbo.journal import Journal, JournalError, Trial
+from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.tuning_client import SiteClient
+from flwr_fbo.journal.journal import Journal, JournalError, Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.simulation.bandits import BanditSimulation
+from flwr_fbo.protocol.linear_bandit_study import BanditInstruction, BanditStudy
+from flwr_fbo.protocol.tuning_study import Phase
+from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.federation import Unheard
 from tests.killing import NUM_KILLS, killed_after
 
-CLOCK = "flwr_fbo.strategies.linear_bandit.time"
+CLOCK = "flwr_fbo.strategies.linear_bandit_strategy.time"
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)

@@ -12,17 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from flwr_fbo.study.bandits import BanditExperiment
-from flwr_fbo.study.base import Claim
-from flwr_fbo.study.claims import findings
-from flwr_fbo.study.experiment import TuningExperiment, load_experiment
-from flwr_fbo.study.figure import draw
-from flwr_fbo.study.looks import looks_of
-from flwr_fbo.study.methods import USUAL_METHODS, Curve, Privacy
-from flwr_fbo.study.nonlinear import NonlinearBanditExperiment
-from flwr_fbo.study.results import ResultsFile
-from flwr_fbo.study.tradeoff import draw_tradeoff
-from flwr_fbo.study.tuning import TuningRun, run_one
+from flwr_fbo.experiment_runner.base import Claim
+from flwr_fbo.experiment_runner.claims import findings
+from flwr_fbo.experiment_runner.config import TuningExperiment, load_experiment
+from flwr_fbo.experiment_runner.figure import draw
+from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
+from flwr_fbo.experiment_runner.looks import looks_of
+from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
+    NonlinearBanditExperiment,
+)
+from flwr_fbo.experiment_runner.results import ResultsFile
+from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
+from flwr_fbo.experiment_runner.tuning_methods import USUAL_METHODS, Curve, Privacy
+from flwr_fbo.experiment_runner.tuning_runs import TuningRun, run_one
 from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.synthetic import SyntheticTask
 

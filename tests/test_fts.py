@@ -20,13 +20,14 @@ from flwr_fbo import (
     ThompsonSettings,
     tuning_app,
 )
-from flwr_fbo.agents.base import Agent, play_round
-from flwr_fbo.agents.fts import FTSAgent
-from flwr_fbo.agents.record import load_agent
-from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.durable.recorded_tuning import load_agent
+from flwr_fbo.agents.tuning.base import Agent, play_round
+from flwr_fbo.agents.tuning.dp_fts_de import Follow
+from flwr_fbo.agents.tuning.fts import FTSAgent
 from flwr_fbo.cli import app
-from flwr_fbo.journal import Journal
-from flwr_fbo.servers.relay import RelayServer
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import (
     NUM_AGENTS,
@@ -96,7 +97,8 @@ def _vectors(num: int = 4) -> NDArray[np.float64]:
 
 
 def test_one_minus_p() -> None:
-    for follow, at_two in (("inverse-sqrt", 0.5**0.5), ("inverse-square", 0.25)):
+    at_two_of: dict[Follow, float] = {"inverse-sqrt": 0.5**0.5, "inverse-square": 0.25}
+    for follow, at_two in at_two_of.items():
         settings = replace(SETTINGS, follow=follow)
         assert settings.follow_probability(1) == settings.follow_probability(2)
         assert settings.follow_probability(2) == pytest.approx(at_two)

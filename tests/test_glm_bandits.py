@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from flwr_fbo.agents.glm_ucb import GLMUCBAgent, GLMUCBSettings, Gram
-from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
+from flwr_fbo.agents.bandits.glm_ucb import GLMUCBAgent, GLMUCBSettings, Gram
 from flwr_fbo.models.glm import (
     AcceleratedDescent,
     IdentityLink,

@@ -14,13 +14,13 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from flwr_fbo import SearchSpace, VotingSettings
-from flwr_fbo.agents.improvement import (
+from flwr_fbo.agents.tuning.expected_improvement import (
     expected_improvement,
     log_unit_improvement,
     standardised,
     suggest,
 )
-from flwr_fbo.agents.voting import VotingAgent
+from flwr_fbo.agents.tuning.fed_vote import VotingAgent
 from flwr_fbo.models.matern import MaternPosterior, fit, negative_log_posterior
 
 FloatArray = NDArray[np.float64]

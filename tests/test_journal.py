@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
 
 ME = {"study": "a", "slot": "0"}
 HERE = np.array([0.25, 0.5])
@@ -85,7 +85,8 @@ def test_a_second_holder_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     with Journal(ME, path):
         assert "another process holds it" in _refused(ME, path)
-        code = f"from flwr_fbo.journal import *; Journal({ME!r}, Path({str(path)!r}))"
+        code = "from flwr_fbo.journal.journal import *; "
+        code += f"Journal({ME!r}, Path({str(path)!r}))"
         other = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=False
         )

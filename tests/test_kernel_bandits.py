@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.kernel_ucb import KernelUCBAgent, KernelUCBSettings
-from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
+from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBAgent, KernelUCBSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.models.nystrom import (
     NystromFeatures,

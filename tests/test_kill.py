@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fbo.agents.study import Instruction, Phase, Study
-from flwr_fbo.agents.thompson import ThompsonSettings
-from flwr_fbo.agents.trial import SpaceMismatch, Trial
+from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
+from flwr_fbo.agents.tuning.trial import SpaceMismatch, Trial
 from flwr_fbo.clients.session import Tuner, agent_id, open_journal
-from flwr_fbo.journal import Trial as Recorded
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.journal.journal import Trial as Recorded
+from flwr_fbo.protocol.tuning_study import Instruction, Phase, Study
+from flwr_fbo.space.search_space import SearchSpace
 from tests.federation import SPACE, objective_of
 from tests.killing import NUM_KILLS, killed_after
 

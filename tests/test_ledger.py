@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
-from flwr_fbo.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
 from flwr_fbo.strategies.enrolment import first_line
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.linear_ucb import (
+from flwr_fbo.agents.bandits.fed_ucb import (
     DeterminantTrigger,
     LinearUCBAgent,
     LinearUCBSettings,

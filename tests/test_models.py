@@ -9,7 +9,7 @@ from scipy.optimize import approx_fprime, minimize
 from scipy.stats import multivariate_normal
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from flwr_fbo.agents.acquisition import maximize
+from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import (
     Hyperparameters,
@@ -20,7 +20,7 @@ from flwr_fbo.models.gp import (
 )
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.space import SearchSpace, SubRegions
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from flwr_fbo import (
     linear_bandit_app,
     tuning_app,
 )
-from flwr_fbo.agents.base import Agent
+from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from tests.documents import ROOT
 from tests.federation import (

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.neural_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
 from flwr_fbo.models.langevin import (
     LangevinDynamics,
     LangevinSettings,
     initial_parameters,
 )
 from flwr_fbo.models.network import LinearModel, Network
-from flwr_fbo.servers.neural_bandit import NeuralBanditServer, NoGradients
-from flwr_fbo.simulation.federation import Sharing
+from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradients
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.simulation.turns import Sharing
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask
 
 FloatArray = NDArray[np.float64]

@@ -12,31 +12,31 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flwr_fbo.agents.kernel_ucb import KernelUCBSettings
-from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
+from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
 from flwr_fbo.cli import app
 from flwr_fbo.cli.tables import print_report
 from flwr_fbo.datasets.base import DataError
-from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.simulation.each_once import EachOnce
-from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
-from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
-from flwr_fbo.study.base import Claim, Estimate, humanised
-from flwr_fbo.study.claims import findings
-from flwr_fbo.study.experiment import (
+from flwr_fbo.experiment_runner.base import Claim, Estimate, humanised
+from flwr_fbo.experiment_runner.claims import findings
+from flwr_fbo.experiment_runner.config import (
     builtin_experiments,
     experiment_of,
     load_experiment,
 )
-from flwr_fbo.study.figure import draw
-from flwr_fbo.study.nonlinear import (
+from flwr_fbo.experiment_runner.figure import draw
+from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     Constants,
     NonlinearBanditExperiment,
     NonlinearRun,
     Regression,
 )
-from flwr_fbo.study.results import ResultsFile, read_results
-from flwr_fbo.study.runner import run_all
+from flwr_fbo.experiment_runner.results import ResultsFile, read_results
+from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.simulation.each_once import EachOnce
+from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
+from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
 from flwr_fbo.tasks.nonlinear_bandit import (
     ClusterBanditTask,
     FunctionBanditTask,

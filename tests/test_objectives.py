@@ -13,9 +13,9 @@ import pytest
 from flwr.app import Context
 
 from flwr_fbo import InProcessGrid, tuning_app
-from flwr_fbo.agents.base import play_round
-from flwr_fbo.agents.timeout import TrialTimeout, time_limit
-from flwr_fbo.agents.trial import SpaceMismatch, Trial
+from flwr_fbo.agents.tuning.base import play_round
+from flwr_fbo.agents.tuning.timeout import TrialTimeout, time_limit
+from flwr_fbo.agents.tuning.trial import SpaceMismatch, Trial
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from tests.federation import (
     NUM_AGENTS,

@@ -17,8 +17,8 @@ from flwr.app import Context, Message
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import InProcessGrid, SearchSpace, VotingSettings
-from flwr_fbo.agents.linear_ucb import LinearUCBAgent, LinearUCBSettings
-from flwr_fbo.agents.voting import VotingAgent
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent, LinearUCBSettings
+from flwr_fbo.agents.tuning.fed_vote import VotingAgent
 from flwr_fbo.models import gp, linear, matern
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy

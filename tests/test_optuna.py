@@ -22,15 +22,15 @@ from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 from flwr_fbo import FederatedSampler, InProcessGrid, VotingSettings
-from flwr_fbo.agents.base import Agent, play_round
-from flwr_fbo.agents.export import export_journal
-from flwr_fbo.agents.study import Study
-from flwr_fbo.agents.thompson import ThompsonSettings
-from flwr_fbo.agents.trial import Objective
+from flwr_fbo.agents.tuning.base import Agent, play_round
+from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
+from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.cli import app
 from flwr_fbo.clients.session import open_journal
-from flwr_fbo.journal import Journal, JournalError
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.integrations.optuna_export import export_journal
+from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.space.search_space import SearchSpace
 from tests.federation import AGENT, SPACE, numpy_app, objective_of, strategy
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -28,17 +28,17 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandit_study import BanditStudy
-from flwr_fbo.agents.linear_ucb import DeterminantTrigger, LinearUCBAgent
-from flwr_fbo.agents.peers import PeerMessage, RecordedPeer
-from flwr_fbo.agents.policy import KIND, BanditEnvironment, bandit_identity
+from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBAgent
+from flwr_fbo.agents.durable.decentralized_fed_ucb import PeerMessage, RecordedPeer
+from flwr_fbo.agents.durable.fed_ucb import KIND, BanditEnvironment, bandit_identity
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.held_journal import record_name
-from flwr_fbo.journal import Journal, Trial
+from flwr_fbo.journal.journal import Journal, Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.servers.peers import PeerReply, PeerServer
-from flwr_fbo.simulation.bandits import BanditSimulation
+from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
+from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)

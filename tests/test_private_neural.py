@@ -25,20 +25,23 @@ from flwr_fbo import (
     neural_bandit_app,
 )
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.neural_ucb import Sums
-from flwr_fbo.agents.policy import BanditEnvironment
-from flwr_fbo.agents.private_neural_ucb import PrivateNeuralUCBAgent, seeded_entropy
-from flwr_fbo.agents.recorded_neural import KIND
+from flwr_fbo.agents.bandits.fed_go_ucb import Sums
+from flwr_fbo.agents.bandits.private_fed_go_ucb import (
+    PrivateNeuralUCBAgent,
+    seeded_entropy,
+)
+from flwr_fbo.agents.durable.fed_go_ucb import KIND
+from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.held_journal import record_name
-from flwr_fbo.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal, JournalError
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
 from flwr_fbo.models.reference import ReferenceFeatures
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings, clipped
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
-from flwr_fbo.servers.neural_bandit import NeuralBanditServer
+from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.tasks.nonlinear_bandit import (
     FunctionBanditTask,

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from flwr_fbo import FTS, InProcessGrid
 from flwr_fbo.cli import app
 from flwr_fbo.cli.report.page import Page, Section, Table, render
-from flwr_fbo.journal import Journal
+from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
+from flwr_fbo.experiment_runner.looks import looks_of
+from flwr_fbo.experiment_runner.results import read_results
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.dp_fts_de import PRESETS
-from flwr_fbo.study.experiment import builtin_experiments, load_experiment
-from flwr_fbo.study.looks import looks_of
-from flwr_fbo.study.results import read_results
 from tests import test_fed_go_ucb as neural
 from tests import test_fed_ucb as bandit
 from tests import test_peers as peers

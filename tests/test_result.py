@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_fbo import InProcessGrid, ThompsonSettings
-from flwr_fbo.agents.random_search import RandomSearchSettings
-from flwr_fbo.agents.study import Study
-from flwr_fbo.journal import LedgerRow
+from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
+from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.protocol.tuning_study import Study
 from flwr_fbo.servers.local import LocalServer
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.result import Round
-from flwr_fbo.strategies.tuning import TuningStrategy
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
 
 

@@ -16,14 +16,14 @@ from flwr.serverapp.exception import AggregationError
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import DPFTSDE, InProcessGrid, TuningResult
-from flwr_fbo.agents.base import Agent
-from flwr_fbo.agents.random_search import RandomSearchSettings
-from flwr_fbo.agents.study import Study
-from flwr_fbo.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
+from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.protocol.tuning_study import Study
 from flwr_fbo.servers.local import LocalServer
-from flwr_fbo.space import SearchSpace
-from flwr_fbo.strategies.record import FILE_NAME, read_ledger
-from flwr_fbo.strategies.tuning import TuningStrategy
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     AGENT,
     NUM_AGENTS,
@@ -213,7 +213,7 @@ def test_a_folder_that_another_run_still_holds_is_waited_for(
         if sum(pauses) > 5:
             holder.close()
 
-    monkeypatch.setattr("flwr_fbo.journal.time.sleep", sleep)
+    monkeypatch.setattr("flwr_fbo.journal.journal.time.sleep", sleep)
     result, _ = _run(tmp_path, patience=60.0)
     assert "another process holds it" in caplog.text
     assert "Waiting for it, 60 s at most" in caplog.text

@@ -13,10 +13,10 @@ from flwr.clientapp import ClientApp
 
 from flwr_fbo import DPFTSDE, FedUCB, InProcessGrid, journal
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.linear_ucb import LinearUCBSettings
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
 from flwr_fbo.privacy.continual import ContinualSettings
-from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
-from flwr_fbo.servers.linear_bandit import LinearBanditServer
+from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
+from flwr_fbo.servers.fed_ucb import LinearBanditServer
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.enrolment import Enrolment, _Claim
 from tests.federation import NUM_AGENTS, numpy_app, strategy

@@ -12,7 +12,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 
 finite = st.floats(-1e12, 1e12, allow_nan=False, allow_subnormal=False)
 

@@ -23,13 +23,13 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import flwr_fbo._compat as compat
 from flwr_fbo import InProcessGrid, ThompsonClient, ThompsonSettings, tuning_app
-from flwr_fbo.agents.random_search import RandomSearchSettings
-from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
+from flwr_fbo.protocol.tuning_study import Study
 from flwr_fbo.servers.local import LocalServer
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import published_delta
 from flwr_fbo.strategies.enrolment import TooFewAgents, first_line
-from flwr_fbo.strategies.tuning import TuningStrategy
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     NUM_AGENTS,
     SPACE,

@@ -23,7 +23,7 @@ from sklearn.svm import SVC
 
 from flwr_fbo.datasets.base import DataError, Split, data_file
 from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks import landmine
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask

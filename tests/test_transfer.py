@@ -14,10 +14,9 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from scipy.stats import norm
 
 from flwr_fbo import SearchSpace
-from flwr_fbo.agents.acquisition import maximize_function
-from flwr_fbo.agents.improvement import expected_improvement
-from flwr_fbo.agents.study import Study
-from flwr_fbo.agents.transfer import (
+from flwr_fbo.agents.tuning.acquisition import maximize_function
+from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
+from flwr_fbo.agents.tuning.transfer import (
     RGPEAgent,
     RGPESettings,
     Surrogates,
@@ -35,9 +34,10 @@ from flwr_fbo.agents.transfer import (
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, Posterior
 from flwr_fbo.models.linear import posterior_weights
-from flwr_fbo.servers.relay import RelayServer
+from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.simulation.loop import run_loop
-from flwr_fbo.strategies.tuning import TuningStrategy
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     NUM_AGENTS,
     SPACE,

@@ -12,16 +12,16 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo.agents.fts import FTSSettings
+from flwr_fbo.agents.tuning.fts import FTSSettings
 from flwr_fbo.cli import app
-from flwr_fbo.study.experiment import experiment_of, load_experiment
-from flwr_fbo.study.methods import Seeds
-from flwr_fbo.study.transfer import (
+from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
+from flwr_fbo.experiment_runner.transfer_experiment import (
     TransferExperiment,
     _finished_agents,
     _study,
     messages_of,
 )
+from flwr_fbo.experiment_runner.tuning_methods import Seeds
 from flwr_fbo.tasks.har import HarTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
 

@@ -14,10 +14,10 @@ from optuna.distributions import (
 )
 
 from flwr_fbo import DPFTSDE, SearchSpace, VotingSettings
-from flwr_fbo.agents.study import Study
-from flwr_fbo.agents.voting import VotingAgent, even_votes
+from flwr_fbo.agents.tuning.fed_vote import VotingAgent, even_votes
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.protocol.tuning_study import Study
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import NUM_AGENTS, numpy_app, run
 

@@ -24,7 +24,7 @@ class Listed:
     Attributes
     ----------
     module : str
-        In ``flwr_fbo.cli``.
+        In ``flwr_fbo.cli``, without its ``_command``.
     name : str
         In it: a function, or a Typer of several.
     text : str
@@ -37,7 +37,8 @@ class Listed:
 
     def load(self, name: str) -> click.Command:
         """Import it, and return the command."""
-        found = getattr(import_module(f"flwr_fbo.cli.{self.module}"), self.name)
+        module = import_module(f"flwr_fbo.cli.{self.module}_command")
+        found = getattr(module, self.name)
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)
         alone = group()

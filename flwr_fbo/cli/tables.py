@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.study.base import (
+from flwr_fbo.experiment_runner.base import (
     Column,
     Estimate,
     Experiment,

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.base import Direction, check_direction, play_round
-from flwr_fbo.agents.record import agent_identity, load_agent
-from flwr_fbo.agents.study import Instruction, Phase, Study
-from flwr_fbo.agents.timeout import time_limit
-from flwr_fbo.agents.trial import Objective, SpaceMismatch
-from flwr_fbo.journal import Journal
-from flwr_fbo.space import Params, SearchSpace
+from flwr_fbo.agents.durable.recorded_tuning import agent_identity, load_agent
+from flwr_fbo.agents.tuning.base import Direction, check_direction, play_round
+from flwr_fbo.agents.tuning.timeout import time_limit
+from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatch
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.protocol.tuning_study import Instruction, Phase, Study
+from flwr_fbo.space.search_space import Params, SearchSpace
 
 FloatArray = NDArray[np.float64]
 

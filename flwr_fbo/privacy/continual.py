@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import is_number, require, require_int
-from flwr_fbo.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.noise import Entropy
-from flwr_fbo.privacy.recorded import RecordedMechanism, is_on_grid
+from flwr_fbo.privacy.recorded_mechanism import RecordedMechanism, is_on_grid
 
 FloatArray = NDArray[np.float64]
 

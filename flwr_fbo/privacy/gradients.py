@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import is_number, require, require_int
-from flwr_fbo.journal import Journal, LedgerRow
+from flwr_fbo.journal.journal import Journal, LedgerRow
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.noise import Entropy
-from flwr_fbo.privacy.recorded import RecordedMechanism, is_on_grid
+from flwr_fbo.privacy.recorded_mechanism import RecordedMechanism, is_on_grid
 
 FloatArray = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """The server of Fed-GLB-UCB: accelerated gradient descent on the loss of all agents.
 
-Li & Wang (NeurIPS 2022), algorithm 1; see `flwr_fbo.agents.glm_ucb`. A synchronisation
+Li & Wang (NeurIPS 2022), algorithm 1; see the agent's module. A synchronisation
 of N agents whose x have d coordinates, with k gradients, takes
 
     N d^2 (sums of x x', up) + 2 N d k (points, gradients) + N (d^2 + d) (result, down)
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.glm_ucb import GLMUCBSettings, Gram, is_gram
+from flwr_fbo.agents.bandits.glm_ucb import GLMUCBSettings, Gram, is_gram
 from flwr_fbo.models.glm import AcceleratedDescent
 from flwr_fbo.models.threads import one_blas_thread
 

@@ -1,6 +1,6 @@
 """The server of ApproxDisKernelUCB: it joins the agents' points, and adds up.
 
-Li, Wang, Wang & Wang (NeurIPS 2022), algorithm 2; see `flwr_fbo.agents.kernel_ucb`. A
+Li, Wang, Wang & Wang (NeurIPS 2022), algorithm 2; see the agent's module. A
 synchronisation of N agents that send n points of D coordinates in all, of which m are
 in the dictionary, takes
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo.simulation.federation import FederationRun
+from flwr_fbo.simulation.turns import FederationRun
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 
 

@@ -18,10 +18,10 @@ from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.base import Agent
-from flwr_fbo.agents.record import load_agent
-from flwr_fbo.agents.study import Study
+from flwr_fbo.agents.durable.recorded_tuning import load_agent
+from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.clients.session import open_journal, taken_slot
+from flwr_fbo.protocol.tuning_study import Study
 
 _FIRST_NODE_ID = 1001
 

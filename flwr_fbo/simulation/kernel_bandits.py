@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr_fbo.agents.kernel_ucb import KernelUCBAgent, KernelUCBSettings
+from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBAgent, KernelUCBSettings
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.servers.kernel_ucb import KernelBanditServer
-from flwr_fbo.simulation.federation import (
+from flwr_fbo.simulation.turns import (
     Federation,
     FederationRun,
     Sharing,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flwr_fbo.agents.base import Agent, play_round
-from flwr_fbo.agents.trial import Objective
+from flwr_fbo.agents.tuning.base import Agent, play_round
+from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.servers.base import Server
 
 

@@ -34,8 +34,8 @@ from flwr_fbo._validation import (
 )
 from flwr_fbo.servers.base import Server
 from flwr_fbo.strategies.enrolment import AnyStudy, Enrolment, first_line
-from flwr_fbo.strategies.record import Progress, StudyRecord, check_folder
 from flwr_fbo.strategies.result import Round, StudyResult
+from flwr_fbo.strategies.study_record import Progress, StudyRecord, check_folder
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
-from flwr_fbo.agents.graph import PeerGraph
-from flwr_fbo.agents.linear_ucb import LinearUCBSettings
-from flwr_fbo.agents.study import Phase
-from flwr_fbo.servers.peers import PeerReply, PeerServer
-from flwr_fbo.strategies.linear_bandit import (
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
+from flwr_fbo.protocol.linear_bandit_study import BanditInstruction, BanditStudy
+from flwr_fbo.protocol.peer_graph import PeerGraph
+from flwr_fbo.protocol.tuning_study import Phase
+from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
+from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     Schedule,
     check_trigger,
 )
-from flwr_fbo.strategies.record import PEER_KIND
+from flwr_fbo.strategies.study_record import PEER_KIND
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -16,11 +16,10 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._compat import ClientApi
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_bool, require_seed
-from flwr_fbo.agents.acquisition import maximize
-from flwr_fbo.agents.base import Direction
-from flwr_fbo.agents.study import Study, fresh_seed
-from flwr_fbo.agents.thompson import ThompsonSettings
-from flwr_fbo.agents.voting import VotingSettings, even_votes
+from flwr_fbo.agents.tuning.acquisition import maximize
+from flwr_fbo.agents.tuning.base import Direction
+from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
+from flwr_fbo.agents.tuning.fed_vote import VotingSettings, even_votes
 from flwr_fbo.privacy.accounting import (
     Method,
     PrivacySpent,
@@ -38,10 +37,11 @@ from flwr_fbo.privacy.schedule import (
     release_iterations,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.servers.distributed_exploration import DistributedExplorationServer
-from flwr_fbo.space import Params, SearchSpace
+from flwr_fbo.protocol.tuning_study import Study, fresh_seed
+from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
+from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.result import TuningResult
-from flwr_fbo.strategies.tuning import TuningStrategy
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -106,7 +106,7 @@ class DPFTSDE(TuningStrategy):
     num_agents : int
         N, the slots of the study, whoever answers.
     preset : {"effective", "paper", "paper-synthetic"}
-        Private votes (`flwr_fbo.agents.voting`); the published setting for real data;
+        Private votes; the published setting for real data;
         that for synthetic functions.
     agent : ThompsonSettings or VotingSettings, optional
         Replaces the preset's and is of its kind. With a published preset

@@ -27,9 +27,9 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo.agents.bandit_study import BanditStudy
-from flwr_fbo.agents.neural_study import NeuralBanditStudy
-from flwr_fbo.agents.study import Study
+from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
+from flwr_fbo.protocol.tuning_study import Study
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from flwr_fbo._compat import reply_metrics, to_array_record
 from flwr_fbo._validation import require, require_int, require_seed
-from flwr_fbo.agents.neural_study import NeuralBanditStudy, NeuralInstruction
-from flwr_fbo.agents.neural_ucb import NeuralUCBSettings
-from flwr_fbo.agents.study import Phase, fresh_seed
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy, NeuralInstruction
+from flwr_fbo.protocol.tuning_study import Phase, fresh_seed
 from flwr_fbo.servers.fed_go_ucb import (
     FedGOUCBServer,
     NeuralReply,
     spent_by_neural_agent,
 )
 from flwr_fbo.strategies.base import StudyStrategy
-from flwr_fbo.strategies.record import NEURAL_KIND
 from flwr_fbo.strategies.result import NeuralBanditResult, Round
+from flwr_fbo.strategies.study_record import NEURAL_KIND
 
 
 class FedGOUCB(StudyStrategy[NeuralBanditResult]):

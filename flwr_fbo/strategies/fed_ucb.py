@@ -11,17 +11,17 @@ from flwr.app import Message, MetricRecord
 
 from flwr_fbo._compat import reply_metrics
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandit_study import BanditInstruction, BanditStudy
-from flwr_fbo.agents.linear_ucb import LinearUCBSettings
-from flwr_fbo.agents.study import Phase
-from flwr_fbo.servers.linear_bandit import LinearBanditServer
-from flwr_fbo.strategies.linear_bandit import (
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
+from flwr_fbo.protocol.linear_bandit_study import BanditInstruction, BanditStudy
+from flwr_fbo.protocol.tuning_study import Phase
+from flwr_fbo.servers.fed_ucb import LinearBanditServer
+from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     Schedule,
     check_trigger,
 )
-from flwr_fbo.strategies.record import BANDIT_KIND
 from flwr_fbo.strategies.result import BanditResult
+from flwr_fbo.strategies.study_record import BANDIT_KIND
 
 _log = logging.getLogger("flwr.fbo")
 

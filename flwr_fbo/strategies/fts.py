@@ -8,13 +8,13 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.base import Direction
-from flwr_fbo.agents.fts import FTSSettings
-from flwr_fbo.agents.study import Study, fresh_seed
-from flwr_fbo.servers.relay import RelayServer
-from flwr_fbo.space import SearchSpace
-from flwr_fbo.strategies.record import RELAY_KIND
-from flwr_fbo.strategies.tuning import TuningStrategy
+from flwr_fbo.agents.tuning.base import Direction
+from flwr_fbo.agents.tuning.fts import FTSSettings
+from flwr_fbo.protocol.tuning_study import Study, fresh_seed
+from flwr_fbo.servers.fts import RelayServer
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.study_record import RELAY_KIND
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 
 class FTS(TuningStrategy):

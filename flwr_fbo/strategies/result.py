@@ -8,7 +8,7 @@ from flwr.serverapp.strategy import Result
 
 from flwr_fbo.models.features import FloatArray
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.space import Params
+from flwr_fbo.space.search_space import Params
 
 
 @dataclass(frozen=True)

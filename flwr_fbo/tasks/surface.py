@@ -26,7 +26,7 @@ from optuna.distributions import BaseDistribution
 from scipy.interpolate import RegularGridInterpolator
 
 from flwr_fbo.datasets.base import Split
-from flwr_fbo.space import SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks.base import Objective
 
 # Of how surfaces are computed: what is kept of another one is not read.

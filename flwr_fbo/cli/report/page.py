@@ -1,6 +1,6 @@
 """What a report is made of, and how it becomes one HTML page.
 
-All text is escaped by jinja2; figures are SVG that `flwr_fbo.cli.report.figures` drew.
+All text is escaped by jinja2; figures are SVG, drawn in `page_figures`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flwr_fbo import __version__
-from flwr_fbo.space import SearchSpace
-from flwr_fbo.study.base import humanised
+from flwr_fbo._version import __version__
+from flwr_fbo.experiment_runner.base import humanised
+from flwr_fbo.space.search_space import SearchSpace
 
 Cells = Sequence[Any]
 

@@ -1,0 +1,35 @@
+"""The public names: the one list of them, which `flwr_fbo/__init__.py` reads."""
+
+from ._version import __version__ as __version__
+from .agents.bandits.fed_go_ucb import NeuralUCBSettings as NeuralUCBSettings
+from .agents.bandits.fed_ucb import LinearUCBSettings as LinearUCBSettings
+from .agents.durable.fed_ucb import LinearBanditPolicy as LinearBanditPolicy
+from .agents.tuning.dp_fts_de import ThompsonSettings as ThompsonSettings
+from .agents.tuning.fed_vote import VotingSettings as VotingSettings
+from .agents.tuning.fts import FTSSettings as FTSSettings
+from .agents.tuning.trial import Objective as Objective
+from .agents.tuning.trial import Trial as Trial
+from .clients.app_builders import add_tuning as add_tuning
+from .clients.app_builders import tuning_app as tuning_app
+from .clients.app_builders import with_tuning as with_tuning
+from .clients.linear_bandit_client import LinearBanditClient as LinearBanditClient
+from .clients.linear_bandit_client import linear_bandit_app as linear_bandit_app
+from .clients.neural_bandit_client import NeuralBanditClient as NeuralBanditClient
+from .clients.neural_bandit_client import neural_bandit_app as neural_bandit_app
+from .clients.session import best_params as best_params
+from .clients.tuning_client import ThompsonClient as ThompsonClient
+from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
+from .models.network import Network as Network
+from .models.network import TorchModel as TorchModel
+from .privacy.continual import ContinualSettings as ContinualSettings
+from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
+from .protocol.peer_graph import PeerGraph as PeerGraph
+from .simulation.grid import InProcessGrid as InProcessGrid
+from .space.search_space import SearchSpace as SearchSpace
+from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB
+from .strategies.dp_fts_de import DPFTSDE as DPFTSDE
+from .strategies.fed_go_ucb import FedGOUCB as FedGOUCB
+from .strategies.fed_ucb import FedUCB as FedUCB
+from .strategies.fts import FTS as FTS
+from .strategies.result import BanditResult as BanditResult
+from .strategies.result import TuningResult as TuningResult

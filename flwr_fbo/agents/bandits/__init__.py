@@ -1,0 +1,1 @@
+"""Agents of the bandits: choose, tell, and what is shared."""

@@ -1,0 +1,1 @@
+"""Agents with a journal, which survive whatever ends their process."""

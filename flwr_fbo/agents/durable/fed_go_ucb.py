@@ -1,0 +1,199 @@
+"""An agent of Fed-GO-UCB and its journal, while one process holds that."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
+from flwr_fbo.agents.bandits.private_fed_go_ucb import (
+    PrivateNeuralUCBAgent,
+    seeded_entropy,
+)
+from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
+from flwr_fbo.agents.durable.refused_journal import (
+    another_journal,
+    of_another_slot,
+    older_copy,
+)
+from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.models.network import RewardModel
+from flwr_fbo.privacy.noise import Entropy, OsEntropy
+from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy, NeuralInstruction
+
+FloatArray = NDArray[np.float64]
+
+FILE_NAME, KIND = "neural-bandit.sqlite", "neural-bandit"
+_NO_SLOT = -1
+
+
+def neural_identity(study: NeuralBanditStudy) -> dict[str, Any]:
+    """Return what the journal of an agent belongs to, as JSON values."""
+    return {"kind": KIND, **study.to_dict()}
+
+
+class RecordedNeuralAgent:
+    """One agent that lives in a journal between messages.
+
+    A message that is asked for again, because its answer was lost, is answered again:
+    nothing is evaluated twice, and nothing released twice.
+
+    Parameters
+    ----------
+    journal : Journal
+        With `neural_identity`.
+    model : RewardModel, optional
+        See `NeuralBanditStudy.model`.
+
+    Attributes
+    ----------
+    agent : NeuralUCBAgent
+        Once it has joined.
+    """
+
+    agent: NeuralUCBAgent
+
+    def __init__(self, journal: Journal, model: RewardModel | None) -> None:
+        journal.require_kind(KIND)
+        self._journal = journal
+        self.study = NeuralBanditStudy.from_dict(journal.identity)
+        self._model = self.study.model(model)
+        self._state = journal.load_state()
+        if "number" not in self._state:
+            # The journal's own, to tell it from one that was begun anew.
+            number = np.array(secrets.randbits(62))
+            self._put({"number": number, "slot": np.array(_NO_SLOT)})
+
+    @property
+    def number(self) -> int:
+        """The journal's number, drawn when it was made."""
+        return int(self._state["number"])
+
+    @property
+    def slot(self) -> int:
+        """The agent's slot, -1 before it was told."""
+        return int(self._state["slot"])
+
+    def require_entropy(self) -> None:
+        """Raise ImportError unless there is what the noise is made with."""
+        self._entropy(slot=0)
+
+    def join(self, slot: int, number: int) -> None:
+        """Take the slot that the server names.
+
+        Raises
+        ------
+        JournalError
+            If the journal is of another slot; or, with privacy, not the one that the
+            server knows: releases may have been made that are not in it.
+        """
+        if self.slot not in (_NO_SLOT, slot):
+            raise of_another_slot(self.slot, slot)
+        settings, seed = self.study.settings, self.study.seed
+        if settings.privacy is None:
+            self.agent = NeuralUCBAgent(settings, self._model, seed, slot)
+        elif number == self.number:
+            self.agent = PrivateNeuralUCBAgent(
+                settings, self._model, seed, slot, self._entropy(slot), self._journal
+            )
+        else:
+            raise another_journal()
+        self._put({"slot": np.array(slot)})
+        if "own" in self._state:
+            self.agent.load_state_dict(self._state)
+        self._explored = int(self._state.get("num_explored", 0))
+
+    def _entropy(self, slot: int) -> tuple[Entropy, Entropy] | None:
+        privacy, seed = self.study.settings.privacy, self.study.noise_seed
+        if privacy is None or np.isinf(privacy.epsilon):
+            return None
+        if seed is not None:
+            return seeded_entropy(seed, slot)
+        return OsEntropy(), OsEntropy()
+
+    @property
+    def num_evaluations(self) -> int:
+        """Of both phases together."""
+        if self.agent.w0 is None:
+            return self.agent.num_evaluations
+        return self._explored + self.agent.num_evaluations
+
+    def carry_out(
+        self,
+        instruction: NeuralInstruction,
+        arrays: Sequence[FloatArray],
+        environment: BanditEnvironment,
+    ) -> list[FloatArray]:
+        """Do what is asked; return the arrays of the answer.
+
+        Raises
+        ------
+        ValueError, RuntimeError, FloatingPointError, JournalError
+            See `NeuralUCBAgent`. What was evaluated before that is kept.
+        """
+        self._refuse_older_copy(instruction.heard)
+        if not instruction.regresses:
+            self._take(instruction, arrays)
+        self._play(environment, instruction.num_evaluations)
+        if instruction.regresses:
+            return [self._gradient(arrays[0], instruction)]
+        return [self._sums(instruction)] if instruction.send_sums else []
+
+    def _refuse_older_copy(self, heard: int) -> None:
+        """Raise if the server has more releases than are here.
+
+        Trials that are in them would be played, and released, again.
+        """
+        made = self._journal.num_releases
+        if self.study.settings.privacy is not None and made < heard:
+            raise older_copy(made, heard)
+
+    def _gradient(self, w: FloatArray, instruction: NeuralInstruction) -> FloatArray:
+        if not isinstance(self.agent, PrivateNeuralUCBAgent):
+            return self.agent.regression_message(w)
+        return self.agent.regression_message(w, instruction.release)
+
+    def _sums(self, instruction: NeuralInstruction) -> FloatArray:
+        if isinstance(self.agent, PrivateNeuralUCBAgent):
+            return self.agent.message(instruction.release).values
+        return self.agent.message().values
+
+    def _take(
+        self, instruction: NeuralInstruction, arrays: Sequence[FloatArray]
+    ) -> None:
+        """Take what came along: w0, and a total."""
+        left = list(arrays)
+        if instruction.starts:
+            w0 = left.pop(0)
+            if self.agent.w0 is None:
+                self._explored = self.agent.num_evaluations
+                self.agent.start(w0)
+        if self.agent.w0 is None:
+            raise JournalError(
+                "This agent's journal is of phase I, and the server has told it that "
+                "this is over: it is an older copy. Give the newer one back, or begin "
+                "another study."
+            )
+        if instruction.totals:
+            self.agent.receive(left.pop(0), instruction.included)
+        self._save()
+
+    def _play(self, environment: BanditEnvironment, num_evaluations: int) -> None:
+        """Play until there are so many evaluations; each is kept at once."""
+        for t in range(self.num_evaluations, num_evaluations):
+            actions = environment.contexts(t)
+            chosen = actions[self.agent.choose(actions)]
+            self.agent.tell(chosen, environment.reward(chosen))
+            self._save()
+
+    def _save(self) -> None:
+        explored = np.array(self._explored)
+        self._put({**self.agent.state_dict(), "num_explored": explored})
+
+    def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._journal.put(arrays)
+        self._state |= arrays

@@ -1,0 +1,387 @@
+"""The linear bandit of one site: what it plays, is rewarded with, and hands out.
+
+All of it is in one journal, so that rewards may arrive hours after their actions, at
+another process than the one that chose, and Flower's client, a fresh process for every
+message, only synchronises:
+
+    trial       one row an action; its number is the ticket
+    window-j    what trials rewarded between releases j and j + 1 add to the running sum
+    ledger      this agent's releases, and their draws (`ContinualRelease`)
+    total       what the server gave back last, and how many of our releases are in it
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Real
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fbo._validation import is_number, require, require_index
+from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBAgent
+from flwr_fbo.agents.durable.refused_journal import another_journal, of_another_slot
+from flwr_fbo.journal.journal import Journal, JournalError, open_patiently
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+
+FloatArray = NDArray[np.float64]
+
+FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
+_NO_SLOT = -1
+_PAUSE = 0.1
+
+
+def bandit_identity(study: BanditStudy) -> dict[str, Any]:
+    """Return what the journal of an agent belongs to, as JSON values."""
+    return {"kind": KIND, **study.to_dict()}
+
+
+class BanditEnvironment(Protocol):
+    """A bandit that is played without waiting, for experiments.
+
+    What it gives in trial t may depend on nothing but t: a trial that was cut off is
+    played again.
+    """
+
+    def contexts(self, t: int) -> FloatArray:
+        """Return the actions of trial t >= 0, shape (K, d)."""
+
+    def reward(self, x: FloatArray) -> float:
+        """Return what action ``x`` gives in the trial whose contexts were last."""
+
+
+class RecordedBandit:
+    """One agent and its journal, while this process holds that.
+
+    Parameters
+    ----------
+    journal : Journal
+        With `bandit_identity`.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        journal.require_kind(KIND)
+        self._journal = journal
+        self.study = BanditStudy.from_dict(journal.identity)
+        self._state = journal.load_state()
+        if "number" not in self._state:
+            # The journal's own, to tell it from one that was begun anew.
+            number = np.array(secrets.randbits(62))
+            self._put({"number": number, "slot": np.array(_NO_SLOT)})
+        self._believe()
+
+    @property
+    def number(self) -> int:
+        """The journal's number, drawn when it was made."""
+        return int(self._state["number"])
+
+    @property
+    def slot(self) -> int:
+        """The agent's slot, -1 before it was told."""
+        return int(self._state["slot"])
+
+    @property
+    def num_releases(self) -> int:
+        """Releases made so far."""
+        return sum(name.startswith("draw-") for name in self._state)
+
+    @property
+    def num_trials(self) -> int:
+        """Actions chosen so far."""
+        return self._journal.num_trials
+
+    @property
+    def awaited(self) -> dict[int, FloatArray]:
+        """The actions whose rewards have not come, by ticket."""
+        return self._journal.awaited()
+
+    def choose(self, actions: ArrayLike) -> tuple[int, int]:
+        """Choose one of the actions; return its index and a ticket for its reward."""
+        index = self._agent_of(self.num_trials).choose(actions)
+        action = np.asarray(actions, dtype=float)[index]
+        return index, self._journal.add_trial(self.num_releases, action)
+
+    def reward(self, ticket: int, value: float) -> None:
+        """Record what the action of a ticket was rewarded with."""
+        ok = isinstance(value, Real) and not isinstance(value, bool)
+        require(ok, "value", value, "a number")
+        value = float(value)
+        ok = type(ticket) is int and 0 <= ticket < 2**63
+        require(ok, "ticket", ticket, "an int, as `choose` gave it")
+        action, release = self._journal.awaited_point(ticket), self.num_releases
+        allowed = "a ticket of `choose` whose reward has not come yet"
+        require(action is not None, "ticket", ticket, allowed)
+        assert action is not None
+        releases = self.study.settings.releases
+        [product] = releases.outer_products([action], [value])
+        added = self._window(release).copy()
+        streams = added.reshape(releases.num_streams, *product.shape)
+        streams[ticket % releases.num_streams] += product
+        window = {f"window-{release}": added}
+        self._journal.complete_trial(ticket, release, value, window)
+        self._state |= window
+        if self._acts_on_own:
+            self._agent_of(ticket).tell(action, value)
+
+    def _agent_of(self, ticket: int) -> LinearUCBAgent:
+        """Return whose turn a trial is: estimators are played in turn."""
+        return self.agents[ticket % len(self.agents)]
+
+    def _window(self, release: int) -> FloatArray:
+        """Return what was rewarded between a release and the next one."""
+        shape = self.study.settings.releases.sum_shape
+        return self._state.get(f"window-{release}", np.zeros(shape))
+
+    def join(self, slot: int, number: int) -> None:
+        """Take the slot that the server names.
+
+        Raises
+        ------
+        JournalError
+            If the agent has played another slot, or this is not the journal that the
+            server knows: releases may have been made that are not in it.
+        ValueError
+            If there is no such slot.
+        """
+        require_index("slot", slot, self.study.settings.num_agents)
+        if self.slot not in (_NO_SLOT, slot):
+            raise of_another_slot(self.slot, slot)
+        if number != self.number:
+            raise another_journal()
+        if self.slot == _NO_SLOT:
+            own = self.study.settings_of(slot)
+            shared_out = {
+                "num_pooled": np.array(own.num_agents),
+                "alpha": np.array(own.alpha),
+            }
+            self._put({"slot": np.array(slot), **shared_out})
+            self._believe()
+
+    def receive(self, total: FloatArray, included: int) -> None:
+        """Take the sum of all agents' releases, ``included`` of our own among them."""
+        self._receive(total)  # raises where it is no sum
+        self._put({"total": np.asarray(total), "included": np.array(included)})
+        self._tell_own()
+
+    def _believe(self) -> None:
+        """Make the agent, or the several in turn, with what it has learned so far."""
+        settings = self.study.settings
+        if "alpha" in self._state:  # a graph's pools take long to find
+            settings = replace(
+                settings,
+                num_agents=int(self._state["num_pooled"]),
+                alpha=float(self._state["alpha"]),
+            )
+        streams = range(settings.releases.num_streams)
+        self.agents = [LinearUCBAgent(settings) for _ in streams]
+        if "total" in self._state:
+            self._receive(self._state["total"])
+        self._tell_own()
+
+    def _receive(self, total: FloatArray) -> None:
+        shape = self.study.settings.releases.sum_shape
+        require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
+        for agent, one in zip(self.agents, total.reshape(-1, *shape[-2:]), strict=True):
+            agent.receive(one)
+
+    @property
+    def _acts_on_own(self) -> bool:
+        """Whether the agent adds its own trials to the total: else it needs none."""
+        return self.study.settings.local_data == "raw"
+
+    def _tell_own(self) -> None:
+        """Tell the agent its own trials that are not in the total, if it uses them."""
+        if not self._acts_on_own:
+            return
+        included = int(self._state.get("included", 0))
+        for trial in self._journal.trials(since=included):
+            if trial.state == "complete":
+                self._agent_of(trial.number).tell(trial.point, trial.value)
+
+    def release(self, k: int) -> FloatArray:
+        """Return this agent's release k: drawn and recorded, or the recorded one."""
+        privatiser = ContinualRelease(
+            self.study.settings.releases, self._entropy(), self._journal
+        )
+        # Of later releases there is nothing here, whatever the server asks for.
+        windows = range(min(k, self.num_releases + 1))
+        running_sum = np.sum([self._window(j) for j in windows], axis=0)
+        released = privatiser.release(k, running_sum)
+        self._state = self._journal.load_state()
+        return released
+
+    def require_entropy(self) -> None:
+        """Raise ImportError unless there is what the noise is made with."""
+        self._entropy()
+
+    def _entropy(self) -> Entropy | None:
+        if self.study.settings.releases.noise_std == 0:
+            return None
+        seed = self.study.noise_seed
+        return OsEntropy() if seed is None else SeededEntropy(seed, self.slot)
+
+    def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
+        """Return whether an estimator has seen enough since the last one."""
+        return any(agent.wants_synchronisation(trigger) for agent in self.agents)
+
+    def play(self, environment: BanditEnvironment, num_trials: int) -> None:
+        """Play in an environment until there are so many trials."""
+        for ticket, action in self.awaited.items():  # of a process that was ended
+            environment.contexts(ticket)
+            self.reward(ticket, environment.reward(action))
+        for t in range(self.num_trials, num_trials):
+            actions = environment.contexts(t)
+            index, ticket = self.choose(actions)
+            self.reward(ticket, environment.reward(actions[index]))
+
+    def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._journal.put(arrays)
+        self._state |= arrays
+
+
+class NotEnrolled(JournalError):  # noqa: N818  (named for what is wrong)
+    """A site has no place in a study."""
+
+
+class LinearBanditPolicy:
+    """Chooses actions at one site, and learns from their rewards.
+
+    Whatever Flower does, the site goes on: it opens the policy, chooses, and gives each
+    reward back when it is known. Every call is on disk when it returns. Any number of
+    processes may have the policy open: each holds the journal for the time of a call.
+
+    Parameters
+    ----------
+    path : Path
+        The journal; see `open`.
+    patience : float
+        Seconds, >= 0, to wait while another process has the journal.
+
+    Examples
+    --------
+    >>> policy = LinearBanditPolicy.open("/var/lib/fbo")  # doctest: +SKIP
+    >>> index, ticket = policy.choose(actions)  # doctest: +SKIP
+    >>> policy.reward(ticket, 0.7)  # doctest: +SKIP
+    """
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self._path = path
+        self._patience = patience
+
+    @classmethod
+    def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
+        """Open the policy of the study that this site is enrolled in.
+
+        Parameters
+        ----------
+        folder : str or Path
+            That of the site's ``linear_bandit_app``.
+        patience : float
+            Seconds, >= 0, to wait for the journal: until the site has enrolled, and
+            later in each call, while another process has it.
+
+        Raises
+        ------
+        ValueError
+            If an argument is not allowed.
+        JournalError
+            If there is none, or the server did not take the site: it decides what all
+            agents have in common, and tells it in the first round of `FedUCB`.
+        """
+        ok = is_number(patience) and patience >= 0
+        require(ok, "patience", patience, "a number of seconds >= 0")
+        deadline = time.monotonic() + patience
+        policy = cls(Path(folder) / FILE_NAME, patience)
+        while True:
+            try:
+                with policy._held():
+                    return policy
+            except NotEnrolled:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE)
+
+    def choose(self, actions: ArrayLike) -> tuple[int, int]:
+        """Choose the action with the largest upper confidence bound.
+
+        Parameters
+        ----------
+        actions : array of shape (K, d)
+            K >= 1 actions, each of norm at most L.
+
+        Returns
+        -------
+        index : int
+            The action, from 0 to K - 1.
+        ticket : int
+            For its reward.
+
+        Raises
+        ------
+        ValueError
+            If there are no actions, or one is longer.
+        JournalError
+            If the choice could not be recorded.
+        """
+        with self._held() as bandit:
+            return bandit.choose(actions)
+
+    def reward(self, ticket: int, value: float) -> None:
+        """Record what an action was rewarded with, however late.
+
+        It is in the releases from the next one on. An action whose reward never comes
+        is in none.
+
+        Parameters
+        ----------
+        ticket : int
+            Of `choose`.
+        value : float
+            In [-B, B].
+
+        Raises
+        ------
+        ValueError
+            If the ticket is unknown or was used, or the value is not within the bounds,
+            which the guarantee rests on; nothing is recorded then. Whoever would rather
+            clip does so before.
+        JournalError
+            If the reward could not be recorded.
+        """
+        with self._held() as bandit:
+            bandit.reward(ticket, value)
+
+    @property
+    def awaited(self) -> dict[int, FloatArray]:
+        """The actions whose rewards have not come, each of shape (d,), by ticket."""
+        with self._held() as bandit:
+            return bandit.awaited
+
+    @property
+    def num_trials(self) -> int:
+        """Actions chosen so far."""
+        with self._held() as bandit:
+            return bandit.num_trials
+
+    @contextmanager
+    def _held(self) -> Iterator[RecordedBandit]:
+        reason = (
+            f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
+            "the first round; a journal that was lost must be given back."
+        )
+        # An empty one is being written by the client.
+        if not self._path.is_file() or self._path.stat().st_size == 0:
+            raise NotEnrolled(reason)
+        with open_patiently(None, self._path, self._patience) as journal:
+            bandit = RecordedBandit(journal)
+            if bandit.slot == _NO_SLOT:
+                raise NotEnrolled(reason)
+            yield bandit

@@ -1,0 +1,1 @@
+"""Tuning agents: their own search, and what each algorithm adds to it."""

@@ -1,0 +1,153 @@
+"""Maximise a function drawn as random features over the unit cube.
+
+Uniform candidates, screened in single precision, then gradient ascent from the best of
+them; what is returned is the best of ends and starts in double precision. All starts
+run as one L-BFGS-B problem (the sum of their values), each within its own sub-region's
+box: with sub-regions the surface jumps at their borders, and many optima lie on a
+border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.near_ties import first_best
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
+
+FloatArray = NDArray[np.float64]
+
+_MAX_STEPS = 50
+# An ascent ends where a step changes the sum of values by less, relatively: L-BFGS's
+# own bound, and one for logarithms, which vary by tens over the space.
+_FINE, _COARSE = 2.2e-9, 1e-3
+# Of numerical gradients, in units of the cube.
+_STEP = 1e-6
+
+
+def maximize(
+    features: RandomFeatures,
+    weights: FloatArray,
+    space: SearchSpace,
+    sub_regions: SubRegions,
+    rng: np.random.Generator,
+    num_candidates: int,
+    num_starts: int,
+) -> FloatArray:
+    """Return the maximiser of phi(x)'w^(i(x)), where i(x) is the sub-region of x.
+
+    Discrete axes take the values of the candidates; the ascent moves the others.
+
+    Parameters
+    ----------
+    features : RandomFeatures
+    weights : ndarray of shape (P, M)
+        One function a sub-region.
+    space : SearchSpace
+        D axes.
+    sub_regions : SubRegions
+        P boxes.
+    num_candidates, num_starts : int
+        Uniform points, and how many of the best are refined; both >= 1.
+
+    Returns
+    -------
+    ndarray of shape (D,)
+    """
+    # L-BFGS stops at an absolute gradient: the surface must not be tiny, or huge.
+    weights = weights / max(float(np.max(np.abs(weights))), np.finfo(np.float64).tiny)
+    candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
+    regions = sub_regions.index(candidates)
+    best = features.largest(candidates, weights, regions, num_starts)
+    starts, regions = candidates[best], regions[best]
+    # The upper border belongs to the next box; the last float below it is ours.
+    upper = sub_regions.upper[regions]
+    upper = np.where(upper < 1.0, np.nextafter(upper, 0.0), upper)
+    bounds = (
+        np.where(space.continuous, sub_regions.lower[regions], starts),
+        np.where(space.continuous, upper, starts),
+    )
+    slope = partial(features.function_and_gradient, weights=weights[regions])
+    points = np.vstack([_ascend(slope, starts, *bounds), starts])
+    values = features.function(points, weights[np.tile(regions, 2)])
+    return np.asarray(points[first_best(values)])
+
+
+def maximize_function(
+    function: Callable[[FloatArray], FloatArray],
+    space: SearchSpace,
+    rng: np.random.Generator,
+    num_candidates: int,
+    num_starts: int,
+    log_slope: Callable[[FloatArray], tuple[FloatArray, FloatArray]] | None = None,
+) -> FloatArray:
+    """Return the maximiser of any function.
+
+    Parameters
+    ----------
+    function : callable
+        Takes points of shape (n, D), returns values of shape (n,).
+    space, num_candidates, num_starts
+        As for `maximize`.
+    log_slope : callable, optional
+        Of a function that is a logarithm: returns its values and gradients, shapes (n,)
+        and (n, D). Without it the gradient is taken numerically.
+
+    Returns
+    -------
+    ndarray of shape (D,)
+    """
+    candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
+    values = function(candidates)
+    slope, tolerance = log_slope, _COARSE
+    if slope is None:
+        # L-BFGS stops at an absolute gradient, as above.
+        scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
+        slope = partial(_with_differences, lambda x: function(x) / scale)
+        tolerance = _FINE
+    starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
+    lower = np.where(space.continuous, 0.0, starts)
+    upper = np.where(space.continuous, 1.0, starts)
+    points = np.vstack([_ascend(slope, starts, lower, upper, tolerance), starts])
+    return np.asarray(points[first_best(function(points))])
+
+
+def _with_differences(
+    function: Callable[[FloatArray], FloatArray], x: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return values (n,) and central differences (n, D), in one call."""
+    num, dim = x.shape
+    steps = _STEP * np.vstack([np.zeros(dim), np.eye(dim), -np.eye(dim)])
+    values = function((x[None] + steps[:, None]).reshape(-1, dim)).reshape(-1, num)
+    gradient = (values[1 : dim + 1] - values[dim + 1 :]) / (2.0 * _STEP)
+    return values[0], gradient.T
+
+
+def _ascend(
+    value_and_gradient: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    starts: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    tolerance: float = _FINE,
+) -> FloatArray:
+    """Refine every start within its bounds; all (k, D)."""
+
+    def negative_sum(flat: FloatArray) -> tuple[float, FloatArray]:
+        values, gradient = value_and_gradient(flat.reshape(starts.shape))
+        return -float(np.sum(values)), -gradient.ravel()
+
+    bounds = np.column_stack([lower.ravel(), upper.ravel()])
+    end = minimize(
+        negative_sum,
+        starts.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _MAX_STEPS, "ftol": tolerance},
+    )
+    return np.asarray(np.clip(end.x.reshape(starts.shape), lower, upper))

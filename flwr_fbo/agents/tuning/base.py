@@ -1,0 +1,324 @@
+"""What every agent is: a history, and ask / tell / message / receive around it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import require
+from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatch, Trial
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.space.search_space import Params, SearchSpace, SubRegions
+
+FloatArray = NDArray[np.float64]
+Direction = Literal["maximize", "minimize"]
+
+_log = logging.getLogger("flwr.fbo")
+
+# The square of a larger value would overflow in the model.
+_LARGEST_VALUE = 1e100
+# So often an evaluation may be cut off: more, and it is what ends the client.
+_MAX_CUTS = 5
+
+
+def check_direction(direction: Any) -> None:
+    """Raise ValueError unless ``direction`` is one of the two."""
+    allowed = f"one of {get_args(Direction)}"
+    require(direction in get_args(Direction), "direction", direction, allowed)
+
+
+class Agent(ABC):
+    """An agent that explores its sub-region first, then asks for one point a round.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    direction : {"maximize", "minimize"}
+    sub_regions : SubRegions
+        The agent's initial points lie in box ``slot mod P``.
+    num_initial : int
+        Initial points, >= 1.
+    slot : int
+        Which of the study's N agents this is, from 0.
+    entropy : int
+        Seed of all its draws, below 2**128.
+
+    Attributes
+    ----------
+    iterations : list of int
+        The iteration of each trial, in the order of evaluation.
+    points : list of ndarray of shape (D,)
+        Where each trial was, on the unit cube.
+    values : list of float
+        What the objective returned; NaN for a failed trial.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        direction: Direction,
+        sub_regions: SubRegions,
+        num_initial: int,
+        slot: int,
+        entropy: int,
+    ) -> None:
+        self.space = space
+        self.direction = direction
+        self.slot = slot
+        self.iterations: list[int] = []
+        self.points: list[FloatArray] = []
+        self.values: list[float] = []
+        self._sub_regions = sub_regions
+        self._num_initial = num_initial
+        self._enqueued = np.empty((0, space.dim))
+        self.entropy = entropy
+
+    def enqueue(self, settings: Sequence[Params]) -> None:
+        """Have known-good settings evaluated first, before the initial points.
+
+        Raises
+        ------
+        ValueError
+            If a setting does not fit the space.
+        """
+        points = [self.space.to_unit(params) for params in settings]
+        self._enqueued = np.array(points).reshape(-1, self.space.dim)
+
+    @abstractmethod
+    def receive(self, vectors: FloatArray) -> None:
+        """Take what the server released, shape (P, M)."""
+
+    def ask(self, iteration: int) -> FloatArray:
+        """Return the points still to be evaluated in ``iteration``, shape (k, D).
+
+        Enqueued and initial points come first, in whatever iteration the agent joins.
+        Points already told are not asked for again, so an iteration that was
+        interrupted goes on where it stopped.
+        """
+        if len(self.values) < self.num_first:
+            return self.first_points()[len(self.values) :]
+        if iteration in self.iterations:
+            return np.empty((0, self.space.dim))
+        return self.suggest(iteration)[None, :]
+
+    @property
+    def num_first(self) -> int:
+        """Evaluations before the first query."""
+        return len(self._enqueued) + self._num_initial
+
+    def first_points(self) -> FloatArray:
+        """Return where they are, shape (num_first, D): enqueued, then initial ones."""
+        box = self.slot % len(self._sub_regions)
+        lower, upper = self._sub_regions.lower[box], self._sub_regions.upper[box]
+        rng = self._generator(0, Purpose.INITIAL_POINTS)
+        initial = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
+        return np.vstack([self._enqueued, [self.space.snap(x) for x in initial]])
+
+    def suggest(self, iteration: int) -> FloatArray:
+        """Return where to evaluate next, shape (D,), for iteration >= 1."""
+        return self.space.snap(self._suggest(iteration))
+
+    def tell(self, iteration: int, x: FloatArray, value: float) -> None:
+        """Record a trial; NaN, or a value beyond 1e100 in size, is a failed one."""
+        self.iterations.append(iteration)
+        self.points.append(np.asarray(x, dtype=np.float64))
+        self.values.append(value if abs(value) <= _LARGEST_VALUE else math.nan)
+
+    @abstractmethod
+    def message(self, iteration: int) -> FloatArray:
+        """Return what the agent sends after ``iteration``, shape (M,)."""
+
+    @abstractmethod
+    def _suggest(self, iteration: int) -> FloatArray:
+        """Return the method's choice, shape (D,), wherever it lies in the cube."""
+
+    @property
+    def best_value(self) -> float | None:
+        """The best value so far, or None while every trial failed."""
+        values = [v for v in self.values if not math.isnan(v)]
+        if not values:
+            return None
+        return max(values) if self.direction == "maximize" else min(values)
+
+    @property
+    def best_setting(self) -> Params | None:
+        """The setting with the best value so far, or None while every trial failed."""
+        best = self.best_value
+        if best is None:
+            return None
+        return self.space.from_unit(self.points[self.values.index(best)])
+
+    def best_so_far(self, num_iterations: int) -> FloatArray:
+        """Return the best value after each iteration 0..T, shape (T + 1,).
+
+        NaN where every trial so far failed.
+        """
+        worst = -np.inf if self.direction == "maximize" else np.inf
+        best = np.full(num_iterations + 1, worst)
+        better = np.fmax if self.direction == "maximize" else np.fmin
+        for iteration, value in zip(self.iterations, self.values, strict=True):
+            best[iteration] = better(best[iteration], value)
+        best = better.accumulate(best)
+        return np.where(np.isfinite(best), best, np.nan)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory, as arrays."""
+        return {
+            "points": self._tried,
+            "values": np.array(self.values),
+            "iterations": np.array(self.iterations, dtype=np.int64),
+            "enqueued": self._enqueued,
+            "entropy": np.frombuffer(self.entropy.to_bytes(16), dtype=np.uint8),
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self._enqueued = state["enqueued"]
+        self.entropy = int.from_bytes(state["entropy"].tobytes())
+        self.points = list(state["points"])
+        self.values = [float(v) for v in state["values"]]
+        self.iterations = [int(t) for t in state["iterations"]]
+
+    def _generator(self, iteration: int, purpose: Purpose) -> np.random.Generator:
+        return generator(self.entropy, self.slot, iteration, purpose)
+
+    def _observations(self, iteration: int) -> tuple[FloatArray, FloatArray]:
+        """Return the successful trials up to ``iteration``, larger is better.
+
+        Later ones are left out, so that what was sent once can be sent again.
+
+        Returns
+        -------
+        tuple of ndarray of shape (t, D) and ndarray of shape (t,)
+        """
+        sign = 1.0 if self.direction == "maximize" else -1.0
+        values = np.array(self.values)
+        ok = ~np.isnan(values) & (np.array(self.iterations) <= iteration)
+        return self._tried[ok], sign * values[ok]
+
+    @property
+    def _tried(self) -> FloatArray:
+        """All points, failed ones too, shape (t, D)."""
+        return np.array(self.points).reshape(-1, self.space.dim)
+
+
+def evaluate(objective: Objective, trial: Trial, who: str) -> float:
+    """Return the objective's value, or NaN where it raises or returns no number.
+
+    Raises
+    ------
+    SpaceMismatch
+        If the objective asks for another space: a fault of the app, not of a trial.
+    """
+    params = trial.params
+    try:
+        returned = objective(trial)
+        if isinstance(returned, str | bytes):
+            raise TypeError(f"returned {returned!r}, not a number")
+        value = float(returned)
+    except SpaceMismatch:
+        raise
+    except Exception as error:  # any fault of the objective is a failed trial
+        _log.warning(
+            "%s: trial %s failed: %s: %s",
+            who,
+            params,
+            type(error).__name__,
+            " ".join(str(error).split()),
+        )
+        return math.nan
+    if not abs(value) <= _LARGEST_VALUE:
+        _log.warning("%s: trial %s failed: returned %s", who, params, value)
+    return value
+
+
+def play_round(
+    agent: Agent,
+    objective: Objective,
+    iteration: int,
+    vectors: FloatArray | None,
+    send_message: bool,
+    journal: Journal | None = None,
+) -> FloatArray | None:
+    """Play an agent's part of one round, with or without Flower around it.
+
+    Each evaluation is recorded in the ``journal``, if there is one, as it starts and as
+    it ends. A query of an earlier round that was cut off is run again first.
+
+    Returns
+    -------
+    ndarray of shape (M,), or None where no message is wanted
+    """
+    if journal is not None:
+        _finish_cut_off(agent, objective, iteration, journal)
+    if vectors is not None:
+        agent.receive(vectors)
+    points = agent.ask(iteration)
+    if journal is not None:
+        # With what asking taught it: asked again, it must give the same points. The
+        # trials that follow are recorded one by one, and nothing else changes.
+        journal.save_state(agent.state_dict())
+    for x in points:
+        _evaluate_at(agent, objective, iteration, x, journal)
+    if agent.best_value is None:
+        _log.error(
+            "agent %d: all of its %d trials so far failed",
+            agent.slot,
+            len(agent.values),
+        )
+    return agent.message(iteration) if send_message else None
+
+
+def _finish_cut_off(
+    agent: Agent, objective: Objective, iteration: int, journal: Journal
+) -> None:
+    """Run the query of an earlier round again, if the client died in it.
+
+    Initial points, and the query of ``iteration`` itself, are asked for again anyway.
+    """
+    last = journal.trials(first=journal.num_trials - 1)
+    if not last or last[0].state != "running":
+        return
+    (cut_off,) = last
+    cuts = cut_off.interruptions + 1
+    if cuts >= _MAX_CUTS:
+        _log.warning(
+            "agent %d: trial %s was cut off %d times: it counts as failed",
+            agent.slot,
+            cut_off.params,
+            cuts,
+        )
+        agent.tell(cut_off.iteration, cut_off.point, math.nan)
+        journal.end_trial(cut_off.number, math.nan)
+    elif cut_off.number >= agent.num_first and cut_off.iteration < iteration:
+        _evaluate_at(agent, objective, cut_off.iteration, cut_off.point, journal)
+
+
+def _evaluate_at(
+    agent: Agent,
+    objective: Objective,
+    iteration: int,
+    x: FloatArray,
+    journal: Journal | None,
+) -> None:
+    """Evaluate one point, and tell the agent and its journal."""
+    params, number = agent.space.from_unit(x), len(agent.values)
+    trial = Trial(params, agent.space.distributions, number)
+    if journal is not None:
+        number = journal.begin_trial(iteration, trial, x)
+    try:
+        value = evaluate(objective, trial, f"agent {agent.slot}")
+    except SpaceMismatch:
+        if journal is not None:
+            journal.drop_trial(number)  # a fault of the app, to be mended
+        raise
+    agent.tell(iteration, x, value)
+    if journal is not None:
+        journal.end_trial(number, agent.values[-1])

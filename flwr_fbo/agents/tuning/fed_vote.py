@@ -1,0 +1,251 @@
+"""The agent of the preset "effective": it votes for where its best setting lies.
+
+What the vector means. x_n is the best setting that agent n has found so far, and its
+vote is phi(x_n), where phi(x)'phi(x') is close to a squared exponential kernel k and
+||phi(x)|| = 1. Then phi(x)'(sum of the votes) is close to sum_n k(x, x_n), how many
+agents have their best setting near x: a kernel density (Parzen, 1962), or the kernel
+mean embedding of the best settings (Smola, Gretton, Song & Schoelkopf, 2007). A vote
+has norm 1, which is its sensitivity: nothing of it is clipped away, and however long
+the vectors are, noise N(0, s^2 I) moves the count at any one place by s alone.
+
+What an agent does with it. Were the votes spread evenly over the space, the count at a
+place would be about Poisson, N / K on average for a kernel as wide as one of K cells,
+and the noise comes on top. The agent looks where it has not been; if the most voted
+place there has more votes than chance and noise give at one place with probability
+0.05 / K, it evaluates that place. Otherwise it searches on its own: by Thompson
+sampling or, if asked to, by expected improvement. So a vector without meaning costs
+next to nothing, and a crowd, right or wrong, costs an agent at most ``max_tries``
+evaluations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+from scipy.stats import norm
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.agents.tuning.expected_improvement import standardised, suggest
+from flwr_fbo.agents.tuning.own_search import SearchAgent, SearchSettings
+from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.matern import MaternPosterior, fit
+from flwr_fbo.models.near_ties import first_best
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.sampling import check_sampling_probability
+from flwr_fbo.space.search_space import SearchSpace
+
+FloatArray = NDArray[np.float64]
+OwnSearch = Literal["thompson", "expected-improvement"]
+
+# How often chance may look like a crowd, over K places together.
+_SIGNIFICANCE = 0.05
+# Of the candidates, those with about half of their coordinates moved to a face of the
+# cube: many best settings lie there, and uniform points never do.
+_SHARE_ON_FACES = 1 / 3
+_NUM_DRAWS = 1000
+# Improvement has few maxima: the best candidates soon lie on the same.
+_NUM_STARTS = 2
+
+
+@dataclass(frozen=True)
+class VotingSettings(SearchSettings):
+    """The agent's settings; see `SearchSettings` for the others.
+
+    Attributes
+    ----------
+    num_features : int
+        M, even.
+    num_cells : int
+        K >= 2: how many places votes can tell apart. The kernel's square fills 1 / K
+        of the cube.
+    max_similarity : float
+        In (0, 1): a place is new to an agent if k is at most this at all it has tried.
+    max_tries : int
+        >= 1: once it has tried so many places above the threshold, an agent has seen
+        what the others praise, and searches on its own.
+    own_search : {"thompson", "expected-improvement"}
+        How an agent searches on its own. The second finds more of a smooth function in
+        few evaluations; its model has a lengthscale an axis and standardises values
+        itself (``noise_floor``, ``num_surrogate_features`` and ``num_starts`` do
+        nothing).
+    num_agents : int
+        N, >= 1; the strategy fills it in, as it does the next two.
+    noise_std : float
+        Standard deviation, in votes, of the noise of a count, >= 0.
+    sampling_probability : float
+        q, in (0, 1].
+    """
+
+    num_features: int = 512
+    num_cells: int = 16
+    max_similarity: float = 0.7
+    max_tries: int = 10
+    own_search: OwnSearch = "thompson"
+    num_agents: int = 1
+    noise_std: float = 0.0
+    sampling_probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        even = self.num_features % 2 == 0
+        require(even, "num_features", self.num_features, "even, where agents vote")
+        one = self.num_sub_regions == 1
+        require(one, "num_sub_regions", self.num_sub_regions, "1, where agents vote")
+        require_int("num_cells", self.num_cells, 2)
+        require_int("max_tries", self.max_tries, 1)
+        require_int("num_agents", self.num_agents, 1)
+        allowed = f"one of {get_args(OwnSearch)}"
+        known = self.own_search in get_args(OwnSearch)
+        require(known, "own_search", self.own_search, allowed)
+        similarity, noise_std = self.max_similarity, self.noise_std
+        ok = is_number(similarity) and 0 < similarity < 1
+        require(ok, "max_similarity", similarity, "between 0 and 1")
+        ok = is_number(noise_std) and 0 <= noise_std < math.inf
+        require(ok, "noise_std", noise_std, "a finite number >= 0")
+        check_sampling_probability(self.sampling_probability)
+
+    def shared_lengthscale(self, dim: int) -> float:
+        """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""
+        return float(self.num_cells ** (-1.0 / dim) / math.sqrt(math.pi))
+
+    def shared_features(self, dim: int, feature_seed: int) -> RandomFeatures:
+        """Return the features that all agents of a study, and its server, share."""
+        rng = generator(feature_seed, Purpose.SHARED_FEATURES)
+        length = self.shared_lengthscale(dim)
+        return RandomFeatures.spread(rng, self.num_features, dim, length)
+
+
+@dataclass(frozen=True, eq=False)
+class EvenVotes:
+    """What agents would see that have nothing in common; public.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (M,)
+        Of a vote. Its count is less near the faces of the cube, where k is cut off.
+    threshold : float
+        Votes above those of N such agents that chance and noise hardly ever give.
+    smallest_crowd : int
+        How many agents must vote for one place for others to go there; more than N: no
+        vote can be told from chance and noise.
+    """
+
+    mean: FloatArray
+    threshold: float
+    smallest_crowd: int
+
+
+@lru_cache(maxsize=8)
+@one_blas_thread
+def even_votes(
+    settings: VotingSettings, space: SearchSpace, feature_seed: int
+) -> EvenVotes:
+    """Return what votes for uniform draws from ``space`` look like."""
+    rng = generator(feature_seed, Purpose.SEARCH)
+    points = space.snap_discrete(rng.random((_NUM_DRAWS, space.dim)))
+    phi = settings.shared_features(space.dim, feature_seed)(points)
+    mean = phi.mean(axis=0)
+    length = settings.shared_lengthscale(space.dim)
+    kernel = np.exp(-0.5 * (cdist(points, points) / length) ** 2)
+    per_place = float(np.mean(kernel**2, axis=1).max())
+    by_chance = settings.num_agents / settings.sampling_probability * per_place
+    # What a vote seems to say about places far away.
+    afar = settings.num_agents * float(np.std(phi @ phi.T - kernel))
+    quantile = float(norm.isf(_SIGNIFICANCE / settings.num_cells))
+    threshold = quantile * math.sqrt(by_chance + settings.noise_std**2 + afar**2)
+    # A crowd is seen above what the same number of even votes would give there.
+    share = max(1.0 - float((phi @ mean).max()), 1e-3)
+    return EvenVotes(mean, threshold, math.ceil(threshold / share))
+
+
+class VotingAgent(SearchAgent):
+    """One agent; see `SearchAgent` for the parameters."""
+
+    settings: VotingSettings
+    _log_hyperparameters: FloatArray | None = None
+
+    @one_blas_thread
+    def message(self, iteration: int) -> FloatArray:
+        """Return phi of the best setting, shape (M,), norm 1; zeros without one."""
+        x, y = self._observations(iteration)
+        if len(y) == 0:
+            return np.zeros(self.settings.num_features)
+        return np.asarray(self._shared(x[[first_best(y)]])[0])
+
+    def _own_query(self, iteration: int) -> FloatArray:
+        x, y = self._observations(iteration)
+        if self.settings.own_search == "thompson" or len(y) == 0:
+            return super()._own_query(iteration)
+        y = standardised(y)
+        old = self._log_hyperparameters if self._has_fitted(len(y)) else None
+        if old is None or self._fit_is_due(len(y)):
+            self._log_hyperparameters = old = fit(x, y, old)
+            self._num_fitted = len(y)
+        return suggest(
+            MaternPosterior(x, y, old),
+            self.space,
+            self._generator(iteration, Purpose.SEARCH),
+            self.settings.num_candidates,
+            _NUM_STARTS,
+        )
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory; no generator is part of it."""
+        state = super().state_dict()
+        if self._log_hyperparameters is not None:
+            state["log_hyperparameters"] = self._log_hyperparameters
+        return state
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        super().load_state_dict(state)
+        self._log_hyperparameters = state.get("log_hyperparameters")
+
+    @cached_property
+    def _even(self) -> EvenVotes:
+        # Only when there are votes to read: it takes longer than all else that the
+        # fresh process of a deployment's message does.
+        return even_votes(self.settings, self.space, self._feature_seed)
+
+    def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
+        """Return the most voted place that is new here, if chance is no excuse."""
+        weights = self.settings.num_agents * (vectors - self._even.mean)
+        if self._num_tries(weights) >= self.settings.max_tries:
+            return None
+        places = self._candidates(iteration)
+        one = np.zeros(len(places), dtype=np.intp)
+        votes = self._shared.rough_values(places, weights, one)
+        crowded = np.flatnonzero(votes > self._even.threshold)
+        crowded = crowded[self._are_new(places[crowded])]
+        if len(crowded) == 0:
+            return None
+        most = self._shared.largest(places[crowded], weights, one[crowded], 1)
+        return np.asarray(places[crowded[most[0]]])
+
+    def _num_tries(self, weights: FloatArray) -> int:
+        """Return how many places above the threshold have been tried."""
+        votes = self._shared(self._tried) @ weights[0]
+        return int(np.count_nonzero(votes > self._even.threshold))
+
+    def _are_new(self, places: FloatArray) -> NDArray[np.bool_]:
+        """Return at which places nothing alike has been tried."""
+        length = self.settings.shared_lengthscale(self.space.dim)
+        reach = length * math.sqrt(-2.0 * math.log(self.settings.max_similarity))
+        return np.asarray(np.all(cdist(places, self._tried) >= reach, axis=1))
+
+    def _candidates(self, iteration: int) -> FloatArray:
+        """Return places to look at, shape (num_candidates, D)."""
+        rng = self._generator(iteration, Purpose.FOLLOW)
+        points = rng.random((self.settings.num_candidates, self.space.dim))
+        on_faces = points[: round(_SHARE_ON_FACES * len(points))]
+        moved = rng.random(on_faces.shape) < 0.5
+        on_faces[moved] = np.round(on_faces[moved])
+        return self.space.snap_discrete(points)

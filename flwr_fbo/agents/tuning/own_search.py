@@ -1,0 +1,268 @@
+"""An agent that may follow what the server released, or else searches on its own.
+
+Its own search, unless it has another, is Thompson sampling on a Gaussian process (Dai,
+Low & Jaillet, 2020 and 2021). Where either leads to a setting that it has evaluated
+before, often a corner of the box, it queries a uniform point instead: the papers leave
+this out, the authors' code has it.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import require_int, require_positive
+from flwr_fbo.agents.tuning.acquisition import maximize
+from flwr_fbo.agents.tuning.base import Agent, Direction
+from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.gp import Hyperparameters, fit_hyperparameters, sample_function
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
+
+_log = logging.getLogger("flwr.fbo")
+
+FloatArray = NDArray[np.float64]
+
+_FEW_RESTARTS, _MANY_RESTARTS = 2, 8
+
+
+@dataclass(frozen=True)
+class SearchSettings(ABC):
+    """What agents have in common that exchange vectors and search on their own.
+
+    Attributes
+    ----------
+    num_features : int
+        M, the length of a message, >= 1.
+    num_sub_regions : int
+        P >= 1, the vectors that the server releases.
+    num_initial : int
+        Evaluations before the first query, in the agent's sub-region, >= 1.
+    num_surrogate_features : int
+        M of the agent's own Thompson sample, drawn afresh in each iteration, >= 1.
+    refit_every : int
+        New observations between two fits of the hyperparameters, >= 1.
+    noise_floor : float
+        Smallest noise variance of the agent's own model, > 0. It is absolute, and the
+        published model neither centres nor scales: give it values whose spread is
+        neither far below 1 nor far below their mean.
+    num_candidates, num_starts : int
+        Of the acquisition's optimiser, >= 1.
+    """
+
+    num_features: int = 100
+    num_sub_regions: int = 1
+    num_initial: int = 10
+    num_surrogate_features: int = 100
+    refit_every: int = 5
+    noise_floor: float = 1e-5
+    num_candidates: int = 1000
+    num_starts: int = 20
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_features",
+            "num_sub_regions",
+            "num_initial",
+            "num_surrogate_features",
+            "refit_every",
+            "num_candidates",
+            "num_starts",
+        ):
+            require_int(name, getattr(self, name), 1)
+        require_positive("noise_floor", self.noise_floor)
+
+    @property
+    def message_length(self) -> int:
+        """Numbers in a message."""
+        return self.num_features
+
+    def follow_probability(self, iteration: int) -> float:
+        """Return how likely an agent looks at the server's vectors at t >= 1."""
+        return 1.0
+
+    @abstractmethod
+    def shared_lengthscale(self, dim: int) -> float:
+        """Return the lengthscale of the shared features, in units of the cube."""
+
+    def shared_features(self, dim: int, feature_seed: int) -> RandomFeatures:
+        """Return the features that all agents of a study, and its server, share."""
+        return RandomFeatures.draw(
+            generator(feature_seed, Purpose.SHARED_FEATURES),
+            self.num_features,
+            dim,
+            self.shared_lengthscale(dim),
+        )
+
+
+@lru_cache(maxsize=8)  # a process may be host to many agents of one study
+def _shared_features(
+    settings: SearchSettings, dim: int, feature_seed: int
+) -> RandomFeatures:
+    return settings.shared_features(dim, feature_seed)
+
+
+class SearchAgent(Agent):
+    """One agent; see `Agent` for the parameters it shares with all agents.
+
+    Parameters
+    ----------
+    settings : SearchSettings
+    feature_seed : int
+        Public seed of the features that all agents share.
+    """
+
+    settings: SearchSettings
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        direction: Direction,
+        settings: SearchSettings,
+        slot: int,
+        entropy: int,
+        feature_seed: int,
+    ) -> None:
+        sub_regions = space.sub_regions(settings.num_sub_regions)
+        super().__init__(
+            space, direction, sub_regions, settings.num_initial, slot, entropy
+        )
+        self.settings = settings
+        self._feature_seed = feature_seed
+        self._shared = _shared_features(settings, space.dim, feature_seed)
+        self._vectors: FloatArray | None = None
+        self._hyperparameters: Hyperparameters | None = None
+        self._num_fitted = 0
+
+    def receive(self, vectors: FloatArray) -> None:
+        """Keep the server's vectors, shape (P, M), until newer ones come.
+
+        Raises
+        ------
+        ValueError
+            If the shape differs, or an entry is not finite.
+        """
+        shape = (self.settings.num_sub_regions, self.settings.num_features)
+        if vectors.shape != shape or not np.all(np.isfinite(vectors)):
+            raise ValueError(
+                f"The server sent vectors of shape {vectors.shape}; "
+                f"expected finite ones of shape {shape}."
+            )
+        self._vectors = np.asarray(vectors, dtype=np.float64)
+
+    @abstractmethod
+    def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
+        """Return where the server's vectors lead, or None to search alone."""
+
+    def suggest(self, iteration: int) -> FloatArray:
+        """Return where to evaluate next, shape (D,): if it was there, at random."""
+        x = super().suggest(iteration)
+        if np.any(np.all(self._tried == x, axis=1)):
+            rng = self._generator(iteration, Purpose.REPEATED_QUERY)
+            x = self.space.snap(rng.random(len(x)))
+        return x
+
+    @one_blas_thread
+    def _suggest(self, iteration: int) -> FloatArray:
+        if self._vectors is not None:
+            x = self._follow(self._vectors, iteration)
+            if x is not None:
+                return x
+        return self._own_query(iteration)
+
+    def _own_query(self, iteration: int) -> FloatArray:
+        x, y = self._observations(iteration)
+        if len(y) == 0:
+            return self._generator(iteration, Purpose.SEARCH).random(self.space.dim)
+        features, weights = sample_function(
+            x,
+            y,
+            self._fitted(x, y, iteration),
+            self.settings.num_surrogate_features,
+            self._generator(iteration, Purpose.SURROGATE_FEATURES),
+            self._generator(iteration, Purpose.SURROGATE_SAMPLE),
+        )
+        whole = self.space.sub_regions(1)
+        return self._maximize(features, weights[None, :], whole, iteration)
+
+    def _maximize(
+        self,
+        features: RandomFeatures,
+        weights: FloatArray,
+        sub_regions: SubRegions,
+        iteration: int,
+    ) -> FloatArray:
+        return maximize(
+            features,
+            weights,
+            self.space,
+            sub_regions,
+            self._generator(iteration, Purpose.SEARCH),
+            self.settings.num_candidates,
+            self.settings.num_starts,
+        )
+
+    def _fitted(self, x: FloatArray, y: FloatArray, iteration: int) -> Hyperparameters:
+        """Return the hyperparameters, fitted again after enough new observations."""
+        old = self._hyperparameters if self._has_fitted(len(y)) else None
+        if old is None:
+            self._warn_of_scale(y)
+        if old is None or self._fit_is_due(len(y)):
+            self._hyperparameters = fit_hyperparameters(
+                x,
+                y,
+                self._generator(iteration, Purpose.HYPERPARAMETERS),
+                self.settings.noise_floor,
+                _MANY_RESTARTS if old is None else _FEW_RESTARTS,
+                old,
+            )
+            self._num_fitted = len(y)
+        assert self._hyperparameters is not None
+        return self._hyperparameters
+
+    def _has_fitted(self, num: int) -> bool:
+        """Return whether the last fit is of this history: none that is longer."""
+        return num >= self._num_fitted
+
+    def _fit_is_due(self, num: int) -> bool:
+        return num >= self._num_fitted + self.settings.refit_every
+
+    def _warn_of_scale(self, y: FloatArray) -> None:
+        spread, mean = float(np.std(y)), abs(float(np.mean(y)))
+        too_small = spread**2 < 2.0 * self.settings.noise_floor or spread < 0.01 * mean
+        if np.ptp(y) > 0 and too_small:
+            _log.warning(
+                "agent %d: values with standard deviation %.2g around a mean of size "
+                "%.2g look like noise to the model, which neither centres nor scales; "
+                "scale the objective to a spread of about 0.1 to 1.",
+                self.slot,
+                spread,
+                mean,
+            )
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory; no generator is part of it."""
+        state = super().state_dict()
+        state["num_fitted"] = np.array(self._num_fitted)
+        if self._vectors is not None:
+            state["vectors"] = self._vectors
+        if self._hyperparameters is not None:
+            h = self._hyperparameters
+            state["hyperparameters"] = np.array([h.variance, h.lengthscale, h.noise])
+        return state
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        super().load_state_dict(state)
+        self._vectors = state.get("vectors")
+        fit = state.get("hyperparameters")
+        self._hyperparameters = None if fit is None else Hyperparameters(*fit.tolist())
+        self._num_fitted = int(state["num_fitted"])

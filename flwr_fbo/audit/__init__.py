@@ -1,0 +1,1 @@
+"""Empirical lower bounds on what is released, and faults that they must find."""

@@ -1,0 +1,299 @@
+"""How much the matrices of a running bandit give away at least.
+
+One agent plays linear UCB (Dubey & Pentland, 2020) on a bandit whose arms always pay
+the same, and hands out n private sums. One of its trials is replaced: the *change*. It
+is present in one half of the runs and absent in the other, and all that follows from it
+follows as it would: what the agent does next depends on what was released, and what it
+then observes on what it does. Nothing is a fixed stream.
+
+The adversary sees all releases and knows all but the noise and whether the change is
+present. In either world the releases so far say what the agent did. So two *twins* that
+receive the same releases, one with the change and one without, tell the running sums of
+both worlds; where agents act on released sums only, the two differ by one trial. With
+the sums S of the world that is played, B^-1 (release - S) / sigma are independent unit
+normals. So the ratio of the two likelihoods is known, and no test is better than one of
+it (Neyman and Pearson). The rest is as in `flwr_fbo.audit.release_audit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from flwr_fbo._validation import require, require_int
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
+from flwr_fbo.audit.release_audit import (
+    MIN_DRAWS,
+    ContinualMechanism,
+    EpsilonBound,
+    bound_epsilon,
+)
+from flwr_fbo.models.near_ties import first_best
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.noise import Entropy
+
+FloatArray = NDArray[np.float64]
+Change = Literal["reward", "trial"]
+
+_STATISTICS = ("likelihood ratio", "projection")
+# Runs in lock step.
+_CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class BanditAuditPlan:
+    """What is audited, and how thoroughly.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+        Of one agent, with noise. All n releases are made.
+    actions : tuple of K tuples of d floats
+        The arms, of norm at most L; the same in every trial.
+    rewards : tuple of K floats
+        What they pay, in [-B, B].
+    window : int
+        Trials before each release, >= 1.
+    change : {"reward", "trial"}
+        ``"reward"``: the changed trial is of the arm that the agent chose, and pays B
+        or, with the change, -B. At B = L and an arm of full length no replacement moves
+        the sum further. ``"trial"``: its action and reward are those of the equality in
+        `replace_one_sensitivity`, or what replaces them there, for B <= L and d >= 2.
+    position : int
+        The trial that is changed, from 0 to n window - 1.
+    num_requests : int
+        How often every release is asked for, as after lost replies, >= 1. The mean of
+        the answers is what agent and adversary get.
+    num_draws : int
+        Runs with the change, and as many without, >= 1000. Half of each fixes the test,
+        the other half counts.
+    """
+
+    settings: LinearUCBSettings
+    actions: tuple[tuple[float, ...], ...]
+    rewards: tuple[float, ...]
+    window: int = 1
+    change: Change = "reward"
+    position: int = 0
+    num_requests: int = 2
+    num_draws: int = 20_000
+
+    def __post_init__(self) -> None:
+        releases, agents = self.settings.releases, self.settings.num_agents
+        require(agents == 1, "num_agents", agents, "1: whoever stands out most")
+        noisy = releases.noise_std > 0
+        require(noisy, "epsilon", releases.epsilon, "finite, where there is a promise")
+        require(len(self.actions) > 0, "actions", self.actions, "one at least")
+        releases.outer_products(self.actions, self.rewards)
+        require_int("window", self.window, 1)
+        require_int("position", self.position, 0)
+        last = releases.num_releases * self.window - 1
+        require(self.position <= last, "position", self.position, f"at most {last}")
+        require_int("num_requests", self.num_requests, 1)
+        require_int("num_draws", self.num_draws, MIN_DRAWS)
+        self._check_change()
+
+    def _check_change(self) -> None:
+        ok = self.change in get_args(Change)
+        require(ok, "change", self.change, f"one of {get_args(Change)}")
+        if self.change == "trial":
+            releases = self.settings.releases
+            d, reward = releases.dimension, releases.max_reward
+            require(d >= 2, "dimension", d, ">= 2, where a whole trial is changed")
+            longest = releases.max_action_norm
+            allowed = f"at most L = {longest}, where a whole trial is changed"
+            require(reward <= longest, "max_reward", reward, allowed)
+
+    def changed_trials(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return actions and rewards of the changed trial, shapes (R, 2, d) and (R, 2).
+
+        Of R runs, with the change absent and present. ``actions``, shape (R, 2, d), are
+        what the agents have chosen.
+        """
+        releases = self.settings.releases
+        rewards = releases.max_reward * np.array([1.0, -1.0])
+        if self.change == "trial":
+            longest = releases.max_action_norm
+            cosine = np.array([1.0, (releases.max_reward / longest) ** 2])
+            pair = np.zeros((2, releases.dimension))
+            pair[:, 0], pair[:, 1] = longest * cosine, longest * np.sqrt(1 - cosine**2)
+            actions = np.broadcast_to(pair, actions.shape)
+        return actions, np.broadcast_to(rewards, actions.shape[:-1])
+
+
+@dataclass(frozen=True)
+class BanditAuditResult(EpsilonBound):
+    """What an audit found.
+
+    Attributes
+    ----------
+    plan : BanditAuditPlan
+    promised : float
+        Epsilon of all releases together, at the settings' delta, by their ``mu``. With
+        the exact calibration it is the settings' own, with the paper's a part of it.
+    """
+
+    plan: BanditAuditPlan
+    promised: float
+
+    @property
+    def violated(self) -> bool:
+        """Whether the lower bound exceeds what is promised."""
+        return self.epsilon_lower > self.promised
+
+
+def audit_bandit(
+    plan: BanditAuditPlan,
+    entropy: Entropy,
+    build: Callable[[ContinualSettings, Entropy], ContinualMechanism] = (
+        ContinualRelease
+    ),
+) -> BanditAuditResult:
+    """Bound epsilon of a running bandit's releases from below.
+
+    Parameters
+    ----------
+    plan : BanditAuditPlan
+    entropy : Entropy
+        The real one (`OsEntropy`), or a `StreamEntropy` where speed matters more.
+    build : callable
+        Makes the mechanism of one run. What is promised, and the test, are computed
+        from ``plan.settings`` alone: a mechanism is not asked about itself.
+
+    Returns
+    -------
+    BanditAuditResult
+    """
+    releases = plan.settings.releases
+    absent, present = _draw(plan, lambda: build(releases, entropy))
+    bound = bound_epsilon(present, absent, _STATISTICS, releases.delta)
+    promised = gaussian_epsilon(releases.delta, releases.mu)
+    return BanditAuditResult(**vars(bound), plan=plan, promised=promised)
+
+
+@one_blas_thread
+def _draw(plan: BanditAuditPlan, build: Callable[[], ContinualMechanism]) -> FloatArray:
+    """Return the statistics of all runs, shape (2, num_draws, 2), of both worlds."""
+    statistics = []
+    for start in range(0, plan.num_draws, _CHUNK):
+        size = min(_CHUNK, plan.num_draws - start)
+        mechanisms = [build() for _ in range(2 * size)]
+        # The change is absent in the first half of the runs.
+        played = np.repeat([0, 1], size)
+        columns = _statistics(plan.settings.releases, *_play(plan, mechanisms, played))
+        statistics.append(columns.reshape(2, size, -1))
+    return np.concatenate(statistics, axis=1)
+
+
+def _play(
+    plan: BanditAuditPlan,
+    mechanisms: Sequence[ContinualMechanism],
+    played: NDArray[np.int64],
+) -> tuple[FloatArray, FloatArray]:
+    """Play R runs in lock step, each in its world, and follow it in the other.
+
+    Parameters
+    ----------
+    plan : BanditAuditPlan
+    mechanisms : sequence of R ContinualMechanism
+    played : ndarray of int, shape (R,)
+        In which world each is: 0 with the change absent, 1 with it present.
+
+    Returns
+    -------
+    released : ndarray of shape (R, n, d + 1, d + 1)
+    sums : ndarray of shape (R, 2, n, d + 1, d + 1)
+        The running sums in the two worlds, given these releases.
+    """
+    twins = _Twins(plan, len(mechanisms))
+    released, sums = [], []
+    for k in range(1, plan.settings.releases.num_releases + 1):
+        for t in range((k - 1) * plan.window, k * plan.window):
+            twins.play(t)
+        sums.append(twins.running_sums.copy())
+        own = twins.running_sums[np.arange(len(played)), played]
+        answers = [
+            [mechanism.release(k, total) for _ in range(plan.num_requests)]
+            for mechanism, total in zip(mechanisms, own, strict=True)
+        ]
+        released.append(np.mean(answers, axis=1))
+        twins.receive(released[-1])
+    return np.stack(released, axis=1), np.stack(sums, axis=2)
+
+
+class _Twins:
+    """The agents of R runs in lock step, each with and without the change.
+
+    As two `LinearUCBAgent` objects a run, in a few array calls.
+
+    Attributes
+    ----------
+    running_sums : ndarray of shape (R, 2, d + 1, d + 1)
+    """
+
+    def __init__(self, plan: BanditAuditPlan, num_runs: int) -> None:
+        self._plan = plan
+        size = plan.settings.releases.dimension + 1
+        self.running_sums = np.zeros((num_runs, 2, size, size))
+        self.receive(np.zeros((num_runs, size, size)))
+
+    def play(self, t: int) -> None:
+        """Choose, and record what is observed in trial t."""
+        plan, settings = self._plan, self._plan.settings
+        shape = self.running_sums.shape[:2]
+        arms = np.array(plan.actions)
+        offered = np.broadcast_to(arms, (*shape, *arms.shape))
+        chosen = first_best(settings.upper_bounds(self._ellipsoid, offered))
+        actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
+        if t == plan.position:
+            actions, rewards = plan.changed_trials(actions)
+        flat = actions.reshape(-1, settings.releases.dimension), rewards.ravel()
+        products = settings.releases.outer_products(*flat)
+        self.running_sums += products.reshape(self.running_sums.shape)
+        if settings.local_data == "raw":
+            self._ellipsoid.observe(actions, rewards)
+
+    def receive(self, released: FloatArray) -> None:
+        """Take what was released, shape (R, d + 1, d + 1): both twins the same."""
+        each = [self._plan.settings.ellipsoid(total) for total in released]
+        self._ellipsoid = copy(each[0])
+        self._ellipsoid.factor = np.repeat([[e.factor] for e in each], 2, axis=1)
+        self._ellipsoid.target = np.repeat([[e.target] for e in each], 2, axis=1)
+
+
+def _statistics(
+    settings: ContinualSettings, released: FloatArray, sums: FloatArray
+) -> FloatArray:
+    """Return what the tests compare, shape (K, 2), of K runs.
+
+    The logarithm of the ratio of likelihoods, and the projection of the releases on how
+    the two worlds differ: what that logarithm would be without correlations of the
+    noise. With faulty noise either may tell more.
+
+    Parameters
+    ----------
+    settings : ContinualSettings
+    released : ndarray of shape (K, n, d + 1, d + 1)
+    sums : ndarray of shape (K, 2, n, d + 1, d + 1)
+        With the change absent, and present.
+    """
+    noise = (released[:, None] - sums) / settings.noise_std
+    n = settings.num_releases
+    decoder = np.zeros((n, n))
+    for k in range(n):
+        decoder[k, : k + 1] = settings.factorisation.row(k + 1)
+    by_release = np.moveaxis(noise, 2, 0)
+    draws = solve_triangular(decoder, by_release.reshape(n, -1), lower=True)
+    columns = []
+    for normals in (draws.reshape(by_release.shape), by_release):
+        squares = np.square(normals).sum(axis=(0, -2, -1))
+        columns.append((squares[:, 0] - squares[:, 1]) / 2)
+    return np.column_stack(columns)

@@ -1,0 +1,111 @@
+"""``flwr-fbo claims NAME...``: what papers claim, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from flwr_fbo._validation import require
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.experiment_runner.base import Claim, Estimate, Experiment, Run, humanised
+from flwr_fbo.experiment_runner.claims import Finding, finding_of, findings
+from flwr_fbo.experiment_runner.config import find_experiment
+from flwr_fbo.experiment_runner.results import FILE_NAME, read_results
+
+_HEADER = """\
+| figure | command | seeds | claim | what came out | verdict |
+| --- | --- | --- | --- | --- | --- |"""
+_WHEN = {"final": "in the end", "mean": "in the mean", "scalars": "fewer scalars"}
+
+
+def claims(
+    experiments: Annotated[list[str], typer.Argument(metavar="NAME|FILE...")],
+    output: Annotated[
+        Path, typer.Option(help="Folder of the results.", file_okay=False)
+    ] = Path("results"),
+) -> None:
+    """Print a Markdown table: what papers claim, and what the runs in OUTPUT say.
+
+    The verdicts follow a rule: see flwr_fbo/experiment_runner/claims.py. An experiment
+    without results is a row that says "not run".
+
+    Examples
+    --------
+    $ flwr-fbo claims fig3d
+    """
+    with plain_errors(ValueError):
+        rows = [row for name in experiments for row in _rows(name, output)]
+    typer.echo("\n".join([_HEADER, *rows]))
+
+
+def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) -> None:
+    """Print what the runs say of the experiment's claims, if it has any."""
+    if not experiment.claims:
+        return
+    console.print("\nWhat is claimed, and what these runs show (95% t intervals):")
+    for finding in findings(experiment, runs):
+        text = f"- {finding.claim.text}: {outcome(finding)}: {finding.verdict}"
+        console.print(escape(text))
+
+
+def _rows(name: str, output: Path) -> list[str]:
+    plan = find_experiment(name)
+    require(len(plan.claims) > 0, "experiment", name, "one that has claims")
+    runs = _runs_of(plan, output)
+    return [_row(name, plan, claim, runs) for claim in plan.claims]
+
+
+def _runs_of(plan: Experiment, output: Path) -> list[Run]:
+    """Return the runs that are there, and are those of the plan."""
+    path = output / plan.name / FILE_NAME
+    if not path.is_file():
+        return []
+    stored, runs = read_results(path)
+    same = {
+        name
+        for name in {*plan.methods} & {*stored.methods}
+        if stored.recipe(name) == plan.recipe(name)
+    }
+    return [run for run in runs if run.method in same]
+
+
+def _row(name: str, plan: Experiment, claim: Claim, runs: Sequence[Run]) -> str:
+    try:
+        finding = finding_of(claim, plan, runs)
+    except ValueError:  # a method has not been run yet
+        num_seeds, came_out, verdict = 0, "not run", "-"
+    else:
+        num_seeds = finding.gain.num_runs
+        came_out, verdict = outcome(finding), finding.verdict
+        if num_seeds < plan.num_seeds:
+            verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
+    command = f"`flwr-fbo run {name} --seeds {num_seeds or plan.num_seeds}`"
+    cells = (Path(name).stem, command, num_seeds, claim.text, came_out, verdict)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def outcome(finding: Finding) -> str:
+    """Return what came out for a claim, in figures."""
+    claim = finding.claim
+    when = _WHEN[claim.by]
+    until = "" if claim.until is None else f" to iteration {claim.until}"
+    number = _of_scalars if claim.by == "scalars" else _number
+    text = f"{when}{until} {number(finding.gain)}"
+    if finding.over_noise_only is not None:
+        text += f", over its noise-only {number(finding.over_noise_only)}"
+    return text
+
+
+def _of_scalars(gain: Estimate) -> str:
+    return humanised(gain.mean, gain.standard_error, "+")
+
+
+def _number(estimate: Estimate) -> str:
+    if estimate.num_runs < 2:
+        return f"{estimate.mean:+.4f}"
+    return f"{estimate.mean:+.4f} ± {estimate.standard_error:.4f}"

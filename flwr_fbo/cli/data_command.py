@@ -1,0 +1,116 @@
+"""``flwr-fbo data``: what data sets there are, and how to get them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flwr_fbo.cli.commands import add, group
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.export_emnist_command import export_emnist
+from flwr_fbo.datasets.base import data_folder
+from flwr_fbo.datasets.catalogue import DATASETS, Dataset, find_dataset
+from flwr_fbo.datasets.download import fetch
+
+app = group()
+
+
+@app.callback()
+def data() -> None:
+    """Fetch data sets, and say what is there."""
+
+
+def list_data(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of the table.")
+    ] = False,
+) -> None:
+    """List the data sets: which are there, their size, licence and citation.
+
+    They are looked for in the folder that FLWR_FBO_DATA names, or in a cache folder.
+
+    Examples
+    --------
+    $ flwr-fbo data list
+    """
+    folder = data_folder()
+    with plain_errors():
+        found = {name: d.found(folder) for name, d in DATASETS.items()}
+    if as_json:
+        values = [_values(d, found[d.name]) for d in DATASETS.values()]
+        typer.echo(json.dumps({"folder": str(folder), "datasets": values}, indent=2))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console.width = 100
+    console.print(f"Folder: {folder}\n", markup=False, highlight=False, soft_wrap=True)
+    for dataset in DATASETS.values():
+        console.print(_block(dataset, folder, found[dataset.name]))
+    console.print("The data of the task digits come with scikit-learn.")
+
+
+def download(
+    name: Annotated[str, typer.Argument(metavar="|".join(DATASETS))],
+) -> None:
+    """Fetch a data set over HTTPS, check its SHA-256 and unpack it.
+
+    It goes to the folder that FLWR_FBO_DATA names, or to a cache folder. What is
+    there already is left as it is. After a cut the same command starts anew.
+
+    Examples
+    --------
+    $ flwr-fbo data download landmine
+    """
+    with plain_errors(ValueError):
+        dataset = find_dataset(name)
+        folder = data_folder()
+        fetched = fetch(dataset, folder, _say, progress=sys.stderr.isatty())
+    target = folder / dataset.target
+    typer.echo(f"{target} is there{'' if fetched else ' already'}.")
+
+
+add(app, "list", list_data)
+add(app, "download", download)
+add(app, "export-emnist", export_emnist)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _values(dataset: Dataset, found: str | None) -> dict[str, Any]:
+    fields = ("name", "summary", "target", "accepted", "url", "sha256", "size")
+    more = ("unpacked", "licence", "citation")
+    return {f: getattr(dataset, f) for f in (*fields, *more)} | {"found": found}
+
+
+def _block(dataset: Dataset, folder: Path, found: str | None) -> Table:
+    """Return what a person wants to know of a data set."""
+    if found is None:
+        there = f"no: flwr-fbo data download {dataset.name}"
+        if (folder / dataset.target).exists():
+            there = f"no: {dataset.target} lacks files; remove it, and download again"
+    elif found == dataset.target:
+        there = f"yes: {found}"
+    else:
+        there = f"{found}, accepted in place of {dataset.target}"
+    size = f"{dataset.size / 1e6:,.1f} MB, unpacked {dataset.unpacked / 1e6:,.1f} MB"
+    block = Table.grid(padding=(0, 1))
+    block.add_column(width=10)
+    block.add_column(overflow="fold")
+    for row in (
+        (f"[bold]{dataset.name}[/bold]", dataset.summary),
+        ("  there", there),
+        ("  download", size),
+        ("  licence", dataset.licence),
+        ("  cite", dataset.citation),
+        (),
+    ):
+        block.add_row(*row)
+    return block

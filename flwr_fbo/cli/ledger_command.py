@@ -1,0 +1,295 @@
+"""``flwr-fbo ledger show FOLDER``: what has left a study's server, for an auditor."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flwr_fbo.agents.durable.fed_go_ucb import FILE_NAME as NEURAL_SITE_FILE_NAME
+from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_SITE_KIND
+from flwr_fbo.agents.durable.fed_ucb import FILE_NAME as SITE_FILE_NAME
+from flwr_fbo.agents.durable.fed_ucb import KIND as SITE_KIND
+from flwr_fbo.cli.commands import add, group
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.tables import RULED
+from flwr_fbo.journal.journal import Journal, LedgerRow
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
+from flwr_fbo.privacy.sampling import Subsampling
+from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.servers.fed_go_ucb import spent_by_neural_agent
+from flwr_fbo.servers.fed_ucb import spent_by_agent
+from flwr_fbo.strategies.study_record import (
+    BANDIT_KIND,
+    FILE_NAME,
+    KIND,
+    NEURAL_KIND,
+    PEER_KIND,
+    RELAY_KIND,
+    read_ledger,
+)
+
+app = group()
+
+
+@app.callback()
+def ledger() -> None:
+    """Read the record of what left a study's server, or a site."""
+
+
+def show(
+    folder: Annotated[Path, typer.Argument()],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with the vectors.")
+    ] = False,
+) -> None:
+    """Check and print the ledger in FOLDER, the `folder` of a study's server.
+
+    Or that of a site which plays a bandit. A ledger that was damaged is refused;
+    one that was forged by somebody who can write the file is not noticed. While the
+    server runs it holds the ledger.
+
+    Examples
+    --------
+    $ flwr-fbo ledger show /var/lib/fbo
+    $ flwr-fbo ledger show /var/lib/fbo --json > ledger.json
+    """
+    with plain_errors(), Journal(None, _journal_in(folder)) as journal:
+        identity = journal.identity
+        kind = _KINDS.get(str(identity.get("kind")))
+        if kind is None:
+            journal.require_kind(KIND)
+        assert kind is not None
+        rows = kind.rows(journal)
+    spent = kind.spent(identity, rows) if rows else None
+    if as_json:
+        typer.echo(_json(identity, rows, spent))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160  # nothing is cut off for whatever reads it
+    for name, value in sorted(identity.items()):
+        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
+    console.print(_table(kind.columns, rows))
+    if spent is not None:
+        console.print(
+            f"{spent.num_releases} releases{kind.whose}: epsilon = {spent.epsilon:.4f} "
+            f"at delta = {spent.delta:g} ({spent.accounting_method})"
+        )
+    if not all(row.facts["private"] for row in rows):
+        console.print(f"NOT PRIVATE: {kind.why_not}")
+
+
+add(app, "show", show)
+
+
+def _journal_in(folder: Path) -> Path:
+    """Return the journal of a server or of a site in a folder, or the file itself."""
+    if not folder.is_dir():
+        return folder
+    sites = (folder / name for name in (SITE_FILE_NAME, NEURAL_SITE_FILE_NAME))
+    return next((path for path in sites if path.is_file()), folder / FILE_NAME)
+
+
+def _table(
+    columns: Mapping[str, Callable[[LedgerRow], str]], rows: list[LedgerRow]
+) -> Table:
+    table = Table(box=RULED, padding=(0, 1, 0, 0))
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table
+
+
+def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent | None:
+    """Charge the rows again; None where there is nothing that can be charged."""
+    charges = [row.facts["noise_multiplier"] for row in rows]
+    delta, method = identity.get("delta"), identity.get("accountant", "pld")
+    if delta is None or min(charges) <= 0:
+        return None
+    if all(row.facts["noise_only"] for row in rows):
+        return PrivacySpent(0.0, delta, len(rows), "noise-only")
+    names = ("sampling", "sample_size", "population_size")
+    subsampling = Subsampling(*(rows[0].facts[name] for name in names))
+    accountant = ReleaseAccountant(subsampling, delta, method)
+    for charge in charges:
+        accountant.charge(charge)
+    return accountant.spent()
+
+
+def _bandit_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
+    """Return what the agents of FedUCB have spent, as its server counts it."""
+    study = BanditStudy.from_dict({**identity, "study_id": ""})
+    return spent_by_agent(study, max(rows[-1].facts["num_releases"]))
+
+
+def _site_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
+    """Return what this agent has spent: all of its epsilon, from the first release."""
+    return spent_by_agent(BanditStudy.from_dict(identity), len(rows))
+
+
+def _neural_spent(
+    identity: Mapping[str, Any], rows: list[LedgerRow]
+) -> PrivacySpent | None:
+    """Return what the agents of Fed-GO-UCB have spent; None without privacy."""
+    privacy = identity["settings"]["privacy"]
+    if privacy is None:
+        return None
+    return spent_by_neural_agent(NeuralPrivacy(**privacy), len(rows))
+
+
+def _phase(row: LedgerRow) -> str:
+    """Return the phase of what a site has released: gradients, then sums."""
+    return "1" if row.vectors.ndim == 1 else "2"
+
+
+def _norm_of_total(row: LedgerRow) -> str:
+    return f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}"
+
+
+def _num_messages(row: LedgerRow) -> str:
+    return str(int(np.isfinite(row.vectors).all(axis=1).sum()))
+
+
+def _made(row: LedgerRow) -> str:
+    made = row.facts["num_releases"]
+    return str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}"
+
+
+_COMMON: dict[str, Callable[[LedgerRow], str]] = {
+    "iteration": lambda row: str(row.iteration),
+    "committed": lambda row: datetime.fromtimestamp(row.committed).isoformat(
+        " ", "seconds"
+    ),
+}
+_VERSION: dict[str, Callable[[LedgerRow], str]] = {
+    "version": lambda row: str(row.facts["flwr_fbo"])
+}
+
+
+@dataclass(frozen=True)
+class LedgerKind:
+    """How one kind of ledger is read and shown."""
+
+    rows: Callable[[Journal], list[LedgerRow]]
+    spent: Callable[[Mapping[str, Any], list[LedgerRow]], PrivacySpent | None]
+    columns: Mapping[str, Callable[[LedgerRow], str]]
+    whose: str = ""
+    why_not: str = "the noise was seeded, or there was none."
+
+
+SERVER_KINDS = {
+    KIND: LedgerKind(
+        lambda journal: read_ledger(journal)[1],
+        _spent,
+        {
+            **_COMMON,
+            "noise multiplier": lambda row: f"{row.facts['noise_multiplier']:.4g}",
+            "q": lambda row: (
+                f"{row.facts['sample_size'] / row.facts['population_size']:g}"
+            ),
+            "sensitivity": lambda row: f"{row.facts['sensitivity']:.4g}",
+            "norm of vectors": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
+            **_VERSION,
+        },
+    ),
+    BANDIT_KIND: LedgerKind(
+        lambda journal: read_ledger(journal)[1],
+        _bandit_spent,
+        {
+            **_COMMON,
+            "releases an agent": _made,
+            "norm of total": _norm_of_total,
+            **_VERSION,
+        },
+        " of each agent, for one trial of it",
+    ),
+    PEER_KIND: LedgerKind(
+        lambda journal: read_ledger(journal)[1],
+        _bandit_spent,
+        {
+            **_COMMON,
+            "releases an agent": _made,
+            "messages": lambda row: str(len(row.facts["senders"])),
+            **_VERSION,
+        },
+        " of each agent, for one trial of it",
+    ),
+    RELAY_KIND: LedgerKind(
+        lambda journal: read_ledger(journal)[1],
+        lambda identity, rows: None,
+        {**_COMMON, "messages": _num_messages, **_VERSION},
+        why_not="every message reached all agents as it was.",
+    ),
+    NEURAL_KIND: LedgerKind(
+        lambda journal: read_ledger(journal)[1],
+        _neural_spent,
+        {**_COMMON, "phase": lambda row: str(row.facts["phase"]), **_VERSION},
+        " of each agent, for one trial of it",
+        why_not="gradients and sums were sent without noise, or it was seeded.",
+    ),
+}
+SITE_LEDGER = LedgerKind(
+    lambda journal: journal.ledger(),
+    _site_spent,
+    {
+        **_COMMON,
+        "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
+        **_VERSION,
+    },
+    " of this agent, for one trial of it",
+)
+NEURAL_SITE_LEDGER = LedgerKind(
+    lambda journal: journal.ledger(),
+    _neural_spent,
+    {
+        **_COMMON,
+        "phase": _phase,
+        "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
+        **_VERSION,
+    },
+    " of this agent, for one trial of it",
+)
+_KINDS = {
+    **SERVER_KINDS,
+    SITE_KIND: SITE_LEDGER,
+    NEURAL_SITE_KIND: NEURAL_SITE_LEDGER,
+}
+
+
+def _json(
+    identity: Mapping[str, Any], rows: list[LedgerRow], spent: PrivacySpent | None
+) -> str:
+    releases = [
+        {
+            "iteration": row.iteration,
+            "committed": row.committed,
+            **_finite(row.facts),
+            "vectors": _finite(row.vectors.tolist()),
+        }
+        for row in rows
+    ]
+    epsilon = None if spent is None else spent.epsilon
+    values = {"study": _finite(identity), "releases": releases}
+    values |= {"epsilon": _finite(epsilon)}
+    return json.dumps(values, indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return the value; null where JSON lacks what is in it."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,44 @@
+"""``flwr-fbo list``: the experiments that ship with the package."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flwr_fbo.cli.tables import RULED
+from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
+
+
+def list_experiments(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of the table.")
+    ] = False,
+) -> None:
+    """List the built-in experiments.
+
+    Examples
+    --------
+    $ flwr-fbo list
+    """
+    experiments = [load_experiment(path) for path in builtin_experiments().values()]
+    if as_json:
+        values = [
+            {**e.to_dict(), "num_seeds": e.num_seeds, "description": e.description}
+            for e in experiments
+        ]
+        typer.echo(json.dumps(values, indent=2))
+        return
+    table = Table(box=RULED, padding=(0, 1, 0, 0))
+    for heading in ("name", "agents", "iterations", "seeds", "what it is"):
+        table.add_column(heading)
+    for e in experiments:
+        counts = (e.num_agents, e.num_iterations, e.num_seeds)
+        table.add_row(e.name, *map(str, counts), e.description)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160  # a line each, for whatever reads it
+    console.print(table)

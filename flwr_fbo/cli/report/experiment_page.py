@@ -1,0 +1,240 @@
+"""The page of an experiment: what `flwr-fbo run` has left in a results file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.cli.claims_command import outcome
+from flwr_fbo.cli.report import page_figures as figures
+from flwr_fbo.cli.report.page import (
+    Figure,
+    Page,
+    Section,
+    Table,
+    bytes_text,
+    params_text,
+    settings_section,
+    versions_section,
+)
+from flwr_fbo.cli.tables import cells_of, headings_of
+from flwr_fbo.experiment_runner.base import (
+    Experiment,
+    Run,
+    common_seeds,
+    curves_by_method,
+    humanised,
+)
+from flwr_fbo.experiment_runner.claims import findings
+from flwr_fbo.experiment_runner.config import find_experiment
+from flwr_fbo.experiment_runner.figure import draw, draw_curves, has_own_form
+from flwr_fbo.experiment_runner.results import read_results, version_of
+from flwr_fbo.experiment_runner.tuning_runs import TuningRun
+
+FloatArray = NDArray[np.float64]
+
+_NOT_PRIVATE = (
+    "An experiment: not private. Its noise is seeded, so that it can be repeated, or "
+    "there is none; epsilon is what real noise of that size would have spent."
+)
+
+
+def experiment_page(path: Path) -> Page:
+    """Return the page of a results file.
+
+    Raises
+    ------
+    ValueError
+        If it is no results file, is damaged, or no seed was run by all methods.
+    OSError
+        If it cannot be read.
+    """
+    stored, runs = read_results(path)
+    experiment = _as_planned(stored)
+    seeds = common_seeds(experiment.methods, runs)
+    rows = experiment.summarize(runs, None)
+    sections = [
+        _summary(experiment, runs, rows),
+        Section("Convergence", _convergence(experiment, runs, rows)),
+        *_claims(experiment, runs),
+        *_privacy(experiment, rows),
+        *_communication(experiment, runs),
+        *_settings_of_agents(experiment, runs, seeds[0]),
+        settings_section(experiment.to_dict()),
+        versions_section([version_of(path)]),
+    ]
+    counted = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
+    about = f"{experiment.description}. " if experiment.description else ""
+    labels = ", ".join(experiment.label_of(name) for name in experiment.methods)
+    lead = (
+        f"{about}{experiment.num_agents} agents, {experiment.num_iterations} "
+        f"iterations, {counted}, methods {labels}."
+    )
+    private = all(run.private for run in runs)
+    warning = "" if private else _NOT_PRIVATE
+    return Page(f"Experiment {experiment.name}", lead, sections, warning)
+
+
+def _summary(
+    experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Any]
+) -> Section:
+    title, notes = experiment.notes(runs, None)
+    cells = [cells_of(row, experiment) for row in rows.values()]
+    caption = f"{title}; ± one standard error over seeds."
+    table = Table(headings_of(experiment), cells, caption)
+    return Section("Summary", [*experiment.verdict(rows), table, *notes])
+
+
+def _convergence(
+    experiment: Experiment, runs: Sequence[Run], rows: Mapping[str, Any]
+) -> list[str | Table | Figure]:
+    curves = curves_by_method(experiment.methods, runs)
+    x_label, y_label = experiment.axes
+    ends = [
+        (experiment.label_of(name), f"{curve[:, -1].mean():.4g}")
+        for name, curve in curves.items()
+    ]
+    better = "lower" if experiment.lower_is_better else "higher"
+    caption = (
+        f"Chart of {y_label} against {x_label}, a line a method: mean over seeds; "
+        f"bands are one standard error; {better} is better. "
+        f"In the end: {figures.values_in_words(ends)}."
+    )
+
+    def lines(axes: Any) -> None:
+        draw_curves(axes, experiment, curves)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        # What learns nothing would press all others together.
+        log = experiment.log_axes or experiment.counts_scalars
+        figures.scales(axes, log_x=experiment.log_axes, log_y=log)
+
+    parts: list[str | Table | Figure] = [figures.chart("convergence", caption, lines)]
+    if has_own_form(experiment):
+        caption = (
+            "The figure as published: where each method ends, against what is varied. "
+            "The table above has the numbers."
+        )
+        parts.append(
+            figures.drawn("form", caption, lambda file: draw(experiment, runs, file))
+        )
+    return parts
+
+
+def _as_planned(stored: Experiment) -> Experiment:
+    """Return the experiment with its description and claims, which results lack.
+
+    They are those of the built-in or published experiment that it is, if it is one.
+    """
+    try:
+        plan = find_experiment(stored.name)
+    except (ValueError, OSError):
+        return stored
+    return plan if plan.to_dict() == stored.to_dict() else stored
+
+
+def _claims(experiment: Experiment, runs: Sequence[Run]) -> list[Section]:
+    if not experiment.claims:
+        return []
+    found = findings(experiment, runs)
+    rows = [(one.claim.text, outcome(one), one.verdict) for one in found]
+    caption = "Differences are positive where the claim holds; ± one standard error."
+    table = Table(("claim", "what came out", "verdict"), rows, caption, numeric=False)
+    line = "What a paper claims, and what these runs show (95% t intervals)."
+    return [Section("Claims", [line, table])]
+
+
+def _privacy(experiment: Experiment, rows: Mapping[str, Any]) -> list[Section]:
+    """Say what was spent, and draw it where it is neither nothing nor everything."""
+    setting = experiment.privacy
+    bare = [row.label for row in rows.values() if math.isinf(row.epsilon)]
+    lines = []
+    if bare:
+        lines.append(f"Without protection, epsilon is infinite: {', '.join(bare)}.")
+    spent = {
+        name: experiment.spending(name)
+        for name, row in rows.items()
+        if 0 < row.epsilon < math.inf
+    }
+    if setting is None or not spent:
+        return [Section("Privacy", lines)] if lines else []
+    ends = [(rows[n].label, f"{curve[-1]:.4g}") for n, curve in spent.items()]
+    caption = (
+        f"Chart of epsilon spent against {experiment.axes[0]}, at delta = "
+        f"{setting.delta:.4g}, had the noise been real. "
+        f"In the end: {figures.values_in_words(ends)}."
+    )
+
+    def lines_of(axes: Any) -> None:
+        figures.steps(axes, experiment, spent)
+        axes.set(xlabel=experiment.axes[0], ylabel="epsilon spent", ylim=(0, None))
+        figures.scales(axes, log_x=experiment.log_axes)
+
+    figure = figures.chart("privacy", caption, lines_of)
+    return [Section("Privacy", [*lines, figure])]
+
+
+def _communication(experiment: Experiment, runs: Sequence[Run]) -> list[Section]:
+    known = {name: experiment.sending(name, runs) for name in experiment.methods}
+    sent = {name: curve for name, curve in known.items() if curve is not None}
+    loud = {name: curve for name, curve in sent.items() if curve.any()}
+    lines = []
+    if len(sent) < len(known):
+        lines.append("What agents send along a graph is not counted.")
+    if not loud:
+        return [Section("Communication", lines)] if lines else []
+    rows = [
+        (experiment.label_of(name), humanised(total), bytes_text(total))
+        for name, total in ((name, float(curve[-1])) for name, curve in sent.items())
+    ]
+    caption = "Numbers sent in the end, by agents and server together."
+    table = Table(("method", "numbers", "bytes"), rows, caption)
+    caption = (
+        f"Chart of numbers sent so far against {experiment.axes[0]}, a line a method, "
+        "on a log scale. Who sends nothing is not drawn."
+    )
+
+    def lines_of(axes: Any) -> None:
+        figures.steps(axes, experiment, {n: _from_first(c) for n, c in loud.items()})
+        axes.set(xlabel=experiment.axes[0], ylabel="numbers sent")
+        figures.scales(axes, log_x=experiment.log_axes, log_y=True)
+
+    lines.append(
+        "A number is 8 bytes. What Flower adds to a message, and messages that are "
+        "sent again, are not counted."
+    )
+    figure = figures.chart("communication", caption, lines_of)
+    return [Section("Communication", [*lines, figure, table])]
+
+
+def _from_first(curve: FloatArray) -> FloatArray:
+    """Return the curve from where it is above 0, for a log scale."""
+    return np.where(curve > 0, curve, np.nan)
+
+
+def _settings_of_agents(
+    experiment: Experiment, runs: Sequence[Run], seed: int
+) -> list[Section]:
+    """Return each agent's best setting on one seed: an experiment has no secrets."""
+    folded = []
+    for run in runs:
+        if run.seed != seed or not isinstance(run, TuningRun) or not run.best_settings:
+            continue
+        ends = [values[-1] for values in run.best_so_far]
+        pairs = zip(ends, run.best_settings, strict=True)
+        rows = [
+            (f"agent {slot}", f"{end:.4g}", params_text(params))
+            for slot, (end, params) in enumerate(pairs)
+        ]
+        label = experiment.label_of(run.method)
+        headings = ("agent", "best value", "setting")
+        caption = f"{label}, seed {seed}: where each agent had its best value."
+        folded.append((label, Table(headings, rows, caption, numeric=False)))
+    if not folded:
+        return []
+    lines = [f"Of seed {seed}, by method. In a real study only the site knows its own."]
+    return [Section("Best settings of the agents", lines, folded=folded)]

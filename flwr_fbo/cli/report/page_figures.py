@@ -1,0 +1,145 @@
+"""Figures of a report: SVG that takes the colours of the page it stands in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup, escape
+from numpy.typing import NDArray
+
+from flwr_fbo.cli.report.page import Figure
+from flwr_fbo.experiment_runner.base import Experiment, humanised
+from flwr_fbo.experiment_runner.looks import literal, looks_of
+
+FloatArray = NDArray[np.float64]
+
+# Inches: letters stay readable on a telephone, which shows it at two thirds.
+_SIZE = (4.6, 3.5)
+_STYLE: dict[Any, Any] = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "savefig.format": "svg",
+    "savefig.transparent": True,
+    "svg.fonttype": "none",  # letters that can be searched, and read aloud
+}
+_BLACK = re.compile(r"#000000\b")
+_NAME = re.compile(r'(\bid="|href="#|url\(#)')
+# References that HTML does without, and what only a file needs.
+_OUTSIDE = re.compile(r'\s+xmlns(:\w+)?="[^"]*"')
+_METADATA = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
+
+
+def drawn(name: str, caption: str, draw: Callable[[Any], None]) -> Figure:
+    """Return what a function draws into the file that it is given.
+
+    Parameters
+    ----------
+    name : str
+        Of no other figure on the page.
+    caption : str
+        Says what is to be seen, for those who do not see it, too.
+    draw : callable
+        Takes a binary file, and saves a matplotlib figure to it.
+    """
+    from matplotlib import rc_context
+
+    file = BytesIO()
+    with rc_context({**_STYLE, "svg.hashsalt": name}):
+        draw(file)
+    text = file.getvalue().decode()
+    text = text[text.index("<svg") :]
+    text = _OUTSIDE.sub("", _METADATA.sub("", text)).replace("xlink:href", "href")
+    text = _NAME.sub(rf"\g<1>{name}-", _BLACK.sub("currentColor", text))
+    label = f'<svg role="img" aria-label="{escape(caption)}"'
+    return Figure(Markup(text.replace("<svg", label, 1)), caption)
+
+
+def chart(name: str, caption: str, draw: Callable[[Any], None]) -> Figure:
+    """Return what a function draws into the axes that it is given, and their legend."""
+
+    def save(file: Any) -> None:
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure as Canvas
+
+        figure = Canvas(figsize=_SIZE, layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.subplots()
+        draw(axes)
+        axes.grid(alpha=0.25)
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            rows = (len(labels) + 1) // 2
+            figure.set_size_inches(_SIZE[0], _SIZE[1] + 0.2 * rows)
+            below: Any = "outside lower center"
+            figure.legend(handles, labels, loc=below, ncols=2, frameon=False)
+        figure.savefig(file)
+
+    return drawn(name, caption, save)
+
+
+def by_round(name: str, caption: str, y_label: str, values: FloatArray) -> Figure:
+    """Return a chart of one value after each of rounds 1, 2 and so on."""
+
+    def draw(axes: Any) -> None:
+        rounds = np.arange(1, len(values) + 1)
+        axes.plot(rounds, values, color="#0072b2", drawstyle="steps-post", marker=".")
+        scales(axes)
+        axes.set(xlabel="round", ylabel=y_label, ylim=(0, None))
+
+    return chart(name, caption, draw)
+
+
+def steps(axes: Any, experiment: Experiment, values: Mapping[str, FloatArray]) -> None:
+    """Draw what grows in steps, a line a method."""
+    looks = looks_of(experiment)
+    for name, curve in values.items():
+        color, style, marker = looks[name]
+        axes.plot(
+            experiment.iterations,
+            curve,
+            color=color,
+            linestyle=style,
+            marker=marker,
+            markersize=4,
+            markevery=max(1, len(curve) // 10),
+            drawstyle="steps-post",
+            label=literal(experiment.label_of(name)),
+        )
+
+
+def scales(axes: Any, log_x: bool = False, log_y: bool = False) -> None:
+    """Set the scales of what was drawn; a linear x axis counts rounds."""
+    from matplotlib.ticker import MaxNLocator
+
+    if log_x:
+        axes.set_xscale("log")
+        _use_plain_numbers(axes.xaxis)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if log_y:
+        axes.set_yscale("log")
+        _use_plain_numbers(axes.yaxis)
+
+
+def _use_plain_numbers(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda x, _: _plain(x)))
+    low, high = axis.get_view_interval()
+    if high < 10 * low:  # perhaps no power of ten is in between
+        axis.set_minor_formatter(FuncFormatter(lambda x, _: _plain(x)))
+    else:
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _plain(value: float) -> str:
+    return f"{value:,g}" if value < 1e5 else humanised(value)
+
+
+def values_in_words(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return names and values for a caption."""
+    return "; ".join(f"{name} {value}" for name, value in pairs)

@@ -1,0 +1,165 @@
+"""The page of a site, for the site: from the journal that its client keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
+from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
+from flwr_fbo.agents.durable.recorded_tuning import KIND as AGENT_KIND
+from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
+from flwr_fbo.cli.ledger_command import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
+from flwr_fbo.cli.report import page_figures as figures
+from flwr_fbo.cli.report.page import (
+    Page,
+    Section,
+    Table,
+    journal_settings,
+    params_text,
+    versions_section,
+)
+from flwr_fbo.journal.journal import Journal, Trial
+
+_OWN = "For this site alone: it tells of its own data. It is no page to pass on."
+
+
+def tuning_page(journal: Journal) -> Page:
+    """Return the page of an agent that tunes."""
+    agent = recorded_agent(journal)
+    trials = journal.trials()
+    done = [trial for trial in trials if trial.state == "complete"]
+    sections = [
+        _best(agent.best_value, agent.best_setting),
+        *_best_so_far(done, agent.direction),
+        _trials(trials),
+        journal_settings(journal.identity),
+        versions_section([]),
+    ]
+    lead = f"Agent {agent.slot}: {len(trials)} trials, {len(done)} with a value."
+    return Page("A site's study of tuning", lead, sections, _OWN)
+
+
+def _best(value: float | None, setting: dict[str, Any] | None) -> Section:
+    if value is None or setting is None:
+        return Section("Best setting", ["No trial has a value yet."])
+    caption = f"Value {value:.6g}. `best_params` gives it to the site's own code."
+    table = Table(("parameter", "value"), list(setting.items()), caption, numeric=False)
+    return Section("Best setting", [table])
+
+
+def _best_so_far(done: list[Trial], direction: str) -> list[Section]:
+    if not done:
+        return []
+    values = np.array([trial.value for trial in done])
+    better = np.maximum if direction == "maximize" else np.minimum
+    best = better.accumulate(values)
+    caption = (
+        "Chart of the value of each trial, as dots, and the best so far, as a line; "
+        f"{'higher' if direction == 'maximize' else 'lower'} is better. "
+        f"In the end: {best[-1]:.4g}."
+    )
+
+    def draw(axes: Any) -> None:
+        numbers = [trial.number for trial in done]
+        axes.plot(numbers, values, "o", ms=3, color="#7f7f7f", label="a trial")
+        axes.plot(numbers, best, color="#0072b2", ds="steps-post", label="best so far")
+        figures.scales(axes)
+        axes.set(xlabel="trial", ylabel="value")
+
+    return [Section("Convergence", [figures.chart("trials", caption, draw)])]
+
+
+def _trials(trials: list[Trial]) -> Section:
+    rows = [
+        (
+            trial.number,
+            trial.iteration,
+            datetime.fromtimestamp(trial.started).isoformat(" ", "seconds"),
+            f"{trial.value:.6g}" if trial.state == "complete" else trial.state,
+            params_text(trial.params),
+        )
+        for trial in trials
+    ]
+    headings = ("trial", "iteration", "started", "value", "setting")
+    table = Table(headings, rows, "All trials, in order.", numeric=False)
+    return Section("Trials", folded=[(f"{len(trials)} trials", table)])
+
+
+def policy_page(journal: Journal) -> Page:
+    """Return the page of a site that plays a linear bandit."""
+    trials = journal.trials()
+    rewarded = [trial for trial in trials if trial.state == "complete"]
+    released, warning = _released(journal, SITE_LEDGER)
+    sections = [
+        *_rewards(rewarded),
+        released,
+        journal_settings(journal.identity),
+        _versions(journal),
+    ]
+    lead = f"{len(trials)} trials, {len(trials) - len(rewarded)} await their reward."
+    return Page("A site's linear bandit", lead, sections, f"{_OWN}{warning}")
+
+
+def _released(journal: Journal, kind: LedgerKind) -> tuple[Section, str]:
+    """Return what has left a site and what it cost, and a warning where it must be."""
+    ledger = kind.rows(journal)
+    if not ledger:
+        return Section("Privacy", ["This site has released nothing yet."]), ""
+    spent = kind.spent(journal.identity, ledger)
+    lines = []
+    if spent is not None:
+        lines = [
+            f"{spent.num_releases} releases{kind.whose}: epsilon = {spent.epsilon:.4f} "
+            f"at delta = {spent.delta:g}. All of it is spent with the first release."
+        ]
+    rows = [[cell(row) for cell in kind.columns.values()] for row in ledger]
+    table = Table(tuple(kind.columns), rows, "What has left this site.")
+    private = all(row.facts["private"] for row in ledger)
+    warning = "" if private else f" NOT PRIVATE: {kind.why_not}"
+    return Section("Privacy", [*lines, table]), warning
+
+
+def _versions(journal: Journal) -> Section:
+    return versions_section(str(row.facts["flwr_fbo"]) for row in journal.ledger())
+
+
+def _rewards(rewarded: list[Trial]) -> list[Section]:
+    if not rewarded:
+        return []
+    values = np.array([trial.value for trial in rewarded])
+    mean = np.cumsum(values) / np.arange(1, len(values) + 1)
+    caption = (
+        f"Chart of the mean reward so far against trial; {mean[-1]:.4g} in the end."
+    )
+
+    def draw(axes: Any) -> None:
+        axes.plot([trial.number for trial in rewarded], mean, color="#0072b2")
+        figures.scales(axes)
+        axes.set(xlabel="trial", ylabel="mean reward so far")
+
+    return [Section("Convergence", [figures.chart("rewards", caption, draw)])]
+
+
+def neural_page(journal: Journal) -> Page:
+    """Return the page of a site that plays a bandit with a network."""
+    slot = int(journal.load_state().get("slot", -1))
+    if journal.identity["settings"]["privacy"] is None:
+        text = "Gradients and sums of raw evaluations leave this site as they are."
+        released, warning = Section("Privacy", [text]), f" NOT PRIVATE: {text}"
+    else:
+        released, warning = _released(journal, NEURAL_SITE_LEDGER)
+    sections = [released, journal_settings(journal.identity), _versions(journal)]
+    lead = f"Agent {slot}." if slot >= 0 else "No round is done yet."
+    title = "A site's bandit with a network"
+    return Page(title, lead, sections, f"{_OWN}{warning}")
+
+
+SITE_PAGES: dict[str, Callable[[Journal], Page]] = {
+    AGENT_KIND: tuning_page,
+    POLICY_KIND: policy_page,
+    NEURAL_KIND: neural_page,
+}

@@ -1,0 +1,84 @@
+"""``flwr-fbo report RESULTS``: results as one HTML page, of whichever kind they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flwr_fbo.agents.durable.fed_go_ucb import FILE_NAME as NEURAL_FILE
+from flwr_fbo.agents.durable.fed_ucb import FILE_NAME as POLICY_FILE
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.ledger_command import SERVER_KINDS
+from flwr_fbo.cli.report.experiment_page import experiment_page
+from flwr_fbo.cli.report.page import Page, write_page
+from flwr_fbo.cli.report.server_page import server_page
+from flwr_fbo.cli.report.site_page import SITE_PAGES
+from flwr_fbo.experiment_runner.results import FILE_NAME as RESULTS_FILE
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
+
+# What `run`, a strategy and a client leave in a folder.
+_JOURNALS = (SERVER_FILE, POLICY_FILE, NEURAL_FILE, "study-*-agent-*.sqlite")
+_ALLOWED = "a folder or file of flwr-fbo run, of a strategy (folder=) or of a client"
+_SQLITE = b"SQLite format 3\0"
+
+
+def report(
+    results: Annotated[
+        Path, typer.Argument(help="A folder of results, or the file in it.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="The page; report.html beside the results, if left out.",
+        ),
+    ] = None,
+) -> None:
+    """Write RESULTS as one HTML page, which needs no other file and no network.
+
+    RESULTS is what `flwr-fbo run` wrote, the `folder` of a study's server, or a site's
+    `fbo-folder`. The page of a server has nothing of single agents on it; a site's has
+    its best settings, and is for the site.
+
+    Examples
+    --------
+    $ flwr-fbo report results/digits
+    $ flwr-fbo report /var/lib/fbo --output server.html
+    """
+    with plain_errors(ValueError):
+        path = _file_of(results)
+        output = output or path.parent / "report.html"
+        write_page(_page_of(path), output)
+    typer.echo(f"Report: {output}")
+
+
+def _file_of(results: Path) -> Path:
+    """Return the one file of results that a path names."""
+    if not results.is_dir():
+        return results
+    found = [p for name in (RESULTS_FILE, *_JOURNALS) for p in results.glob(name)]
+    if len(found) > 1:
+        names = ", ".join(sorted(path.name for path in found))
+        raise ValueError(
+            f"{results} has results of several kinds or agents: {names}. Name one."
+        )
+    if not found:
+        raise ValueError(f"There are no results in {results}: RESULTS is {_ALLOWED}.")
+    return found[0]
+
+
+def _page_of(path: Path) -> Page:
+    with path.open("rb") as file:
+        is_journal = file.read(len(_SQLITE)) == _SQLITE
+    if not is_journal:
+        return experiment_page(path)
+    with Journal(None, path) as journal:
+        kind = str(journal.identity.get("kind"))
+        if kind in SERVER_KINDS:
+            return server_page(journal)
+        if kind in SITE_PAGES:
+            return SITE_PAGES[kind](journal)
+    raise ValueError(f"{path} is a journal of kind {kind!r}: RESULTS is {_ALLOWED}.")

@@ -1,0 +1,134 @@
+"""``flwr-fbo run NAME|FILE``: run an experiment, print its table, draw its figure."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from flwr_fbo.cli.claims_command import print_claims
+from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
+from flwr_fbo.cli.tables import count, print_report, report_json
+from flwr_fbo.experiment_runner.base import Experiment
+from flwr_fbo.experiment_runner.config import find_experiment
+from flwr_fbo.experiment_runner.results import FILE_NAME, ResultsFile
+from flwr_fbo.experiment_runner.runner import run_all
+
+
+def run(
+    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE")],
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each method, if not as in it.")
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option(min=1, help="Queries or trials an agent, if not as in it."),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Another epsilon than its own, in a folder of its own."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = os.cpu_count()
+    or 1,
+    output: Annotated[
+        Path, typer.Option(help="Folder for figure and results.", file_okay=False)
+    ] = Path("results"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of the table.")
+    ] = False,
+) -> None:
+    """Run a built-in experiment (`flwr-fbo list`) or a TOML file, with its controls.
+
+    Leaves results and a figure in a folder of the output folder. Stopped, and started
+    again, it goes on.
+
+    Examples
+    --------
+    $ flwr-fbo run digits
+    $ flwr-fbo run mine.toml --seeds 2 --output results
+    """
+    console = Console(stderr=as_json)
+    with plain_errors(ValueError, ImportError):
+        plan = find_experiment(experiment)
+        if iterations is not None:
+            # What is claimed is claimed of all iterations.
+            plan = replace(plan, num_iterations=iterations, claims=())
+        if epsilon is not None:
+            plan = plan.with_epsilon(epsilon)
+        plan.check()
+        folder = output / plan.name
+        results = ResultsFile(folder / FILE_NAME, plan)
+        others = sorted(set(output.glob(f"*/{FILE_NAME}")) - {results.path})
+        taken_over = sum(results.take_over(path, plan) for path in others)
+    wanted = range(plan.num_seeds if seeds is None else seeds)
+    if taken_over:
+        runs_of_others = count(taken_over, "run")
+        console.print(f"Taken over from what {output} had already: {runs_of_others}.")
+    with plain_errors(), results, ends_like_ctrl_c(signal.SIGTERM):
+        try:
+            _run(plan, wanted, jobs, results, console)
+        except KeyboardInterrupt:
+            console.print(
+                f"Stopped. {results.path} has {count(len(results.runs), 'run')}: the "
+                "same command goes on with the others."
+            )
+            raise typer.Exit(130) from None
+        runs = [run for run in results.runs if run.seed in wanted]
+        print_report(plan, runs, console)
+        print_claims(plan, runs, console)
+        if as_json:
+            typer.echo(report_json(plan, runs))
+        console.print(f"\nResults: {results.path}")
+        from flwr_fbo.experiment_runner.figure import draw
+
+        draw(plan, runs, folder / "figure.png")
+        console.print(f"Figure:  {folder / 'figure.png'}")
+
+
+def _run(
+    plan: Experiment, seeds: range, jobs: int, results: ResultsFile, console: Console
+) -> None:
+    """Do the runs that are not among the results, and add them."""
+    there = {(run.method, run.seed) for run in results.runs}
+    every = [(method, seed) for seed in seeds for method in plan.methods]
+    todo = [one for one in every if one not in there]
+    labels = [plan.label_of(name) for name in plan.methods]
+    console.print(
+        f"{plan.name}: {count(plan.num_agents, 'agent')}, "
+        f"{count(plan.num_iterations, 'iteration')}, {count(len(seeds), 'seed')}, "
+        f"methods {', '.join(labels)}"
+    )
+    if not todo:
+        console.print(f"All {len(every)} runs are in {results.path}: nothing is run.")
+        return
+    if len(todo) < len(every):
+        done = len(every) - len(todo)
+        console.print(f"{done} of {len(every)} runs are in {results.path}: going on.")
+    with Progress(
+        TextColumn("[progress.description]{task.description:22}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
+        bar = progress.add_task("starting workers", total=len(todo))
+        for run in run_all(plan, todo, jobs):
+            results.append(run)
+            text = f"{plan.label_of(run.method)}, seed {run.seed}"
+            progress.update(bar, advance=1, description=text)

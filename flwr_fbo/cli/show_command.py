@@ -1,0 +1,40 @@
+"""``flwr-fbo show RESULTS``: the table of results that are there already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.tables import print_report, report_json
+from flwr_fbo.experiment_runner.results import read_results
+
+
+def show(
+    results: Annotated[Path, typer.Argument()],
+    until: Annotated[
+        int | None,
+        typer.Option(help="The last iteration that counts; all unless given."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of the table.")
+    ] = False,
+) -> None:
+    """Print the table of RESULTS: a results.jsonl, or the folder it is in.
+
+    Of a run that is not complete it shows the seeds that all methods have run.
+
+    Examples
+    --------
+    $ flwr-fbo show results/digits
+    $ flwr-fbo show results/digits --json
+    """
+    with plain_errors(ValueError):
+        experiment, runs = read_results(results)
+        if as_json:
+            typer.echo(report_json(experiment, runs, until))
+        else:
+            print_report(experiment, runs, Console(), until)

@@ -1,0 +1,180 @@
+"""Client apps from a function that makes the objective: new ones, and existing ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from optuna.distributions import BaseDistribution
+
+from flwr_fbo._compat import TUNE_ACTION, Client, NumPyClient, to_array_record
+from flwr_fbo._validation import require
+from flwr_fbo.agents.tuning.base import Direction
+from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo.clients.session import Answer, Tuner
+from flwr_fbo.clients.tuning_client import SiteClient
+from flwr_fbo.protocol.tuning_study import is_instruction
+from flwr_fbo.space.search_space import Params
+
+
+def tuning_app(
+    make_objective: Callable[[Context], Objective],
+    *,
+    enqueue: Sequence[Params] = (),
+    trial_timeout: float | None = None,
+    space: Mapping[str, BaseDistribution] | None = None,
+    direction: Direction | None = None,
+) -> ClientApp:
+    """Return a `ClientApp` that tunes what ``make_objective`` returns.
+
+    Parameters
+    ----------
+    make_objective : callable
+        Takes the client's context and returns the objective: a function of a dict of
+        parameters that returns a float. It is called once a round; what it raises is
+        the client's error, not a failed trial.
+    enqueue : sequence of dict
+        Known-good settings, evaluated first.
+    trial_timeout : float, optional
+        Seconds after which an evaluation is ended and counts as failed.
+    space, direction : optional
+        Declare what the study's must be. The server owns both; a study that differs is
+        the client's error.
+
+    Examples
+    --------
+    >>> def make_objective(context):
+    ...     X, y = load_site(context)
+    ...     return lambda params: cross_val_score(SVC(**params), X, y).mean()
+    >>> app = tuning_app(make_objective)  # doctest: +SKIP
+    """
+    app = ClientApp()
+    app.train()(
+        answerer(
+            Tuner(make_objective, enqueue, trial_timeout, space, direction).answer,
+            is_instruction,
+        )
+    )
+    return app
+
+
+def add_tuning(
+    app: ClientApp,
+    make_objective: Callable[[Context], Objective],
+    *,
+    enqueue: Sequence[Params] = (),
+    trial_timeout: float | None = None,
+    space: Mapping[str, BaseDistribution] | None = None,
+    direction: Direction | None = None,
+) -> ClientApp:
+    """Add a tuning stage to a Message-API app; its own ``train`` is left alone.
+
+    The strategy reaches it with ``client_api="action"``. Parameters are those of
+    `tuning_app`.
+
+    Returns
+    -------
+    ClientApp
+        The same app.
+    """
+    app.train(TUNE_ACTION)(
+        answerer(
+            Tuner(make_objective, enqueue, trial_timeout, space, direction).answer,
+            is_instruction,
+        )
+    )
+    return app
+
+
+def with_tuning(
+    client_fn: Callable[[Context], Client | NumPyClient],
+    make_objective: Callable[[Context], Objective],
+    *,
+    enqueue: Sequence[Params] = (),
+    trial_timeout: float | None = None,
+    space: Mapping[str, BaseDistribution] | None = None,
+    direction: Direction | None = None,
+) -> Callable[[Context], Client]:
+    """Add a tuning stage to an app of ``NumPyClient`` s; they stay as they are.
+
+    Other parameters are those of `tuning_app`.
+
+    Parameters
+    ----------
+    client_fn : callable
+        The app's own; called for every message that is not of a flwr_fbo strategy.
+
+    Returns
+    -------
+    callable
+        For ``ClientApp(client_fn=...)``.
+    """
+    require(callable(client_fn), "client_fn", client_fn, "a function")
+    tuner = Tuner(make_objective, enqueue, trial_timeout, space, direction)
+
+    def tuning_client_fn(context: Context) -> Client:
+        return _TwoStages(
+            lambda: client_fn(context).to_client(),
+            lambda: SiteClient(tuner, context).to_client(),
+        )
+
+    return tuning_client_fn
+
+
+class _TwoStages(Client):
+    """Hands each message to the client it is for, made only then."""
+
+    def __init__(self, own: Callable[[], Client], tuner: Callable[[], Client]) -> None:
+        self._own = own
+        self._tuner = tuner
+
+    def get_properties(self, ins: Any) -> Any:
+        return self._own().get_properties(ins)
+
+    def get_parameters(self, ins: Any) -> Any:
+        return self._own().get_parameters(ins)
+
+    def fit(self, ins: Any) -> Any:
+        is_tuning = is_instruction(ins.config)
+        return (self._tuner if is_tuning else self._own)().fit(ins)
+
+    def evaluate(self, ins: Any) -> Any:
+        return self._own().evaluate(ins)
+
+
+def answerer(
+    answer: Callable[..., Answer], is_ours: Callable[[Mapping[str, Any]], bool]
+) -> Callable[[Message, Context], Message]:
+    """Return the function that answers a Message-API message.
+
+    Parameters
+    ----------
+    answer : callable
+        Takes the context, a list of arrays and the config.
+    is_ours : callable
+        Whether a config is of a strategy that this is written for.
+    """
+
+    def train(message: Message, context: Context) -> Message:
+        content = message.content
+        if not is_ours(content.config_records.get("config", {})):
+            raise ValueError(
+                "This message is not written for this app by the Message API: it is of "
+                'another strategy, or needs client_api="both" or "message" ("action" '
+                "for add_tuning)."
+            )
+        arrays = [a.numpy() for a in content.array_records["arrays"].values()]
+        reply = answer(context, arrays, content.config_records["config"])
+        return Message(
+            RecordDict(
+                {
+                    "arrays": to_array_record(reply.arrays),
+                    "metrics": MetricRecord(dict(reply.metrics)),
+                }
+            ),
+            reply_to=message,
+        )
+
+    return train

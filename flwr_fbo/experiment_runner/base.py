@@ -1,0 +1,525 @@
+"""What every experiment is: methods over paired seeds, their runs, how they are told.
+
+Running, results, tables and figures know only what is here, and not which kind of
+experiment they have before them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+from scipy.stats import t as student_t
+
+from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo.tasks.base import STRICT
+
+FloatArray = NDArray[np.float64]
+
+_UNITS = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(ABC):
+    """What one method did on one seed.
+
+    Attributes
+    ----------
+    method : str
+    seed : int
+    epsilon : float
+        Spent if the noise had been real: 0 where nothing of the agents was released,
+        inf where it was without noise.
+    private : bool
+        Whether nothing unprotected was released; False under seeded noise.
+    seconds : float
+    """
+
+    method: str
+    seed: int
+    epsilon: float
+    private: bool
+    seconds: float
+
+    @property
+    @abstractmethod
+    def curve(self) -> FloatArray:
+        """What is drawn, against the experiment's ``iterations``."""
+
+    @property
+    def scalars(self) -> FloatArray:
+        """What was sent by then, where the experiment counts it."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """Return a line; what JSON lacks, NaN and infinity, becomes null."""
+        return json.dumps(_json_of(asdict(self)), allow_nan=False)
+
+    @staticmethod
+    def common_of(values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a line has of the attributes above."""
+        epsilon = values["epsilon"]
+        return {
+            "method": str(values["method"]),
+            "seed": int(values["seed"]),
+            "epsilon": math.inf if epsilon is None else float(epsilon),
+            "private": bool(values["private"]),
+            "seconds": float(values["seconds"]),
+        }
+
+
+def _json_of(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _json_of(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_json_of(one) for one in value]
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return value if finite else None
+
+
+@dataclass(frozen=True)
+class Method:
+    """One curve of an experiment.
+
+    Attributes
+    ----------
+    name : str
+        For files and commands.
+    label : str
+        For tables and figures.
+    controls : tuple of str
+        The methods that must be shown beside it.
+    noisy : bool
+        Whether the privacy setting has a part in what it does.
+    noise_only : str, optional
+        The control in which all its messages are zeroed; None where there is none.
+    """
+
+    name: str
+    label: str
+    controls: tuple[str, ...] = field(default=(), kw_only=True)
+    noisy: bool = field(default=False, kw_only=True)
+    noise_only: str | None = field(default=None, kw_only=True)
+
+
+class PrivacySetting(ABC):
+    """The privacy setting that the private methods of an experiment share."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    delta: float
+
+    @abstractmethod
+    def at(self, epsilon: float) -> Self:
+        """Return the same setting at another epsilon."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over runs.
+
+    Attributes
+    ----------
+    mean : float
+    standard_error : float
+        Of the mean, over runs; NaN from a single run.
+    num_runs : int
+    """
+
+    mean: float
+    standard_error: float
+    num_runs: int
+
+    @classmethod
+    def of(cls, values: FloatArray) -> Estimate:
+        """Return the estimate from one value a run."""
+        num = len(values)
+        error = float(np.std(values, ddof=1) / math.sqrt(num)) if num > 1 else math.nan
+        return cls(float(np.mean(values)), error, num)
+
+    def __neg__(self) -> Estimate:
+        return replace(self, mean=-self.mean)
+
+    @property
+    def sign(self) -> Literal["positive", "negative", "unclear"]:
+        """The sign that the 95% t interval shows, if it shows one."""
+        low, high = self.interval
+        if low > 0:
+            return "positive"
+        return "negative" if high < 0 else "unclear"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% t interval; NaN from a single run."""
+        reach = float(student_t.ppf(0.975, max(self.num_runs - 1, 1)))
+        reach *= self.standard_error
+        return self.mean - reach, self.mean + reach
+
+    @property
+    def lower_bound(self) -> float:
+        """The one-sided 95% bound, by Student's t; NaN from a single run."""
+        reach = float(student_t.ppf(0.95, max(self.num_runs - 1, 1)))
+        return self.mean - reach * self.standard_error
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One method is better than another, says a paper.
+
+    Attributes
+    ----------
+    text : str
+        In words.
+    better, than : str
+        Names of methods.
+    by : {"final", "mean", "scalars"}
+        In the last iteration, or in the mean of all from the first on; or by fewer
+        scalars sent, where the experiment counts them.
+    until : int, optional
+        The last iteration that counts, from 1 to T; T unless given.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    text: str
+    better: str
+    than: str
+    by: Literal["final", "mean", "scalars"] = "final"
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        require("|" not in self.text, "text", self.text, "no '|', which ends a cell")
+        require(self.better != self.than, "than", self.than, "another than better")
+        if self.until is not None:
+            require_int("until", self.until, 1)
+
+    @property
+    def methods(self) -> tuple[str, str]:
+        """The two."""
+        return self.better, self.than
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method, beside those it is compared to; the estimates are its kind's.
+
+    Attributes
+    ----------
+    method, label : str
+    epsilon : float
+    """
+
+    method: str
+    label: str
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a table shows one of the estimates of its rows.
+
+    Attributes
+    ----------
+    heading : str
+    sign : str
+        ``"+"`` for differences.
+    digits : int
+        After the point; one less for each before it beyond the second.
+    humanised : bool
+        Whether it is shown as in 81.5 M, whatever the digits.
+    """
+
+    heading: str
+    sign: str = ""
+    digits: int = 4
+    humanised: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(ABC):
+    """Methods on a task, over paired seeds.
+
+    Attributes
+    ----------
+    name : str
+        For folders and commands.
+    description : str
+        One line.
+    num_agents : int
+        N >= 1.
+    num_iterations : int
+        T >= 1, of each agent.
+    num_seeds : int
+        Runs of each method, >= 1, unless the command says otherwise.
+    privacy : PrivacySetting, optional
+        None where no method is private.
+    methods : tuple of str
+        Names out of ``known_methods``. A federated method needs its controls beside it.
+    claims : tuple of Claim
+        What a paper says of them.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    # What may change as it runs: it decides no run.
+    _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
+    # Whether a figure's axes are logarithmic.
+    log_axes: ClassVar[bool]
+    # Whether its runs say how many scalars were sent.
+    counts_scalars: ClassVar[bool] = False
+
+    name: str
+    num_agents: int
+    num_iterations: int
+    privacy: PrivacySetting | None
+    description: str = ""
+    num_seeds: int = 5
+    methods: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
+
+    def __post_init__(self) -> None:
+        ok = self.name.replace("-", "").replace("_", "").isalnum()
+        require(ok, "name", self.name, "letters, digits, '-' and '_'")
+        for attribute in ("num_agents", "num_iterations", "num_seeds"):
+            require_int(attribute, getattr(self, attribute), 1)
+        known = self.known_methods
+        for name in self.methods:
+            require(name in known, "methods", name, nearest(name, known))
+        twice = len(set(self.methods)) < len(self.methods)
+        ok = len(self.methods) > 0 and not twice
+        require(ok, "methods", self.methods, "at least one, none twice")
+        for name in self.methods:
+            missing = set(known[name].controls) - set(self.methods)
+            allowed = f"{name} beside its controls: {sorted(missing)} missing"
+            require(not missing, "methods", self.methods, allowed)
+        for name in (one for claim in self.claims for one in claim.methods):
+            ok = name in self.methods
+            require(ok, "claims", name, nearest(name, self.methods))
+        for claim in self.claims:
+            ok = claim.until is None or claim.until <= self.num_iterations
+            require(ok, "until", claim.until, f"at most {self.num_iterations}")
+            ok = self.counts_scalars or claim.by != "scalars"
+            require(ok, "by", claim.by, "only where scalars are counted")
+
+    def with_epsilon(self, epsilon: float) -> Self:
+        """Return the same experiment at another epsilon, under a name of its own.
+
+        Raises
+        ------
+        ValueError
+            If epsilon is not allowed.
+        """
+        allowed = "left out, where no method is private"
+        require(self.privacy is not None, "epsilon", epsilon, allowed)
+        assert self.privacy is not None
+        name = f"{self.name}-epsilon-{epsilon:g}".replace(".", "_").replace("+", "")
+        return replace(self, name=name, privacy=self.privacy.at(epsilon))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the experiment as JSON values, without what may change as it runs."""
+        values = asdict(self)
+        for name in self._presentation:
+            del values[name]
+        # Once through JSON, as a file gives it back.
+        return cast(dict[str, Any], json.loads(json.dumps(values)))
+
+    def recipe(self, method: str) -> dict[str, Any]:
+        """Return what decides a method's runs, whatever experiment they are part of."""
+        values = self.to_dict()
+        for name in ("name", "methods"):
+            del values[name]
+        if not self.known_methods[method].noisy:
+            del values["privacy"]
+        return {**values, "method": method}
+
+    @property
+    def num_compared(self) -> int:
+        """How many agents a curve is the mean of: all, unless some only helped."""
+        return self.num_agents
+
+    @property
+    @abstractmethod
+    def known_methods(self) -> Mapping[str, Method]:
+        """All methods that it could have, by name."""
+
+    @property
+    @abstractmethod
+    def lower_is_better(self) -> bool:
+        """Whether a low curve is a good one."""
+
+    def label_of(self, method: str) -> str:
+        """Return what tables and figures call a method."""
+        return self.known_methods[method].label
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+
+    def batches(self, methods: Sequence[str]) -> list[list[str]]:
+        """Return which of the methods a process plays at a time: each alone.
+
+        Unless it is cheaper together.
+        """
+        return [[method] for method in methods]
+
+    @abstractmethod
+    def play(self, methods: Sequence[str], seed: int) -> Sequence[Run]:
+        """Run some of the methods on one seed."""
+
+    @abstractmethod
+    def run_of(self, values: Mapping[str, Any]) -> Run:
+        """Return the run of a line of results."""
+
+    @property
+    @abstractmethod
+    def iterations(self) -> NDArray[np.intp]:
+        """Where the runs' curves have their values."""
+
+    @property
+    @abstractmethod
+    def axes(self) -> tuple[str, str]:
+        """What the figure's two axes are called."""
+
+    @abstractmethod
+    def spending(self, method: str) -> FloatArray:
+        """Return a method's epsilon after each of ``iterations``, as `Run.epsilon`."""
+
+    @abstractmethod
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray | None:
+        """Return how many numbers agents and server have sent by each iteration.
+
+        All together, in the mean over the method's ``runs``; None where that is not
+        known.
+        """
+
+    @abstractmethod
+    def summarize(self, runs: Sequence[Run], until: int | None) -> Mapping[str, Row]:
+        """Return a row a method, by name, over the seeds that all methods have run.
+
+        Parameters
+        ----------
+        runs : sequence of Run
+        until : int, optional
+            The last iteration that counts, from 1 to T; T unless given.
+
+        Raises
+        ------
+        ValueError
+            If there is no such seed, or no such iteration.
+        """
+
+    @abstractmethod
+    def columns(self) -> Mapping[str, Column]:
+        """Return the columns of the table, by the estimate of a row they show."""
+
+    @abstractmethod
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+
+    def counts(self, runs: Sequence[Run]) -> dict[str, int]:
+        """Return what is to be counted over all runs, by name, for JSON."""
+        return {}
+
+    @abstractmethod
+    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+        """Say in words whether federation helped, with and without privacy."""
+
+
+def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
+    """Return the seeds that each of the methods has run, in order."""
+    seeds = [{run.seed for run in runs if run.method == name} for name in methods]
+    return sorted(set.intersection(*seeds))
+
+
+def curve_of(run: Run) -> FloatArray:
+    """Return what is drawn of a run."""
+    return run.curve
+
+
+def scalars_of(run: Run) -> FloatArray:
+    """Return what was sent in a run."""
+    return run.scalars
+
+
+def curves_by_method(
+    methods: Sequence[str],
+    runs: Sequence[Run],
+    of: Callable[[Run], FloatArray] = curve_of,
+) -> dict[str, FloatArray]:
+    """Return the curves of methods, one a seed, over the seeds that all have run.
+
+    Or whatever else ``of`` takes from a run.
+
+    Raises
+    ------
+    ValueError
+        If there is no such seed.
+    """
+    seeds = common_seeds(methods, runs)
+    if not seeds:
+        raise ValueError(
+            "No seed has been run by all methods yet: go on with `flwr-fbo run`."
+        )
+    by_key = {(run.method, run.seed): run for run in runs}
+    return {
+        name: np.array([of(by_key[name, seed]) for seed in seeds]) for name in methods
+    }
+
+
+def epsilon_of(runs: Sequence[Run], method: str) -> float:
+    """Return the largest epsilon that a method spent."""
+    return max(run.epsilon for run in runs if run.method == method)
+
+
+def helped(gain: Estimate, control: str) -> str:
+    """Say what a gain over a control shows; positive is better."""
+    text = {
+        "positive": f"does better than {control}",
+        "negative": f"does worse than {control}",
+        "unclear": f"cannot be told from {control} by these runs",
+    }[gain.sign]
+    low, high = gain.interval
+    return f"{text}: {gain.mean:+.4f} (95% t interval {low:+.4f} to {high:+.4f})."
+
+
+def humanised(value: float, error: float = math.nan, sign: str = "") -> str:
+    """Return a count by three digits and a unit: 81.5 M, or with an error 81.5 ± 1.2 M.
+
+    Parameters
+    ----------
+    value : float
+    error : float
+        Left out where it is NaN.
+    sign : str
+        ``"+"`` for differences.
+    """
+    factor, unit = next((one for one in _UNITS if abs(value) >= one[0]), (1.0, ""))
+    digits = max(3 - len(f"{abs(value) / factor:.0f}"), 0) if unit else 0
+    number = f"{value / factor:{sign}.{digits}f}"
+    if math.isfinite(error):
+        number += f" ± {error / factor:.{digits}f}"
+    return number + unit
+
+
+def carried(label: str, signal: Estimate) -> str:
+    """Say whether agents' messages carried something through the noise."""
+    if signal.sign == "positive":
+        return (
+            f"{label} beats its noise-only control: the agents' messages carried "
+            "something through the noise."
+        )
+    return (
+        f"These runs cannot show that {label} does better than noise-only, its "
+        "control with every message zeroed "
+        f"({signal.mean:+.4f} ± {signal.standard_error:.4f}): no gain of the "
+        "federation is shown."
+    )
+
+
+ONE_SEED = "One seed shows no standard error, and so allows no verdict."

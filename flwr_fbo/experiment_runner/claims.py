@@ -1,0 +1,97 @@
+"""Whether runs confirm what a paper claims: a rule, not an eye.
+
+A claim says that one method is better than another. With d the paired difference over
+seeds, in the last iteration or in the mean of all, and its 95% t interval (of the
+scalars sent, where a claim is about these: fewer are better):
+
+- *confirmed*: the interval of d lies above 0; and if the better method has a noise-only
+  control (private methods, FTS), so does that of its paired difference to it;
+- *noise-only does as well*: d lies above 0, but the difference to noise-only does not,
+  so what was gained is no gain of the federation;
+- *not confirmed*: the interval of d does not lie above 0; *the contrary* if it lies
+  below;
+- *no verdict*: a single seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flwr_fbo._validation import require
+from flwr_fbo.experiment_runner.base import (
+    Claim,
+    Estimate,
+    Experiment,
+    Run,
+    curve_of,
+    curves_by_method,
+    scalars_of,
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What runs say of a claim.
+
+    Attributes
+    ----------
+    claim : Claim
+    gain : Estimate
+        Paired difference of the two methods, positive where the claim holds.
+    over_noise_only : Estimate or None
+        The same to the noise-only control; None where the better method has none.
+    """
+
+    claim: Claim
+    gain: Estimate
+    over_noise_only: Estimate | None
+
+    @property
+    def verdict(self) -> str:
+        """By the rule of this module."""
+        if self.gain.num_runs < 2:
+            return "no verdict: one seed"
+        if self.gain.sign == "negative":
+            return "not confirmed: the contrary"
+        if self.gain.sign == "unclear":
+            return "not confirmed"
+        control = self.over_noise_only
+        if control is not None and control.sign != "positive":
+            return "noise-only does as well"
+        return "confirmed"
+
+
+def findings(experiment: Experiment, runs: Sequence[Run]) -> list[Finding]:
+    """Return what the runs say of each claim: see `finding_of`."""
+    return [finding_of(claim, experiment, runs) for claim in experiment.claims]
+
+
+def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Finding:
+    """Return what the runs say of a claim, on the seeds all its methods have run.
+
+    Raises
+    ------
+    ValueError
+        If there is no such seed, or the claim is of iterations that were not kept.
+    """
+    control = experiment.known_methods[claim.better].noise_only
+    needed = [*claim.methods, *([control] if control is not None else [])]
+    by_scalars = claim.by == "scalars"
+    curves = curves_by_method(needed, runs, scalars_of if by_scalars else curve_of)
+    sign = -1.0 if by_scalars or experiment.lower_is_better else 1.0
+    iterations = experiment.iterations
+    last = claim.until or iterations[-1]
+    require(last in iterations, "until", claim.until, "an iteration that was kept")
+    every = claim.by != "mean" or len(np.unique(np.diff(iterations))) <= 1
+    require(every, "by", claim.by, "not 'mean', where not all iterations are kept")
+    counted = (iterations >= 1) & (iterations <= last)
+
+    def over(other: str) -> Estimate:
+        gap = sign * (curves[claim.better] - curves[other])[:, counted]
+        return Estimate.of(gap.mean(axis=1) if claim.by == "mean" else gap[:, -1])
+
+    beside = over(control) if control is not None else None
+    return Finding(claim, over(claim.than), beside)

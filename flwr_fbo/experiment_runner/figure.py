@@ -1,0 +1,125 @@
+"""Draw the curves of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.experiment_runner.base import (
+    Experiment,
+    Run,
+    curves_by_method,
+    scalars_of,
+)
+from flwr_fbo.experiment_runner.config import TuningExperiment
+from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
+from flwr_fbo.experiment_runner.looks import (
+    Target,
+    literal,
+    looks_of,
+    new_figure,
+    save,
+    seeds_of,
+    title_of,
+)
+from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
+    NonlinearBanditExperiment,
+)
+from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep
+
+
+def has_own_form(experiment: Experiment) -> bool:
+    """Return whether its figure shows what curves end at, and not the curves."""
+    if isinstance(experiment, TuningExperiment):
+        return experiment.form == "tradeoff"
+    return isinstance(experiment, BanditExperiment) and experiment.sweep is not None
+
+
+def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
+    """Write a picture: curves, or what they end at where that is the form.
+
+    A PNG, unless matplotlib's settings say otherwise.
+    """
+    if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
+        draw_series(experiment, runs, path)
+    elif isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
+        draw_sweep(experiment, experiment.sweep, runs, path)
+    elif isinstance(experiment, NonlinearBanditExperiment):
+        _draw_communication(experiment, runs, path)
+    else:
+        _draw_convergence(experiment, runs, path)
+
+
+def _draw_convergence(
+    experiment: Experiment, runs: Sequence[Run], path: Target
+) -> None:
+    """Write a PNG: mean over runs as lines, one standard error as bands."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = new_figure()
+    draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
+    x_label, y_label = experiment.axes
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_title(title_of(experiment, runs), fontsize=10)
+    if experiment.log_axes:
+        axes.set(xscale="log", yscale="log")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    many = len(experiment.methods) > 8
+    axes.legend(frameon=False, fontsize=7 if many else None, ncols=2 if many else 1)
+    save(figure, runs, path)
+
+
+def _draw_communication(
+    experiment: NonlinearBanditExperiment, runs: Sequence[Run], path: Target
+) -> None:
+    """Write a PNG of two panels: regret by round, and what was sent by then.
+
+    On log scales: what learns nothing, or sends always, would press all others
+    together. Who sends nothing is in the left one only.
+    """
+    figure, (left, right) = new_figure(num_panels=2)
+    scalars = curves_by_method(experiment.methods, runs, scalars_of)
+    sent = {name: curves for name, curves in scalars.items() if curves.any()}
+    draw_curves(left, experiment, curves_by_method(experiment.methods, runs))
+    draw_curves(right, experiment, sent)
+    x_label, y_label = experiment.axes
+    left.set(xlabel=x_label, ylabel=y_label, yscale="log")
+    right.set(xlabel=x_label, ylabel="scalars sent so far", yscale="log")
+    title = f"{experiment.name}: {experiment.num_agents} agents"
+    figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
+    handles, labels = left.get_legend_handles_labels()
+    below = "outside lower center"
+    figure.legend(handles, labels, loc=below, ncols=4, frameon=False, fontsize=9)
+    save(figure, runs, path)
+
+
+def draw_curves(
+    axes: Any, experiment: Experiment, curves: Mapping[str, NDArray[np.float64]]
+) -> None:
+    """Draw a line and a band a method."""
+    iterations = experiment.iterations
+    looks = looks_of(experiment)
+    for name, values in curves.items():
+        mean = values.mean(axis=0)
+        color, style, marker = looks[name]
+        axes.plot(
+            iterations,
+            mean,
+            color=color,
+            linestyle=style,
+            marker=marker,
+            markersize=4,
+            markevery=max(1, len(mean) // 10),
+            linewidth=1.6,
+            label=literal(experiment.label_of(name)),
+        )
+        if len(values) > 1:
+            error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+            axes.fill_between(
+                iterations, mean - error, mean + error, color=color, alpha=0.15, lw=0
+            )

@@ -1,0 +1,383 @@
+"""Draw what more epsilon buys, or longer messages, or any setting that is swept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._validation import require
+from flwr_fbo.experiment_runner.base import (
+    Estimate,
+    Experiment,
+    Run,
+    curves_by_method,
+    epsilon_of,
+)
+from flwr_fbo.experiment_runner.config import TuningExperiment
+from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
+from flwr_fbo.experiment_runner.looks import (
+    COLORS,
+    LOOKS,
+    MARKERS,
+    Look,
+    Target,
+    literal,
+    looks_of,
+    new_figure,
+    save,
+    seeds_of,
+    title_of,
+)
+from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
+from flwr_fbo.experiment_runner.sweep import (
+    FIELDS,
+    Point,
+    Sweep,
+    SweptField,
+    Value,
+    label_at,
+    text_of,
+)
+from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
+from flwr_fbo.experiment_runner.tuning_methods import Privacy
+from flwr_fbo.strategies.dp_fts_de import PRESETS
+
+# Of the lines of a method, at one value each of what else is swept.
+_STYLES = ("-", "--", "-.")
+
+Results = tuple[TuningExperiment, Sequence[Run]]
+
+
+def draw_series(
+    experiment: TuningExperiment, runs: Sequence[Run], path: Target
+) -> None:
+    """Write a PNG: what is best in the end against epsilon, as the papers draw it.
+
+    Each series of curves is a line, its noise-only controls a dotted one; what does not
+    depend on epsilon is a level.
+    """
+    figure, axes = new_figure()
+    ends = {
+        name: Estimate.of(curves[:, -1])
+        for name, curves in curves_by_method(experiment.methods, runs).items()
+    }
+    looks = looks_of(experiment)
+    known = experiment.known_methods
+    levels = [name for name in experiment.methods if not known[name].noisy]
+    for name in levels:
+        label = f"{experiment.label_of(name)}: {ends[name].mean:.4f}"
+        _draw_level(axes, ends[name], looks[name], label)
+    taken = {part for name in levels for part in looks[name]}
+    colors = [color for color in COLORS if color not in taken]
+    series = dict.fromkeys(s for c in experiment.curves.values() for s in c.series)
+    for color, marker, label in zip(colors, MARKERS, series, strict=False):
+        names = [n for n, curve in experiment.curves.items() if label in curve.series]
+        names.sort(key=lambda name: epsilon_of(runs, name))
+        x = [epsilon_of(runs, name) for name in names]
+        controls = [str(known[name].noise_only) for name in names]
+        for members, style, suffix in (
+            (names, "-", ""),
+            (controls, ":", ", noise-only"),
+        ):
+            points = list(zip(x, (ends[name] for name in members), strict=True))
+            _draw_points(axes, points, (color, style, marker), label + suffix)
+    # Random search is far away: it would press all others together.
+    near = [estimate.mean for name, estimate in ends.items() if name != "random"]
+    margin = 0.3 * (max(near) - min(near) or 1.0)
+    axes.set_ylim(min(near) - margin, max(near) + margin)
+    epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
+    _label_epsilon(axes, epsilons, [experiment.privacy])
+    axes.set_ylabel(_in_the_end(experiment))
+    _finish(figure, axes, title_of(experiment, runs), runs, path)
+
+
+def draw_tradeoff(results: Sequence[Results], until: int, path: Target) -> None:
+    """Write a PNG: utility against epsilon, one standard error as bars and bands.
+
+    Parameters
+    ----------
+    results : sequence of (Experiment, runs)
+        Of one task, number of agents and horizon.
+    until : int
+        Utility is the mean best value over iterations 1 to this.
+    path : Path or binary file
+
+    Raises
+    ------
+    ValueError
+        If the results are not of one task, or there are not as many iterations.
+    """
+    first = results[0][0]
+    for experiment, _ in results:
+        _require_same(first, experiment, ("task", "num_agents", "num_iterations"))
+    allowed = f"1 to {first.num_iterations}"
+    require(1 <= until <= first.num_iterations, "until", until, allowed)
+    figure, axes = new_figure()
+    for preset in sorted({experiment.preset for experiment, _ in results}):
+        group = [one for one in results if one[0].preset == preset]
+        _draw_preset(axes, preset, group, until)
+    settings = [experiment.privacy for experiment, _ in results]
+    _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
+    axes.set_ylabel(f"best {first.task.unit}, mean of iterations 1 to {until}")
+    title = f"{first.task.name}: {first.num_agents} agents"
+    _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
+
+
+def draw_lengths(
+    results: Sequence[tuple[TransferExperiment, Sequence[Run]]], path: Target
+) -> None:
+    """Write a PNG: best value in the end against how many numbers an agent sends.
+
+    Parameters
+    ----------
+    results : sequence of (TransferExperiment, runs)
+        Of one task and its agents, with messages of different lengths.
+    path : Path or binary file
+
+    Raises
+    ------
+    ValueError
+        If the results differ in more.
+    """
+    first = results[0][0]
+    shared = [name for name in first.to_dict() if name not in ("name", "num_features")]
+    for experiment, _ in results:
+        _require_same(first, experiment, shared)
+    figure, axes = new_figure()
+    looks = looks_of(first)
+    tables = [curves_by_method(e.methods, runs) for e, runs in results]
+    for name in first.methods:
+        ends = [curves[name][:, -1] for curves in tables]
+        lengths = [e.message_length(name) for e, _ in results]
+        if all(lengths):
+            points = sorted(zip(lengths, map(Estimate.of, ends), strict=True), key=_x)
+            _draw_points(axes, points, looks[name], first.label_of(name))
+        else:
+            most = max(ends, key=len)
+            _draw_level(axes, Estimate.of(most), looks[name], first.label_of(name))
+    axes.set(xscale="log", xlabel="numbers in a message")
+    axes.set_ylabel(_in_the_end(first))
+    title = f"{first.task.name}: mean over {first.num_targets} targets"
+    _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
+
+
+def draw_times(
+    experiment: TransferExperiment, runs: Sequence[Run], path: Target
+) -> None:
+    """Write a PNG: best value against a target's CPU time, objective included.
+
+    Iterations are taken to last equally long, the mean over the runs of a method, to
+    which initial points are counted: times compare only where all runs were made on one
+    machine.
+    """
+    figure, axes = new_figure()
+    looks = looks_of(experiment)
+    steps = experiment.iterations / experiment.num_iterations
+    names = experiment.methods
+    times = curves_by_method(names, runs, lambda run: np.array(run.seconds))
+    for name, curves in curves_by_method(names, runs).items():
+        seconds = Estimate.of(times[name] / experiment.num_targets)
+        color, style, _ = looks[name]
+        label = f"{experiment.label_of(name)}: {seconds.mean:.2g} s"
+        x = steps * seconds.mean
+        axes.plot(x, curves.mean(axis=0), color=color, ls=style, label=label)
+    axes.set(
+        xscale="log",
+        xlabel="CPU seconds of a target, on a log scale",
+    )
+    axes.set_ylabel(f"best {experiment.task.unit} so far")
+    title = f"{experiment.task.name}: mean over {experiment.num_targets} targets"
+    _finish(figure, axes, f"{title}, {seeds_of(experiment, runs)}", runs, path)
+
+
+def draw_sweep(
+    experiment: BanditExperiment, sweep: Sweep, runs: Sequence[Run], path: Target
+) -> None:
+    """Write a PNG: an agent's regret after all trials against what is swept.
+
+    A line for each method and value of whatever else is swept, dotted for noise-only; a
+    level where the axis has no part in it. The regret is on a log scale: agents that
+    learn nothing would press all others together.
+    """
+    figure, axes = new_figure()
+    ends = {
+        name: Estimate.of(curves[:, -1])
+        for name, curves in curves_by_method(experiment.methods, runs).items()
+    }
+    field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
+    places = _places(field, values)
+    lines = _lines_of(experiment, sweep.axis)
+    variants = list(dict.fromkeys(others for _, others in lines))
+    for (base, others), names in lines.items():
+        look = _look_of(base, variants.index(others), len(variants))
+        label = label_at(experiment.plain(names[0]).label_of(base), others)
+        methods = [experiment.known_methods[name] for name in names]
+        if methods[0].depends_on(sweep.axis):
+            if field.scale == "names":  # nothing lies between two of them
+                look = (look[0], "", look[2])
+            pairs = [(places[dict(m.point)[sweep.axis]], ends[m.name]) for m in methods]
+            _draw_points(axes, sorted(pairs, key=_x), look, label)
+        else:
+            end = ends[names[0]]
+            _draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
+    scale = "linear" if field.scale == "names" else field.scale
+    texts = [text_of(value) for value in values]
+    _label_values(axes, scale, [places[value] for value in values], texts)
+    axes.set(xlabel=field.text, yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_ylabel(f"{experiment.axes[1]}, {experiment.num_iterations:,} trials")
+    title = f"{experiment.name}: {_fixed(experiment, sweep)}"
+    title += f"\n{seeds_of(experiment, runs)}"
+    _finish(figure, axes, title, runs, path)
+
+
+def _lines_of(
+    experiment: BanditExperiment, axis: str
+) -> dict[tuple[str, Point], list[str]]:
+    """Return the methods that make a line, by base method and what else is swept."""
+    lines: dict[tuple[str, Point], list[str]] = {}
+    for name in experiment.methods:
+        method = experiment.known_methods[name]
+        others = tuple(one for one in method.point if one[0] != axis)
+        lines.setdefault((method.base, others), []).append(name)
+    return lines
+
+
+def _look_of(base: str, variant: int, num_variants: int) -> Look:
+    """Return a method's colour, and style and marker of one of its lines."""
+    color, _, marker = LOOKS[base]
+    if num_variants > 1:
+        marker = MARKERS[variant % len(MARKERS)]
+    style = ":" if base == "noise-only" else _STYLES[variant % len(_STYLES)]
+    return color, style, marker
+
+
+def _fixed(experiment: BanditExperiment, sweep: Sweep) -> str:
+    """Return the settings that all lines of a sweep share."""
+    fixed = [name for name in FIELDS if name not in sweep.values]
+    if experiment.graph is None:
+        fixed = [name for name in fixed if name not in ("graph", "hops")]
+    settings = [(FIELDS[name].letter, experiment.setting(name)) for name in fixed]
+    return ", ".join(f"{n} = {text_of(v)}" for n, v in settings if v is not None)
+
+
+def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
+    """Return where values stand on the axis; names in order."""
+    if field.scale == "names":
+        return {value: float(i) for i, value in enumerate(values)}
+    return {value: float(value) for value in values}
+
+
+def _in_the_end(experiment: OptimisationExperiment) -> str:
+    return f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
+
+
+def _finish(
+    figure: Any, axes: Any, title: str, runs: Sequence[Run], path: Target
+) -> None:
+    """Write the PNG, with its legend beside it."""
+    axes.set_title(title, fontsize=10)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    save(figure, runs, path)
+
+
+def _x(point: tuple[float, Estimate]) -> float:
+    return point[0]
+
+
+def _draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
+    color, style, _ = look
+    name = literal(label)
+    axes.axhline(estimate.mean, color=color, ls=style, lw=1.4, label=name)
+    low = estimate.mean - estimate.standard_error
+    high = estimate.mean + estimate.standard_error
+    axes.axhspan(low, high, color=color, alpha=0.1, lw=0)
+
+
+def _draw_points(
+    axes: Any, points: Sequence[tuple[float, Estimate]], look: Look, label: str
+) -> None:
+    color, style, marker = look
+    axes.errorbar(
+        [epsilon for epsilon, _ in points],
+        [estimate.mean for _, estimate in points],
+        [estimate.standard_error for _, estimate in points],
+        label=literal(label),
+        color=color,
+        marker=marker,
+        ls=style,
+        capsize=3,
+    )
+
+
+def _label_epsilon(
+    axes: Any, epsilons: Sequence[float], settings: Sequence[Privacy]
+) -> None:
+    ticks = _ticks(epsilons)
+    _label_values(axes, "log", ticks, [f"{tick:.2g}" for tick in ticks])
+    deltas = ", ".join(f"{d:.3g}" for d in sorted({s.delta for s in settings}))
+    accountants = ", ".join(sorted({s.accountant.upper() for s in settings}))
+    axes.set_xlabel(f"epsilon at delta = {deltas} ({accountants})")
+
+
+def _label_values(
+    axes: Any, scale: str, values: Sequence[float], texts: Sequence[str]
+) -> None:
+    """Put ticks on the x axis at some values only."""
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale(scale)
+    axes.set_xticks(values, texts)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _ticks(epsilons: Sequence[float]) -> list[float]:
+    """Return where labels do not overlap: each a quarter or more above the last."""
+    ticks: list[float] = []
+    for epsilon in sorted(epsilons):
+        if not ticks or epsilon > 1.25 * ticks[-1]:
+            ticks.append(epsilon)
+    return ticks
+
+
+def _require_same(first: Experiment, other: Experiment, names: Sequence[str]) -> None:
+    for name in names:
+        expected = getattr(first, name)
+        ok = getattr(other, name) == expected
+        require(ok, name, getattr(other, name), f"{expected}, as in the first results")
+
+
+def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
+    """Return what the private method spent."""
+    spent = [run.epsilon for run in runs if run.method == "dp-fts-de"]
+    require(len(spent) > 0, "results", experiment.name, "results of dp-fts-de")
+    return max(spent)
+
+
+def _draw_preset(axes: Any, preset: str, group: Sequence[Results], until: int) -> None:
+    """Draw what does not depend on epsilon as lines, the rest as points."""
+    style = "-" if PRESETS[preset].votes else ":"
+    first = group[0][0]
+    looks = looks_of(first)
+    for name in first.methods:
+        estimates = [
+            (_epsilon_of(experiment, runs), _utility(experiment, runs, name, until))
+            for experiment, runs in group
+            if name in experiment.methods
+        ]
+        look = (looks[name][0], style, looks[name][2])
+        label = f"{first.label_of(name)} ({preset})"
+        if first.known_methods[name].noisy:
+            _draw_points(axes, sorted(estimates, key=_x), look, label)
+        else:
+            one = max((e for _, e in estimates), key=lambda e: e.num_runs)
+            _draw_level(axes, one, look, label)
+
+
+def _utility(
+    experiment: TuningExperiment, runs: Sequence[Run], name: str, until: int
+) -> Estimate:
+    curves = curves_by_method(experiment.methods, runs)[name]
+    return Estimate.of(curves[:, 1 : until + 1].mean(axis=1))

@@ -1,0 +1,1 @@
+"""Optuna: a sampler around an agent, and an export of its trials."""

@@ -1,0 +1,180 @@
+"""Plain Optuna code asks a federated agent: a sampler around one `Agent`.
+
+The history is the Optuna study's own. So a study on any Optuna storage can be stopped
+and continued, and one that `export` wrote goes on where the federation stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.journal.journal import Journal
+
+FloatArray = NDArray[np.float64]
+
+# Where a trial was and when, for trials that use only some of the parameters.
+POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class FederatedSampler(BaseSampler):
+    """Suggests what a federated agent would evaluate next.
+
+    Parameters
+    ----------
+    agent : Agent
+        Its space and direction must be the Optuna study's. What it knows of the
+        federation it keeps; its history is replaced by that of the Optuna study. Give
+        it what the server releases by ``sampler.agent.receive(vectors)``, while no
+        thread asks for a trial.
+
+    Raises
+    ------
+    ValueError
+        From ``study.optimize`` or ``study.ask``, if the Optuna study has another
+        direction, or more than one.
+
+    Notes
+    -----
+    Trial number k takes the agent's k-th initial point while there are any, and is
+    iteration k - ``num_initial`` + 1 after that: on the same history it is given the
+    same setting as the agent's client, by a sampler that has been there from the first
+    trial on (one that is made later fits its model anew, at other trials). Trials that
+    the user enqueued or added take the place of initial points. Failed and pruned
+    trials count as failed. A parameter that the agent's space lacks is sampled at
+    random.
+
+    Examples
+    --------
+    >>> journal = "/var/lib/fbo/study-1f-agent-3.sqlite"
+    >>> study = export_journal(journal, "sqlite:///trials.db")  # doctest: +SKIP
+    >>> study.sampler = FederatedSampler.from_journal(journal)  # doctest: +SKIP
+    >>> study.optimize(objective, n_trials=20)  # doctest: +SKIP
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._independent = RandomSampler(seed=agent.entropy % 2**32)
+        self._ignored: frozenset[int] = frozenset()
+
+    @classmethod
+    def from_journal(cls, path: str | Path) -> FederatedSampler:
+        """Return a sampler around the agent that a client's journal holds.
+
+        The journal's trials are no part of an Optuna study until `export_journal` puts
+        them there.
+
+        Raises
+        ------
+        JournalError
+            If the journal cannot be read, or a client is using it.
+        """
+        with Journal(None, Path(path)) as journal:
+            return cls(recorded_agent(journal))
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return the agent's space, whatever has been sampled so far."""
+        return self.agent.space.distributions
+
+    def sample_relative(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        """Return the agent's next setting, as far as ``search_space`` asks for it."""
+        self._check(study)
+        # A copy, so that threads do not disturb each other.
+        agent = copy(self.agent)
+        if trial.number == 0 and agent.values:
+            _log.warning(
+                "The Optuna study is empty: the agent's %d trials are not used. Export "
+                "its journal into the study first.",
+                len(agent.values),
+            )
+        iteration = self._tell(agent, study, trial)
+        if trial.number < agent.num_first:
+            point = agent.first_points()[trial.number]
+        else:
+            iteration = max(iteration, trial.number - agent.num_first) + 1
+            point = agent.suggest(iteration)
+        self.agent = agent
+        for key, value in ((POINT, point.tolist()), (ITERATION, iteration)):
+            study._storage.set_trial_system_attr(trial._trial_id, key, value)
+        params = agent.space.from_unit(point)
+        return {name: params[name] for name in search_space if name in params}
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return a uniform draw, for a parameter that the agent does not know."""
+        self._check(study)
+        return self._independent.sample_independent(
+            study, trial, param_name, param_distribution
+        )
+
+    def reseed_rng(self) -> None:
+        """Reseed what is sampled at random; the agent's draws are keyed by trial."""
+        self._independent.reseed_rng()
+
+    def _check(self, study: Study) -> None:
+        directions = [direction.name.lower() for direction in study.directions]
+        if directions != [self.agent.direction]:
+            raise ValueError(
+                f"The Optuna study's directions={directions} are not allowed: the "
+                f"federated agent's is {self.agent.direction!r}."
+            )
+
+    def _tell(self, agent: Agent, study: Study, trial: FrozenTrial) -> int:
+        """Replace the agent's history; return the last iteration in it."""
+        agent.iterations, agent.points, agent.values = [], [], []
+        last = 0
+        for old in study.get_trials(deepcopy=False):
+            if old.number >= trial.number or not old.state.is_finished():
+                continue
+            point = self._point(agent, old)
+            if point is None:
+                continue
+            iteration = old.system_attrs.get(ITERATION)
+            if iteration is None:
+                iteration = max(0, old.number - agent.num_first + 1)
+            value = old.value if old.state == TrialState.COMPLETE else None
+            agent.tell(iteration, point, math.nan if value is None else value)
+            last = max(last, iteration)
+        return last
+
+    def _point(self, agent: Agent, old: FrozenTrial) -> FloatArray | None:
+        """Return where a finished trial was, or None where the agent cannot use it."""
+        names = agent.space.distributions
+        used = {name: value for name, value in old.params.items() if name in names}
+        known: Mapping[str, Any] = {}
+        try:
+            if POINT in old.system_attrs:
+                known = agent.space.from_unit(np.array(old.system_attrs[POINT]))
+            return agent.space.to_unit({**known, **used})
+        except ValueError as error:
+            if old.number not in self._ignored:
+                self._ignored |= {old.number}
+                _log.warning("trial %d is not used: %s", old.number, error)
+            return None

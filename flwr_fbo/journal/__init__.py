@@ -1,0 +1,1 @@
+"""The one durable record of agents and servers."""

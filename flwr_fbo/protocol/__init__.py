@@ -1,0 +1,1 @@
+"""What server and agents say to each other: settings, studies, instructions."""

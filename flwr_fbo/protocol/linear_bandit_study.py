@@ -1,0 +1,185 @@
+"""What the server of a linear bandit decides for all agents, and what it asks of one.
+
+Both travel in Flower's config as plain scalars, as those of a tuning study do.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from flwr_fbo._validation import require, require_seed
+from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.protocol.peer_graph import PeerGraph
+from flwr_fbo.protocol.tuning_study import Phase, SentAsText
+
+# Raised when a message of an older version would be misunderstood.
+PROTOCOL_VERSION = 2
+
+
+@dataclass(frozen=True)
+class BanditStudy(SentAsText):
+    """What all agents have in common.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+    trigger : DeterminantTrigger, optional
+        When an agent reports that it wants to synchronise; never unless given.
+    noise_seed : int, optional
+        *Experiments only*: makes the agents' noise repeat, and is known to all.
+    graph : PeerGraph, optional
+        Along which agents talk to each other; there is a centre unless given. Then
+        ``settings.releases`` has as many streams as an agent has estimators.
+    study_id : str
+        Tells this study from any other at the same client.
+    """
+
+    settings: LinearUCBSettings
+    trigger: DeterminantTrigger | None = None
+    noise_seed: int | None = None
+    graph: PeerGraph | None = None
+    study_id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    # What tells it from another one with the same settings.
+    own: ClassVar[tuple[str, ...]] = ("study_id",)
+
+    def __post_init__(self) -> None:
+        require_seed("noise_seed", self.noise_seed)
+        streams = 1 if self.graph is None else self.graph.streams
+        given = self.settings.releases.num_streams
+        require(given == streams, "num_streams", given, f"{streams}, the estimators")
+        if self.graph is not None:
+            agents, expected = self.graph.num_agents, self.settings.num_agents
+            allowed = f"{expected}, as in the settings"
+            require(agents == expected, "graph.num_agents", agents, allowed)
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents release is private at all."""
+        noisy = self.settings.releases.noise_std > 0
+        return noisy and self.noise_seed is None and self.trigger is None
+
+    def settings_of(self, slot: int) -> LinearUCBSettings:
+        """Return the settings of one agent: those of all, or of its pool in a graph."""
+        if self.graph is None:
+            return self.settings
+        return self.graph.settings_of(slot, self.settings)
+
+    def enrolment(self) -> dict[str, int | str | bool]:
+        """Return the config that asks a client which slot it holds."""
+        return BanditInstruction(Phase.ENROL, self).to_config()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the study as JSON values."""
+        fields = {**asdict(self), "settings": self.settings.to_dict()}
+        if self.graph is None:  # as before there were any
+            del fields["graph"]
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> BanditStudy:
+        """Return the study that ``to_dict`` gave."""
+        settings, trigger = dict(fields["settings"]), fields["trigger"]
+        graph = fields.get("graph")
+        settings["releases"] = ContinualSettings(**settings["releases"])
+        return cls(
+            settings=LinearUCBSettings(**settings),
+            trigger=None if trigger is None else DeterminantTrigger(**trigger),
+            noise_seed=fields["noise_seed"],
+            graph=None if graph is None else PeerGraph.from_dict(graph),
+            study_id=fields["study_id"],
+        )
+
+
+def is_bandit_instruction(config: Mapping[str, Any]) -> bool:
+    """Return whether a config is of `FedUCB`, of whatever version."""
+    return "fbo-bandit-protocol" in config
+
+
+@dataclass(frozen=True)
+class BanditInstruction:
+    """What the server asks of one agent.
+
+    Attributes
+    ----------
+    phase : Phase
+    study : BanditStudy
+    slot : int
+        The agent's slot; -1 while enrolling.
+    journal : int
+        The number of the journal in which its releases must be.
+    included : int
+        How many of its releases the server has, or, among peers, has heard of. The
+        total that comes with the instruction, or came last, has the last of these in
+        it; peers are sent no total.
+    send_release : bool
+        Whether the answer should carry the next one.
+    num_trials : int
+        How many trials the agent should have played then, if it has an environment.
+    iteration : int
+        From 0; one that is asked for again was cut off.
+    synchronisation, believed : int
+        Among peers: which synchronisation the next release is for, 0 for none; and up
+        to which one messages have arrived, so that their sum can be believed.
+    """
+
+    phase: Phase
+    study: BanditStudy
+    slot: int = -1
+    journal: int = 0
+    included: int = 0
+    send_release: bool = False
+    num_trials: int = 0
+    iteration: int = 0
+    synchronisation: int = 0
+    believed: int = 0
+
+    def to_config(self) -> dict[str, int | str | bool]:
+        """Return the instruction as entries of a Flower config."""
+        return {
+            "fbo-bandit-protocol": PROTOCOL_VERSION,
+            "fbo-phase": self.phase.value,
+            "fbo-study": self.study.text,
+            "fbo-slot": self.slot,
+            "fbo-journal": self.journal,
+            "fbo-included": self.included,
+            "fbo-send-release": self.send_release,
+            "fbo-num-trials": self.num_trials,
+            "fbo-iteration": self.iteration,
+            "fbo-synchronisation": self.synchronisation,
+            "fbo-believed": self.believed,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> BanditInstruction:
+        """Return the instruction in a config.
+
+        Raises
+        ------
+        ValueError
+            If the config is not of `FedUCB`, or of another version.
+        """
+        version = config.get("fbo-bandit-protocol")
+        if version != PROTOCOL_VERSION:
+            raise ValueError(
+                f"This client plays linear bandits by version {PROTOCOL_VERSION} of "
+                f"flwr_fbo's protocol, the server sent {version!r} (None: not FedUCB). "
+                "Install the same version of flwr_fbo on both sides."
+            )
+        return cls(
+            phase=Phase(config["fbo-phase"]),
+            study=BanditStudy.from_dict(json.loads(str(config["fbo-study"]))),
+            slot=int(config["fbo-slot"]),
+            journal=int(config["fbo-journal"]),
+            included=int(config["fbo-included"]),
+            send_release=bool(config["fbo-send-release"]),
+            num_trials=int(config["fbo-num-trials"]),
+            iteration=int(config["fbo-iteration"]),
+            synchronisation=int(config["fbo-synchronisation"]),
+            believed=int(config["fbo-believed"]),
+        )

@@ -1,0 +1,187 @@
+"""The server of peer-to-peer FedUCB: a postman.
+
+Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020):
+agents talk along a graph. Flower has one server, to which everybody is connected; here
+it carries what an agent sends to that agent's neighbours, one hop a round, and never
+looks into it, nor adds anything up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._version import __version__
+from flwr_fbo.agents.durable.decentralized_fed_ucb import message_length
+from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.servers.fed_ucb import lines_of
+
+Bytes = NDArray[np.uint8]
+
+_log = logging.getLogger("flwr.fbo")
+
+
+@dataclass(frozen=True, eq=False)
+class PeerReply:
+    """What an agent gave to the postman.
+
+    Attributes
+    ----------
+    mail : sequence
+        Sealed, each for all of its neighbours: arrays of bytes, shape (L,), if the
+        agent is honest.
+    num_releases : int
+        How many of its own it has made so far, as it says.
+    """
+
+    mail: Sequence[Any]
+    num_releases: int
+
+
+class PeerServer:
+    """Carries messages along the edges of a graph.
+
+    Parameters
+    ----------
+    study : BanditStudy
+        With a graph.
+
+    Attributes
+    ----------
+    ledger : list of LedgerRow
+        One a round in which anything was sent: by whom, and its digest.
+
+    Notes
+    -----
+    *Formal guarantees.* None of its own, and none needed: what passes has been made
+    private by those who sent it (`ContinualRelease`). Nothing is signed or encrypted:
+    the server, and every agent on the way, could read or change what it carries, as
+    whoever it is for could. Reading costs nobody's privacy; a change, or a message in
+    another's name, can spoil the estimates of those that hear it, and keeps them from
+    hearing the true one: of that synchronisation, or, with a trigger, of all.
+    """
+
+    def __init__(self, study: BanditStudy) -> None:
+        assert study.graph is not None
+        self.study = study
+        self.graph = study.graph
+        self.ledger: list[LedgerRow] = []
+        self._mail: dict[int, list[Bytes]] = {}
+        self._length = message_length(study.settings.releases)
+
+    @property
+    def num_agents(self) -> int:
+        """M, the slots of the study."""
+        return self.graph.num_agents
+
+    @property
+    def vectors(self) -> None:
+        """Nothing is for all agents."""
+        return None
+
+    @property
+    def num_releases(self) -> list[int]:
+        """How many releases each agent has made, as it said."""
+        if not self.ledger:
+            return [0] * self.num_agents
+        return list(self.ledger[-1].facts["num_releases"])
+
+    def num_releases_of(self, slot: int) -> int:
+        """Return how many releases one agent has made, as it said."""
+        return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
+
+    def wants_messages(self, iteration: int) -> bool:
+        """Return True: agents may always have something to pass on."""
+        return True
+
+    def mail_for(self, slot: int) -> list[Bytes]:
+        """Return what an agent's neighbours sent in the last round, in slot order."""
+        neighbours = self.graph.neighbours(slot)
+        return [one for sender in neighbours for one in self._mail.get(sender, ())]
+
+    def forget(self) -> None:
+        """Forget the mail, which is handed out: it is not handed out twice."""
+        self._mail = {}
+
+    def receive(self, iteration: int, messages: Mapping[int, PeerReply]) -> None:
+        """Take what is to be carried.
+
+        Of an agent no more than a message of each agent can be under way, and all are
+        of one length; what else it sends is dropped, so that it cannot fill the disk.
+
+        Parameters
+        ----------
+        iteration : int
+        messages : mapping of int to PeerReply
+            By slot, of who has answered: what others carried is lost.
+        """
+        self._mail = {
+            slot: self._sealed(slot, reply.mail) for slot, reply in messages.items()
+        }
+        counts = self.num_releases
+        for slot, reply in messages.items():
+            counts[slot] = max(counts[slot], reply.num_releases)
+        sent = [(slot, one) for slot, mail in self._mail.items() for one in mail]
+        if not sent and counts == self.num_releases:
+            return
+        facts = {
+            "num_releases": counts,
+            "senders": [slot for slot, _ in sent],
+            "digests": [hashlib.sha256(one.tobytes()).hexdigest() for _, one in sent],
+            "settings": self.study.settings.to_dict(),
+            "private": self.private,
+            "flwr_fbo": __version__,
+        }
+        # Not the mail itself, of which most is passed on again and again.
+        self.ledger.append(LedgerRow(iteration, facts, np.zeros(0, dtype=np.uint8)))
+
+    def _sealed(self, slot: int, mail: Sequence[Any]) -> list[Bytes]:
+        """Return what can be messages."""
+        ok = [_is_sealed(one, self._length) for one in mail[: self.num_agents]]
+        if not all(ok) or len(mail) > self.num_agents:
+            _log.warning("\t> agent %d: not all that it sent are messages", slot)
+        return [one for one, is_sealed in zip(mail, ok, strict=False) if is_sealed]
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run carried."""
+        self.ledger = list(ledger)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return what is under way, by sender: (messages, bytes)."""
+        return {f"mail-{slot}": np.array(m) for slot, m in self._mail.items() if m}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what was under way."""
+        self._mail = {
+            int(name.removeprefix("mail-")): [*rows] for name, rows in state.items()
+        }
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents release is private at all."""
+        return self.study.private
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        graph = self.graph
+        sizes = sorted(map(len, graph.pools))
+        return [
+            *lines_of(self.study),
+            f"no centre: {len(graph.edges)} edges, messages travel {graph.hops} of at "
+            f"most {graph.diameter} hops, {graph.streams} estimators an agent",
+            f"an agent adds up the sums of its {graph.pooling}, {sizes[0]} to "
+            f"{sizes[-1]} agents; {len(graph.cliques)} cliques cover the graph: the "
+            f"paper's bound on regret is {graph.regret_factor:.3g} times a centre's",
+        ]
+
+
+def _is_sealed(message: Any, length: int) -> bool:
+    is_bytes = isinstance(message, np.ndarray) and message.dtype == np.uint8
+    return is_bytes and message.shape == (length,)

@@ -1,0 +1,176 @@
+"""The server of Fed-GO-UCB (ICLR 2024): it fits w0, then it adds up.
+
+Phase I: it sends w, agents answer with the gradients of their own losses, and the mean
+of these makes a step of gradient Langevin dynamics. Phase II: agents send their sums,
+and get back the total. See `flwr_fbo.agents.bandits.fed_go_ucb`.
+
+An agent that is away, or sends what is no such message, is left out of a step, and is
+in the total with what it sent last.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings, Sums, is_sum
+from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
+from flwr_fbo.models.network import RewardModel
+
+FloatArray = NDArray[np.float64]
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class NoGradients(RuntimeError):  # noqa: N818  (named for what is wrong)
+    """In an iteration of phase I no agent has sent a gradient."""
+
+
+class NeuralBanditServer:
+    """Both phases' server half.
+
+    Parameters
+    ----------
+    settings : NeuralUCBSettings
+    model : RewardModel
+    seed : int
+        Of the study.
+
+    Attributes
+    ----------
+    regression : LangevinDynamics
+        Phase I. Its own noise is no privacy: it is as small as the temperature says,
+        and known to all.
+
+    Notes
+    -----
+    *Formal guarantees*: with ``settings.privacy`` those of the agents' releases, of
+    which all here is a function; without it none.
+    """
+
+    def __init__(
+        self, settings: NeuralUCBSettings, model: RewardModel, seed: int
+    ) -> None:
+        self.settings = settings
+        self._size = model.num_parameters
+        self._shape = settings.sums_shape(self._size)
+        # A client that lies cannot stop the others: no honest release is longer.
+        privacy = settings.privacy
+        self._largest_gradient = self._largest_sum = math.inf
+        if privacy is not None:
+            steps = settings.regression.num_iterations
+            gradients = privacy.gradients(steps, self._size)
+            self._largest_gradient = gradients.largest_entry
+            self._largest_sum = privacy.releases.largest_entry
+        start = initial_parameters(model, seed)
+        self.regression = LangevinDynamics(settings.regression, start, seed)
+        self._sums: dict[int, Sums] = {}
+
+    def receive_gradients(self, messages: Mapping[int, Any]) -> list[int]:
+        """Make a step of phase I with the mean of the gradients that have come.
+
+        Returns the slots that they came from.
+
+        Parameters
+        ----------
+        messages : mapping of int to ndarray of shape (d_w,), or (d_w + 1,)
+            By slot; each a `NeuralUCBAgent.regression_message` at ``regression.w``.
+
+        Raises
+        ------
+        NoGradients
+            If there is none. Nothing has changed, and the step can be tried again.
+        FloatingPointError
+            If the step leads to no finite numbers; likewise.
+        """
+        step = self.regression.num_steps + 1
+        needs_losses = self.settings.regression.needs_losses
+        shape = (self._size + needs_losses,)
+        good = {}
+        for slot in sorted(messages):
+            if _is_vector(messages[slot], shape, self._largest_gradient):
+                good[slot] = messages[slot]
+            else:
+                _log.warning("\t> agent %d: no gradient in step %d", slot, step)
+        if not good:
+            raise NoGradients(
+                f"Step {step} of phase I: none of {len(messages)} answers is a finite "
+                "gradient. The regression is where it was before."
+            )
+        mean = np.mean(list(good.values()), axis=0)
+        if needs_losses:
+            self.regression.advance(mean[:-1], float(mean[-1]))
+        else:
+            self.regression.advance(mean)
+        return list(good)
+
+    @property
+    def w0(self) -> FloatArray:
+        """What phase I has found, shape (d_w,)."""
+        return self.regression.result
+
+    def receive(self, messages: Mapping[int, Any]) -> list[int]:
+        """Put the sums that have come in the place of those before.
+
+        Returns the slots that they came from.
+
+        Parameters
+        ----------
+        messages : mapping of int to Sums
+            By slot. One with fewer evaluations than are here is late, and left out.
+        """
+        taken = []
+        for slot, message in messages.items():
+            ok = isinstance(message, Sums) and is_sum(message.values, self._shape)
+            if not ok or np.abs(message.values).max() > self._largest_sum:
+                _log.warning("\t> agent %d: what it sent is no sum", slot)
+            elif message.num_evaluations >= self.num_included(slot):
+                self._sums[slot] = message
+                taken.append(slot)
+        return taken
+
+    def num_included(self, slot: int) -> int:
+        """Return how many of an agent's evaluations are in the total."""
+        return self._sums[slot].num_evaluations if slot in self._sums else 0
+
+    @property
+    def total(self) -> FloatArray:
+        """The sums over all agents, of the shape of `Sums`."""
+        total = np.zeros(self._shape)
+        for slot in sorted(self._sums):  # the last bits do not depend on who was first
+            total += self._sums[slot].values
+        return total
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return all that is needed to go on, as arrays."""
+        slots = sorted(self._sums)
+        values = [self._sums[slot].values for slot in slots]
+        return {
+            **{f"regression-{k}": v for k, v in self.regression.state_dict().items()},
+            "slots": np.array(slots, dtype=np.int64),
+            "num_evaluations": np.array([self.num_included(slot) for slot in slots]),
+            "sums": np.array(values).reshape(-1, *self._shape),
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        prefix = "regression-"
+        self.regression.load_state_dict(
+            {k.removeprefix(prefix): v for k, v in state.items() if prefix in k}
+        )
+        counts = state["num_evaluations"].tolist()
+        rows = zip(state["slots"].tolist(), counts, state["sums"], strict=True)
+        self._sums = {slot: Sums(int(n), np.array(v)) for slot, n, v in rows}
+
+
+def _is_vector(message: Any, shape: tuple[int, ...], largest: float) -> bool:
+    """Return whether it has the shape, and is of finite numbers up to the largest."""
+    ok = isinstance(message, np.ndarray) and message.shape == shape
+    if not ok or message.dtype != np.float64 or not np.isfinite(message).all():
+        return False
+    return bool(np.abs(message).max() <= largest)

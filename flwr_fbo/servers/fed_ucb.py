@@ -1,0 +1,174 @@
+"""The server of FedUCB (Dubey & Pentland, 2020): it adds up what agents release.
+
+Each agent's release is a private sum of all its trials so far, so the newest one takes
+the place of those before. An agent that stays away, or sends what is no such sum, is in
+the total with its last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._version import __version__
+from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+
+FloatArray = NDArray[np.float64]
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class LinearBanditServer:
+    """Sums the agents' last releases.
+
+    Parameters
+    ----------
+    study : BanditStudy
+
+    Attributes
+    ----------
+    iterations : sequence of int
+        Increasing: after which iterations agents are asked for a release.
+    ledger : list of LedgerRow
+        One a synchronisation: every agent's last release, shape (M, d + 1, d + 1), with
+        how many each has made; `vectors` follows from it.
+
+    Notes
+    -----
+    *Formal guarantees.* None of its own, and none needed: it sees nothing but what
+    agents have made private themselves (`ContinualRelease`), and adding that up is
+    post-processing. The confidence ellipsoid is sure with mixed releases too, as the
+    noise of each is bounded by that of the largest, if who answers does not depend on
+    the noise. A client that lies can send any sum that it likes, and so spoil the
+    estimates of all: nothing here keeps it from that. It cannot stop them: what is
+    longer than any honest sum is refused.
+    """
+
+    def __init__(self, study: BanditStudy) -> None:
+        self.study = study
+        self.iterations: Sequence[int] = ()
+        self.ledger: list[LedgerRow] = []
+
+    @property
+    def num_agents(self) -> int:
+        """M, the slots of the study."""
+        return self.study.settings.num_agents
+
+    @property
+    def vectors(self) -> FloatArray | None:
+        """The total of shape (d + 1, d + 1); None before the first synchronisation."""
+        return self.ledger[-1].vectors.sum(axis=0) if self.ledger else None
+
+    @property
+    def num_releases(self) -> list[int]:
+        """How many releases of each agent are here."""
+        if not self.ledger:
+            return [0] * self.num_agents
+        return list(self.ledger[-1].facts["num_releases"])
+
+    def num_releases_of(self, slot: int) -> int:
+        """Return how many releases of one agent are here."""
+        return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
+
+    def wants_messages(self, iteration: int) -> bool:
+        """Return whether agents are asked for a release after ``iteration``."""
+        return iteration in self.iterations
+
+    def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
+        """Put the releases that have come in the place of those before.
+
+        Parameters
+        ----------
+        iteration : int
+        messages : mapping of int to ndarray of shape (d + 1, d + 1)
+            By slot: each the next release of its agent.
+        """
+        if not self.wants_messages(iteration):
+            return
+        settings = self.study.settings.releases
+        size = settings.dimension + 1
+        releases = np.zeros((self.num_agents, size, size))
+        if self.ledger:
+            releases[:] = self.ledger[-1].vectors
+        counts = self.num_releases
+        for slot, message in messages.items():
+            if _is_release(message, size, settings.largest_entry):
+                releases[slot] = message
+                counts[slot] += 1
+            else:
+                _log.warning("\t> agent %d: what it sent is no release", slot)
+        if counts != self.num_releases:
+            self.ledger.append(LedgerRow(iteration, self._facts(counts), releases))
+
+    def _facts(self, counts: list[int]) -> dict[str, Any]:
+        return {
+            "num_releases": counts,
+            "settings": self.study.settings.to_dict(),
+            "private": self.private,
+            "flwr_fbo": __version__,
+        }
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run received."""
+        self.ledger = list(ledger)
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents release is private at all."""
+        return self.study.private
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        return lines_of(self.study)
+
+
+def lines_of(study: BanditStudy) -> list[str]:
+    """Describe what all agents have in common, a line each."""
+    s, r = study.settings, study.settings.releases
+    lines = [
+        f"{s.num_agents} agents, dimension {r.dimension}, actions of norm up to "
+        f"{r.max_action_norm:g}, rewards in [{-r.max_reward:g}, {r.max_reward:g}]",
+        f"{r.num_releases} releases an agent, {r.mechanism} with {r.calibration} "
+        f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
+        "an agent",
+    ]
+    if r.noise_std == 0:
+        lines.append("NOT PRIVATE: epsilon is infinite, sums are sent as they are")
+    elif study.trigger is not None:
+        lines.append(
+            "NOT PRIVATE: agents synchronise when their raw data say so, and "
+            "everybody sees when (Zhou & Chowdhury, ICLR 2024)"
+        )
+    elif study.noise_seed is not None:
+        lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
+    if s.local_data == "raw":
+        lines.append(
+            "WARNING: local_data='raw' lets an agent act on its own raw trials: "
+            "the guarantee holds for one trial with all other trials fixed, not "
+            "for what it changes in later ones"
+        )
+    return lines
+
+
+def spent_by_agent(study: BanditStudy, num_releases: int) -> PrivacySpent:
+    """Return what an agent that has made so many releases has spent."""
+    settings = study.settings.releases
+    if num_releases == 0:
+        return PrivacySpent(0.0, settings.delta, 0, "none")
+    if settings.noise_std == 0 or study.trigger is not None:
+        return PrivacySpent(math.inf, settings.delta, num_releases, "none")
+    return PrivacySpent(settings.epsilon, settings.delta, num_releases, "gdp")
+
+
+def _is_release(message: Any, size: int, largest: float) -> bool:
+    """Return whether a message can be a release: symmetric, of no too large numbers."""
+    ok = isinstance(message, np.ndarray) and message.shape == (size, size)
+    ok = ok and message.dtype == np.float64 and bool((np.abs(message) <= largest).all())
+    return ok and np.array_equal(message, message.T)

@@ -1,0 +1,441 @@
+"""Many linear bandits in lock step, without Flower: all agents in a few array calls.
+
+The same algorithm as a loop over `LinearUCBAgent` objects, on the same draws: all
+agents play trial 0, then trial 1, and after some trials, fixed in advance, their
+releases are added and the sum is given to all. Between two synchronisations agents that
+act on released data only believe the same: one matrix is factorised for all of them.
+Several methods can play the same trials, which are then drawn once.
+
+Peers along a graph (`PeerGraph`) do the same, but for three things: each has its own
+pool, and with it settings and sums; what was released is believed gamma trials later,
+when the messages have arrived; and its estimators are played in turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import require, require_int
+from flwr_fbo.agents.bandits.fed_ucb import (
+    DeterminantTrigger,
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
+from flwr_fbo.models.near_ties import first_best
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.factorisation import MAX_RELEASES
+from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.peer_graph import PeerGraph
+from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
+
+FloatArray = NDArray[np.float64]
+Baseline = Literal["non-private", "dislinucb", "independent", "full"]
+Control = Literal["noise-only", "random"]
+
+
+def geometric_schedule(num_trials: int, num_releases: int, first: int) -> list[int]:
+    """Return n synchronisations from ``first`` on, the gaps growing towards T.
+
+    After round(first (T / first)^(k / n)) trials, k = 0, .., n - 1, or one trial later
+    than the one before where two would fall together: so with n = T - first they are
+    after every trial. The next one would be after the last trial, where nobody acts on
+    it any more.
+
+    Raises
+    ------
+    ValueError
+        If there are more of them than trials.
+    """
+    require_int("num_releases", num_releases, 1)
+    require_int("first", first, 1)
+    most = num_trials - first
+    allowed = f"so many in the {most} trials after the first one"
+    require(num_releases <= most, "num_releases", num_releases, allowed)
+    ratio = (num_trials / first) ** (1 / num_releases)
+    times = [first]
+    for k in range(1, num_releases):
+        times.append(max(round(first * ratio**k), times[-1] + 1))
+    return times
+
+
+@dataclass(frozen=True)
+class BanditRun:
+    """What happened in one run.
+
+    Attributes
+    ----------
+    actions : ndarray of int, shape (T, M)
+        The index of the action that each agent played in each trial, in as few bytes
+        as K needs.
+    regret : ndarray of shape (T,)
+        Of each trial, added over the agents: how much lower the mean rewards of what
+        they played are than the best.
+    synchronised : list of int
+        After how many trials there was a synchronisation.
+    running_sums : ndarray of shape (M, d + 1, d + 1)
+        Each agent's, of all its trials.
+    total : ndarray of shape ``ContinualSettings.sum_shape``
+        The sum of the last synchronisation's releases; zero without one. In a graph
+        agents believe only their pools' parts of it.
+    """
+
+    actions: NDArray[np.integer[Any]]
+    regret: FloatArray
+    synchronised: list[int]
+    running_sums: FloatArray
+    total: FloatArray
+
+
+@dataclass(frozen=True)
+class BanditSimulation:
+    """Agents, their bandits, and when they synchronise.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+        Of all agents; ``settings.num_agents`` play.
+    task : LinearBanditTask
+        Of the dimension that the settings have.
+    num_trials : int
+        T >= 1, of each agent.
+    schedule : sequence of int, or DeterminantTrigger
+        After how many trials there is a synchronisation: increasing, from 1 to T, no
+        more than ``settings.releases`` has planned. With none, agents never learn of
+        each other. Or what decides that: not private.
+    graph : PeerGraph, optional
+        Along which agents talk, in place of a centre; not with a trigger. The settings
+        have as many streams as an agent has estimators, see `among_peers`.
+    control : {"noise-only", "random"}, optional
+        What shows whether a method is better for what its agents learned.
+        ``"noise-only"``: every running sum is zero where it is released, under the same
+        noise. ``"random"``: actions are uniform, and nobody synchronises.
+    """
+
+    settings: LinearUCBSettings
+    task: LinearBanditTask
+    num_trials: int
+    schedule: Sequence[int] | DeterminantTrigger
+    control: Control | None = None
+    graph: PeerGraph | None = None
+
+    def __post_init__(self) -> None:
+        require_int("num_trials", self.num_trials, 1)
+        d, own = self.settings.releases.dimension, self.task.dimension
+        require(own == d, "task.dimension", own, f"{d}, as in the settings")
+        ok = self.control in (None, *get_args(Control))
+        require(ok, "control", self.control, f"one of {get_args(Control)}, or None")
+        streams = 1 if self.graph is None else self.graph.streams
+        own = self.settings.releases.num_streams
+        require(own == streams, "num_streams", own, f"{streams}, the estimators")
+        if self.graph is not None:
+            own, expected = self.graph.num_agents, self.settings.num_agents
+            require(own == expected, "graph.num_agents", own, f"{expected}")
+            fixed = not isinstance(self.schedule, DeterminantTrigger)
+            require(fixed, "schedule", self.schedule, "trials, with a graph")
+        if isinstance(self.schedule, DeterminantTrigger):
+            local = self.settings.local_data
+            require(local == "raw", "local_data", local, "'raw', with a trigger")
+        else:
+            self._check_times(self.schedule)
+
+    def _check_times(self, schedule: Sequence[int]) -> None:
+        edges = [0, *schedule, self.num_trials + 1]
+        ok = all(isinstance(t, int) for t in edges)
+        ok = ok and all(a < b for a, b in pairwise(edges))
+        allowed = f"increasing integers from 1 to {self.num_trials}"
+        require(ok, "schedule", schedule, allowed)
+        gap = 1 if self.graph is None else self.graph.hops
+        ok = all(b - a >= gap for a, b in pairwise(schedule))
+        require(ok, "schedule", schedule, f"{gap} trials, the hops, or more apart")
+        count, planned = len(schedule), self.settings.releases.num_releases
+        allowed = f"at most {planned} synchronisations, the releases planned"
+        require(count <= planned, "len(schedule)", count, allowed)
+
+    def among_peers(self, graph: PeerGraph) -> BanditSimulation:
+        """Return the same simulation without a centre."""
+        releases = replace(self.settings.releases, num_streams=graph.streams)
+        settings = replace(self.settings, releases=releases)
+        return replace(self, settings=settings, graph=graph)
+
+    def baseline(self, name: Baseline) -> BanditSimulation:
+        """Return the same simulation without noise, as one of the baselines.
+
+        ``"non-private"``: the same schedule, acting on the same local data.
+        ``"dislinucb"``: synchronised by determinants, with the threshold
+        T log(M T) / (d M) of its analysis (Wang et al., ICLR 2020).
+        ``"independent"``: linear UCB without communication; of the exact width in
+        place of the paper's, which counts the ridges of all agents. ``"full"``: one
+        linear UCB that all agents share, synchronised after every trial. Of these only
+        the first keeps to a graph.
+        """
+        allowed = f"one of {get_args(Baseline)}"
+        require(name in get_args(Baseline), "name", name, allowed)
+        m, trials = self.settings.num_agents, self.num_trials
+        threshold = trials * math.log(m * trials) / (self.task.dimension * m)
+        schedules: dict[Baseline, Sequence[int] | DeterminantTrigger] = {
+            "non-private": self.schedule,
+            "dislinucb": DeterminantTrigger(threshold),
+            "independent": (),
+            "full": range(1, trials + 1),
+        }
+        graph = self.graph if name == "non-private" else None
+        # Without noise it costs nothing to plan one a trial.
+        releases = replace(
+            self.settings.releases,
+            epsilon=math.inf,
+            num_releases=min(trials, MAX_RELEASES),
+            calibration="exact",
+            num_streams=graph.streams if graph is not None else 1,
+        )
+        local_data: dict[Baseline, LocalData] = {
+            "non-private": self.settings.local_data,
+            "full": "released",  # all that there is, then
+        }
+        local = local_data.get(name, "raw")
+        alone = name == "independent" and self.settings.width == "paper"
+        width: Width = "exact" if alone else self.settings.width
+        settings = replace(
+            self.settings, releases=releases, local_data=local, width=width
+        )
+        return replace(self, settings=settings, schedule=schedules[name], graph=graph)
+
+    def run(self, seed: int, noise_seed: int) -> BanditRun:
+        """Play all trials: `play_together` of one simulation."""
+        return play_together([self], seed, noise_seed)[0]
+
+
+@one_blas_thread
+def play_together(
+    simulations: Sequence[BanditSimulation], seed: int, noise_seed: int
+) -> list[BanditRun]:
+    """Play the same trials with several methods, each as if it were alone.
+
+    To draw the actions takes longer than to choose one of them.
+
+    Parameters
+    ----------
+    simulations : sequence of BanditSimulation
+        Of one task, number of trials and number of agents.
+    seed : int
+        Of the bandits.
+    noise_seed : int
+        Of the releases: agent i's are those of a `ContinualRelease` with
+        ``SeededEntropy(noise_seed, i)``.
+
+    Returns
+    -------
+    list of BanditRun
+        One a simulation.
+
+    Raises
+    ------
+    ValueError
+        If they are not of one task, number of trials and number of agents.
+    """
+    require(len(simulations) > 0, "simulations", simulations, "at least one")
+    first, *others = [
+        (s.task, s.num_trials, s.settings.num_agents) for s in simulations
+    ]
+    for other in others:
+        allowed = f"of one task, number of trials and number of agents: {first}"
+        require(other == first, "simulations", other, allowed)
+    task, num_trials, num_agents = first
+    bandits = LinearBandits(task, seed, range(num_agents))
+    everybody = [_Agents(simulation, noise_seed) for simulation in simulations]
+    for t in range(num_trials):
+        for agents in everybody:
+            agents.play(bandits, t)
+    return [agents.run for agents in everybody]
+
+
+class _Agents:
+    """All agents of one simulation, and what they have done so far."""
+
+    def __init__(self, simulation: BanditSimulation, noise_seed: int) -> None:
+        self._settings = settings = simulation.settings
+        self._control = simulation.control
+        self._schedule = () if self._control == "random" else simulation.schedule
+        self._graph = graph = simulation.graph
+        self._lag = 0 if graph is None else graph.hops
+        self._rng = generator(noise_seed, Purpose.SEARCH)
+        m, shape = settings.num_agents, settings.releases.sum_shape
+        self._releases = [
+            ContinualRelease(settings.releases, SeededEntropy(noise_seed, agent))
+            for agent in range(m)
+        ]
+        index = np.min_scalar_type(simulation.task.num_actions - 1)
+        self._actions = np.empty((simulation.num_trials, m), dtype=index)
+        self._regret = np.empty(simulation.num_trials)
+        self._synchronised: list[int] = []
+        # By stream: (E, M, d + 1, d + 1).
+        streams = settings.releases.num_streams
+        self._running_sums = np.zeros((streams, m, *shape[-2:]))
+        self._total = np.zeros(shape)
+        self._beliefs = [self._groups() for _ in range(streams)]
+        # After how many trials what was released arrives, if it has not; and the trials
+        # since it was released.
+        self._under_way: tuple[int, FloatArray] | None = None
+        self._since: list[tuple[int, FloatArray, FloatArray]] = []
+
+    def _groups(self) -> list[_Group]:
+        """Return what agents believe by one estimator, those with like pools together.
+
+        At a centre all agents are one group.
+        """
+        graph = self._graph
+        groups = [_Group(self._settings)] if graph is None else self._pooled(graph)
+        for group in groups:
+            group.believe(np.zeros(self._running_sums.shape[1:]))
+        return groups
+
+    def _pooled(self, graph: PeerGraph) -> list[_Group]:
+        members: dict[LinearUCBSettings, list[int]] = {}
+        for slot in range(graph.num_agents):
+            own = graph.settings_of(slot, self._settings)
+            members.setdefault(own, []).append(slot)
+        return [
+            _Group(own, (np.array(slots), np.array([graph.pools[i] for i in slots])))
+            for own, slots in members.items()
+        ]
+
+    @property
+    def run(self) -> BanditRun:
+        """What happened."""
+        return BanditRun(
+            self._actions,
+            self._regret,
+            self._synchronised,
+            self._running_sums.sum(axis=0),
+            self._total,
+        )
+
+    def play(self, bandits: LinearBandits, t: int) -> None:
+        """Play trial t, and then believe and synchronise, if it is time."""
+        contexts = bandits.peek(t)
+        groups = self._beliefs[t % len(self._beliefs)]
+        chosen = self._choose(groups, contexts)
+        played = contexts[np.arange(len(chosen)), chosen]
+        self._tell(t, played, bandits.rewards(t, chosen))
+        self._believe(t + 1)
+        if self._due(groups, t + 1):
+            self._synchronise(t + 1)
+            self._believe(t + 1)  # at once, where nothing is on its way
+        self._actions[t], self._regret[t] = chosen, bandits.regrets(t, chosen).sum()
+
+    def _choose(self, groups: list[_Group], contexts: FloatArray) -> IntArray:
+        """Return the index that each agent plays, shape (M,), of (M, K, d) actions."""
+        if self._control == "random":
+            return self._rng.integers(contexts.shape[1], size=len(contexts))
+        chosen = np.empty(len(contexts), dtype=np.intp)
+        for group in groups:
+            chosen[group.agents] = group.choose(contexts[group.agents])
+        return chosen
+
+    def _tell(self, t: int, actions: FloatArray, rewards: FloatArray) -> None:
+        """Record trial t of each agent: shapes (M, d) and (M,)."""
+        stream = t % len(self._beliefs)
+        products = self._settings.releases.outer_products(actions, rewards)
+        self._running_sums[stream] += products
+        if self._settings.local_data == "raw":
+            for group in self._beliefs[stream]:
+                group.observe(actions, rewards)
+            if self._under_way is not None:
+                self._since.append((stream, actions, rewards))
+
+    def _due(self, groups: list[_Group], t: int) -> bool:
+        """Return whether to synchronise after t trials."""
+        if isinstance(self._schedule, DeterminantTrigger):
+            return any(group.wants(self._schedule) for group in groups)
+        return t in self._schedule[len(self._synchronised) :][:1]
+
+    def _synchronise(self, t: int) -> None:
+        """Release after t trials what is believed once it has arrived."""
+        k = len(self._synchronised) + 1
+        planned = self._settings.releases.num_releases
+        allowed = f"at most {planned} synchronisations, the releases planned"
+        require(k <= planned, "k", k, allowed)
+        self._under_way = t + self._lag, self._released(k)
+        self._since = []
+        self._synchronised.append(t)
+
+    def _released(self, k: int) -> FloatArray:
+        """Return the agents' releases k by stream, shape (E, M, d + 1, d + 1)."""
+        sums = self._running_sums
+        if self._control == "noise-only":
+            sums = np.zeros_like(sums)
+        if self._settings.releases.noise_std == 0:
+            return sums.copy()  # as released without noise, and not kept
+        shape = self._settings.releases.sum_shape
+        pairs = zip(self._releases, np.swapaxes(sums, 0, 1), strict=True)
+        released = [one.release(k, own.reshape(shape)) for one, own in pairs]
+        by_agent = np.reshape(released, (len(released), *sums.shape[:1], *shape[-2:]))
+        return np.swapaxes(by_agent, 0, 1)
+
+    def _believe(self, t: int) -> None:
+        """Believe what has arrived after t trials."""
+        if self._under_way is None or self._under_way[0] > t:
+            return
+        (_, released), self._under_way = self._under_way, None
+        self._total = released.sum(axis=1).reshape(self._total.shape)
+        for groups, sums in zip(self._beliefs, released, strict=True):
+            for group in groups:
+                group.believe(sums)
+        for stream, actions, rewards in self._since:
+            for group in self._beliefs[stream]:
+                group.observe(actions, rewards)
+
+
+class _Group:
+    """What some agents believe by one estimator, all of them by the same settings.
+
+    Parameters
+    ----------
+    settings : LinearUCBSettings
+    members : (ndarray of int, ndarray of int), optional
+        Their slots, shape (A,), and whose sums each of them adds up, shape (A, P).
+        Unless given all agents, who add up all sums, and so believe the same.
+    """
+
+    def __init__(
+        self,
+        settings: LinearUCBSettings,
+        members: tuple[IntArray, IntArray] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._pools = None if members is None else members[1]
+        self.agents: IntArray | slice = slice(None) if members is None else members[0]
+
+    def choose(self, contexts: FloatArray) -> IntArray:
+        """Return the index that each plays, shape (A,), of (A, K, d) actions."""
+        bounds = self._settings.upper_bounds(self._ellipsoid, contexts)
+        return first_best(bounds)
+
+    def observe(self, actions: FloatArray, rewards: FloatArray) -> None:
+        """Add what each has seen itself, out of all agents' trials."""
+        self._ellipsoid.observe(actions[self.agents], rewards[self.agents])
+
+    def wants(self, trigger: DeterminantTrigger) -> bool:
+        """Return whether any of them has seen enough since the last synchronisation."""
+        growth = self._ellipsoid.log_det - self._synchronised_log_det
+        return trigger.fires(growth, self._ellipsoid.num_observed)
+
+    def believe(self, sums: FloatArray) -> None:
+        """Believe the sums of each pool, out of all agents', (M, d + 1, d + 1)."""
+        settings = self._settings
+        if self._pools is None:
+            self._ellipsoid = settings.ellipsoid(sums.sum(axis=0))
+            if settings.local_data == "raw":
+                self._ellipsoid = self._ellipsoid.repeated(settings.num_agents)
+        else:
+            self._ellipsoid = settings.ellipsoid(sums[self._pools].sum(axis=1))
+        self._synchronised_log_det = self._ellipsoid.log_det

@@ -1,0 +1,1 @@
+"""The search space: Optuna distributions in, the unit cube out."""

@@ -1,0 +1,176 @@
+"""What FedUCB with a centre and without one have in common, as Flower strategies."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.servers.decentralized_fed_ucb import PeerServer
+from flwr_fbo.servers.fed_ucb import LinearBanditServer, spent_by_agent
+from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.result import BanditResult
+
+_log = logging.getLogger("flwr.fbo")
+
+_LONGEST_INTERVAL = 10 * 365 * 86400.0
+
+Schedule = Sequence[int] | DeterminantTrigger
+
+
+class LinearBanditStrategy(StudyStrategy[BanditResult]):
+    """Decides when agents synchronise, and counts what they have spent.
+
+    Parameters
+    ----------
+    server : LinearBanditServer or PeerServer
+    study : BanditStudy
+    interval : float, optional
+    schedule : sequence of int, or DeterminantTrigger, optional
+    num_trials : int, optional
+        See `FedUCB`.
+    **options
+        See `StudyStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    """
+
+    server: LinearBanditServer | PeerServer
+    study: BanditStudy
+    result_type = BanditResult
+
+    # Trials, at least, from one synchronisation to the next, and after the last.
+    _shortest_gap = 1
+    _trials_after_last = 0
+
+    def __init__(
+        self,
+        server: LinearBanditServer | PeerServer,
+        study: BanditStudy,
+        *,
+        interval: float | None,
+        schedule: Schedule | None,
+        num_trials: int | None,
+        **options: Any,
+    ) -> None:
+        one = (interval is None) != (schedule is None)
+        require(one, "interval", interval, f"given or not, with schedule={schedule!r}")
+        if interval is not None:
+            ok = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
+            require(ok, "interval", interval, "a number of seconds, 0 to ten years")
+        super().__init__(server, study, **options)
+        self._interval = interval
+        self._times: tuple[int, ...] = ()
+        if schedule is not None and study.trigger is None:
+            planned = study.settings.releases.num_releases
+            self._times = _check_times(schedule, planned, self._shortest_gap)
+        self._num_trials = self._check_trials(num_trials)
+        self._last_round = 0.0  # Unix time
+
+    def _check_trials(self, num_trials: int | None) -> int:
+        last = self._times[-1] + self._trials_after_last if self._times else 0
+        if num_trials is None:
+            return last
+        require(bool(self._times), "num_trials", num_trials, "None without a schedule")
+        require_int("num_trials", num_trials, last)
+        return num_trials
+
+    def _lines(self) -> list[str]:
+        lines = super()._lines()
+        if self._interval is not None and self._folder is None:
+            lines.append(
+                "WARNING: no folder: if this run ends early, nobody can go on with its "
+                "study, and the sites have spent their epsilon"
+            )
+        return lines
+
+    def _resume(self, num_rounds: int) -> None:
+        super()._resume(num_rounds)
+        ledger = self.server.ledger
+        if self._rounds:  # else none is waited for
+            self._last_round = ledger[-1].committed if ledger else time.time()
+
+    def _before_round(self, server_round: int) -> None:
+        """Wait until it is time, where sites synchronise by the clock."""
+        if self._interval is None or not self._synchronises(server_round - 1):
+            return
+        # No longer than the interval, wherever the clock was set to.
+        pause = min(self._last_round + self._interval - time.time(), self._interval)
+        if pause > 0:
+            _log.info("The next synchronisation is in %.0f s.", pause)
+            time.sleep(pause)
+
+    def _after_round(self, server_round: int) -> None:
+        self._last_round = time.time()
+        spent = self.privacy_spent
+        if spent.num_releases:
+            epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
+            self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
+
+    def _identity(self, num_rounds: int) -> dict[str, Any]:
+        return {
+            **super()._identity(num_rounds),
+            "interval": self._interval,
+            "schedule": list(self._times),
+            "num_trials": self._num_trials,
+        }
+
+    def _end(self, result: BanditResult) -> None:
+        spent = result.privacy_spent = self.privacy_spent
+        _log.info(
+            "Each agent has spent epsilon = %.3f at delta = %.3g, %d releases%s",
+            spent.epsilon,
+            spent.delta,
+            spent.num_releases,
+            "" if self.server.private else "; NOT PRIVATE, see the summary",
+        )
+
+    @property
+    def privacy_spent(self) -> PrivacySpent:
+        """Epsilon at delta of all planned releases of an agent, in Flower's type.
+
+        It is spent once the first one has been asked for: one that did not arrive in
+        time has left its agent. The relation is that of `ContinualRelease`: one trial
+        replaced by another. Infinite without noise, or with a trigger; with a
+        ``noise_seed`` it is what real noise would have spent.
+        """
+        arrived = max(self.server.num_releases)
+        return spent_by_agent(self.study, arrived or int(self._has_asked()))
+
+
+def check_trigger(
+    settings: Any, schedule: Schedule | None
+) -> DeterminantTrigger | None:
+    """Return the trigger, if there is one, and it is one for these settings."""
+    ok = isinstance(settings, LinearUCBSettings)
+    require(ok, "settings", settings, "LinearUCBSettings")
+    if not isinstance(schedule, DeterminantTrigger):
+        return None
+    local = settings.local_data
+    require(local == "raw", "local_data", local, "'raw', with a trigger")
+    return schedule
+
+
+def _check_times(schedule: Any, planned: int, gap: int) -> tuple[int, ...]:
+    """Return the schedule, if it increases and there are releases for it."""
+    times = tuple(schedule) if isinstance(schedule, Sequence) else ()
+    ok = len(times) > 0 and all(isinstance(t, int) for t in times)
+    ok = ok and all(a < b for a, b in pairwise((0, *times)))
+    require(ok, "schedule", schedule, "a list of increasing integers >= 1")
+    ok = all(b - a >= gap for a, b in pairwise(times))
+    allowed = f"at least {gap} trials, the hops of a message, from one to the next"
+    require(ok, "schedule", schedule, allowed)
+    allowed = f"at most {planned} synchronisations, the releases planned"
+    require(len(times) <= planned, "len(schedule)", len(times), allowed)
+    return times

@@ -1,0 +1,205 @@
+"""The server's durable record of a study, in a folder of its own.
+
+What is recorded before a broadcast is all that a new run needs to go on: the study with
+its seeds, the ledger of its releases, who holds which slot, and how each round went.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._validation import require
+from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow, open_patiently
+from flwr_fbo.strategies.enrolment import AnyStudy
+from flwr_fbo.strategies.result import Round
+
+FILE_NAME = "server.sqlite"
+KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"
+PEER_KIND, NEURAL_KIND = "peer-server", "neural-server"
+
+# The names under which the journal keeps `Progress`; all others are the server half's.
+_PROGRESS = "progress"
+_SLOTS, _JOURNALS = "progress-slots", "progress-journals"
+_ROUND = "progress-round-"
+
+
+def check_folder(folder: str | Path | None) -> Path | None:
+    """Return the folder as a path, or None.
+
+    Raises
+    ------
+    ValueError
+        If it is not absolute: a ServerApp's working directory is the SuperLink's.
+    """
+    if folder is None:
+        return None
+    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
+    require(ok, "folder", folder, "an absolute path")
+    return Path(folder)
+
+
+@dataclass
+class Progress:
+    """How far a study is.
+
+    Attributes
+    ----------
+    study : Study or BanditStudy
+    ledger : sequence of LedgerRow
+        What the server half has released.
+    slots : dict of int to int
+        Node id to slot.
+    journals : dict of int to int
+        Slot to the journal that its agent keeps, where that matters.
+    rounds : list of Round
+    state : dict of str to ndarray
+        What the server half needs besides its ledger.
+    """
+
+    study: AnyStudy
+    ledger: Sequence[LedgerRow]
+    slots: dict[int, int]
+    journals: dict[int, int] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+class StudyRecord:
+    """Keeps `Progress` in a journal; without a folder, nowhere.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Of this study alone.
+    identity : mapping of str to JSON value
+        The configuration, which may not change while a study goes on.
+    patience : float
+        Seconds to wait for another process to let go of it. A ServerApp whose SuperLink
+        was killed holds it until it has noticed, half a minute after the next one.
+
+    Raises
+    ------
+    JournalError
+        If the folder cannot be used, or holds a study of another configuration; the
+        message names the difference.
+    """
+
+    def __init__(
+        self, folder: Path | None, identity: Mapping[str, Any], patience: float = 0.0
+    ) -> None:
+        # What the journal has of what only grows, or hardly ever changes.
+        self._num_releases = self._num_rounds = 0
+        self._enrolled: tuple[dict[int, int], dict[int, int]] | None = None
+        self._state: set[str] = set()
+        self._journal: Journal | None = None
+        if folder is None:
+            return
+        owner, path = {"kind": KIND, **identity}, folder / FILE_NAME
+        self._journal = open_patiently(owner, path, patience)
+
+    def save(self, progress: Progress) -> None:
+        """Commit the progress; it is on disk when this returns."""
+        if self._journal is None:
+            return
+        counts = {
+            "study": progress.study.to_dict(),
+            "num_releases": len(progress.ledger),
+        }
+        changed = {**progress.state, _PROGRESS: _text(counts)}
+        if not self.has(progress.slots, progress.journals):
+            changed[_SLOTS] = _text(list(progress.slots.items()))
+            changed[_JOURNALS] = _text(list(progress.journals.items()))
+        rounds = enumerate(progress.rounds[self._num_rounds :], self._num_rounds)
+        changed |= {f"{_ROUND}{i:06}": _text(asdict(one)) for i, one in rounds}
+        gone = self._state - progress.state.keys()
+        new = progress.ledger[self._num_releases :]
+        self._journal.change_state(changed, gone, new)
+        self._note(progress)
+
+    def has(self, slots: Mapping[int, int], journals: Mapping[int, int]) -> bool:
+        """Return whether these are the slots and journals that were saved last."""
+        return self._journal is None or self._enrolled == (slots, journals)
+
+    def _note(self, progress: Progress) -> None:
+        """Remember what the journal has."""
+        self._num_releases = len(progress.ledger)
+        self._num_rounds = len(progress.rounds)
+        self._enrolled = dict(progress.slots), dict(progress.journals)
+        self._state = set(progress.state)
+
+    def load(self, study: AnyStudy) -> Progress | None:
+        """Return what was saved last, or None; ``study`` is one of the same kind.
+
+        Raises
+        ------
+        JournalError
+            If the ledger is damaged.
+        """
+        if self._journal is None:
+            return None
+        state = self._journal.load_state()
+        if not state:
+            return None
+        stored, ledger = read_ledger(self._journal)
+        in_parts = _SLOTS in state
+        state = {n: array for n, array in state.items() if not n.startswith(_PROGRESS)}
+        try:
+            progress = Progress(
+                study=type(study).from_dict(stored["study"]),
+                ledger=ledger,
+                slots={int(node): int(slot) for node, slot in stored["slots"]},
+                journals={int(slot): int(name) for slot, name in stored["journals"]},
+                rounds=[Round(**r) for r in stored["rounds"]],
+                state=state,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            path = self._journal.path
+            raise JournalError(f"{path} is damaged: {error!r}.") from error
+        self._note(progress)
+        if not in_parts:
+            self._num_rounds, self._enrolled = 0, None
+        return progress
+
+    def __enter__(self) -> StudyRecord:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._journal is not None:
+            self._journal.close()
+
+
+def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:
+    """Return what a server's journal says of its study, and all of its releases.
+
+    Raises
+    ------
+    JournalError
+        If a release is damaged or missing. This finds accidents: who can write the
+        file can also write it anew.
+    """
+    ledger = journal.ledger()
+    try:
+        state = journal.load_state()
+        stored: dict[str, Any] = json.loads(str(state[_PROGRESS]))
+        if _SLOTS in state:  # else all is in one text, as it once was
+            stored["slots"] = json.loads(str(state[_SLOTS]))
+            stored["journals"] = json.loads(str(state[_JOURNALS]))
+            rounds = sorted(name for name in state if name.startswith(_ROUND))
+            stored["rounds"] = [json.loads(str(state[name])) for name in rounds]
+        complete = stored["num_releases"] == len(ledger)
+    except (KeyError, TypeError, ValueError) as error:
+        raise JournalError(f"{journal.path} is damaged: {error!r}.") from error
+    if not complete:
+        raise JournalError(f"{journal.path} is damaged: releases are missing.")
+    return stored, ledger
+
+
+def _text(value: Any) -> NDArray[Any]:
+    return np.array(json.dumps(value))

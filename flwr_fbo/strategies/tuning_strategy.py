@@ -1,0 +1,86 @@
+"""The Flower side of every federated tuning method.
+
+Round r of Flower is iteration t = r - 1 of the papers: round 1 evaluates the initial
+points, every later round one point an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MetricRecord, MetricRecordValues
+
+from flwr_fbo._compat import reply_metrics
+from flwr_fbo._validation import is_number, require
+from flwr_fbo.protocol.tuning_study import Instruction, Phase, Study
+from flwr_fbo.servers.base import Server
+from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.result import TuningResult
+
+METRICS = ("best-value",)
+
+
+class TuningStrategy(StudyStrategy[TuningResult]):
+    """Asks every agent for a trial a round.
+
+    Parameters
+    ----------
+    server : Server
+    study : Study
+    metrics : collection of str
+        Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
+        They are *not* covered by any privacy guarantee.
+    **options
+        See `StudyStrategy`.
+    """
+
+    study: Study
+    result_type = TuningResult
+
+    def __init__(
+        self,
+        server: Server,
+        study: Study,
+        *,
+        metrics: Collection[str] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(server, study, **options)
+        ok = isinstance(metrics, Collection) and not isinstance(metrics, str)
+        ok = ok and all(name in METRICS for name in metrics)
+        require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
+        self._metrics = tuple(metrics)
+
+    def default_rounds(self) -> int:
+        """Return 41: initial points, and 40 queries of an agent."""
+        return 41
+
+    def _lines(self) -> list[str]:
+        lines = super()._lines()
+        if self._metrics:
+            named = ", ".join(self._metrics)
+            lines.append(f"metrics reported without any privacy guarantee: {named}")
+        return lines
+
+    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config."""
+        return Instruction(
+            phase=Phase.ROUND,
+            study=self.study,
+            slot=slot,
+            iteration=iteration,
+            send_message=wanted,
+            report_best_value="best-value" in self._metrics,
+        ).to_config()
+
+    def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
+        """Return the mean of the metrics that were asked for."""
+        means: dict[str, MetricRecordValues] = {}
+        for name in self._metrics:
+            values = [reply_metrics(a.content).get(name) for a in answers.values()]
+            numbers = [v for v in values if is_number(v) and abs(v) < 1e100]
+            if numbers:
+                means[f"mean-{name}"] = float(np.mean(numbers))
+        return MetricRecord(means) if means else None

@@ -17,7 +17,6 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
 from flwr_fbo.audit.bandit_audit import (
     BanditAuditPlan,
     BanditAuditResult,
@@ -26,6 +25,7 @@ from flwr_fbo.audit.bandit_audit import (
 from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
 from flwr_fbo.audit.release_audit import StreamEntropy
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))
 DEFAULT: dict[str, Any] = {

@@ -9,11 +9,12 @@ from functools import partial
 import numpy as np
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent, NeuralUCBSettings
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings, LocalData
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.models.network import Network
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.simulation.linear_bandits import (
     BanditSimulation,
     geometric_schedule,

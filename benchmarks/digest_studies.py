@@ -41,11 +41,12 @@ from flwr_fbo import (
     neural_bandit_app,
     tuning_app,
 )
-from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger
-from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.experiment_runner.config import experiment_of
 from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.space.search_space import SearchSpace
@@ -254,14 +255,14 @@ def _history(agent: Any) -> Steps:
 
 
 def _alone(settings: Any) -> Steps:
-    study = Study(
+    study = TuningStudy(
         SearchSpace(SPACE),
         "maximize",
         settings,
         study_seed=STUDY_SEED,
         feature_seed=FEATURE_SEED,
     )
-    agents = [study.create_agent(slot, STUDY_SEED) for slot in range(NUM_AGENTS)]
+    agents = [create_agent(study, slot, STUDY_SEED) for slot in range(NUM_AGENTS)]
     objectives = [partial(_objective, slot) for slot in range(NUM_AGENTS)]
     run_loop(LocalServer(NUM_AGENTS), agents, objectives, NUM_ITERATIONS)
     for agent in agents:

@@ -17,12 +17,13 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from benchmarks.measure import Section, alternate, compare
 from flwr_fbo.agents.tuning.acquisition import maximize
-from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import fit_hyperparameters
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_settings import ThompsonSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 M, D, T, AGENTS = 100, 2, 40, 200
@@ -37,9 +38,13 @@ def measure(quick: bool) -> list[Section]:
     phi = features(x)
     weights = rng.standard_normal((1, M))
     plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
-    agent = Study(
-        plane, "maximize", ThompsonSettings(), study_seed=1, feature_seed=2
-    ).create_agent(0, 1)
+    agent = create_agent(
+        TuningStudy(
+            plane, "maximize", ThompsonSettings(), study_seed=1, feature_seed=2
+        ),
+        0,
+        1,
+    )
     for point, value in zip(x, y, strict=True):
         agent.tell(0, point, float(value))
     whole = SubRegions.from_edges([np.array([0.0, 1.0])] * D)

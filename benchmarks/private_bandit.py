@@ -8,10 +8,10 @@ On Hartmann-6, one seed, with random initial parameters and no phase I.
 import argparse
 import math
 
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.simulation.turns import Sharing
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask

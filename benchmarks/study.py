@@ -30,8 +30,9 @@ from flwr_fbo import DPFTSDE, InProcessGrid, ThompsonSettings, tuning_app
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.tuning import own_search as search
 from flwr_fbo.agents.tuning.base import Agent, play_round
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.clients import session
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
@@ -165,7 +166,7 @@ def iterations(num_agents: int, num_iterations: int) -> Section:
     clock, rng = Clock(), np.random.default_rng(0)
     settings = ThompsonSettings()
     space = SearchSpace(SPACE)
-    study = Study(space, "maximize", settings, study_seed=1, feature_seed=2)
+    study = TuningStudy(space, "maximize", settings, study_seed=1, feature_seed=2)
     shape = (settings.num_sub_regions, settings.num_features)
     timed_objective = clock.timed("objective", objective)
     names = {
@@ -179,7 +180,7 @@ def iterations(num_agents: int, num_iterations: int) -> Section:
             timed = clock.timed(part, getattr(search, name))
             stack.enter_context(patch.object(search, name, timed))
         for slot in range(num_agents):
-            agent = study.create_agent(slot, 1)
+            agent = create_agent(study, slot, 1)
             for iteration in range(num_iterations + 1):
                 # What a server releases is mostly noise: this is as hard to maximise.
                 vectors = rng.standard_normal(shape) if iteration else None

@@ -27,8 +27,9 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
 from benchmarks.problems import Problem, branin, hartmann, landmine
-from flwr_fbo.agents.tuning.fed_vote import OwnSearch, VotingSettings
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.protocol.voting_settings import OwnSearch, VotingSettings
 from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
@@ -73,8 +74,10 @@ class Ours(Suggester):
         super().__init__(dim, seed)
         settings = VotingSettings(num_initial=1, own_search=own_search)
         space = SearchSpace(self.axes)
-        study = Study(space, "maximize", settings, study_seed=seed, feature_seed=0)
-        self._agent = study.create_agent(0, seed)
+        study = TuningStudy(
+            space, "maximize", settings, study_seed=seed, feature_seed=0
+        )
+        self._agent = create_agent(study, 0, seed)
 
     def tell(self, point: FloatArray, value: float) -> None:
         """Take an observation."""

@@ -10,10 +10,11 @@ from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo.agents.tuning.base import play_round
-from flwr_fbo.agents.tuning.fts import FTSSettings
-from flwr_fbo.agents.tuning.transfer import RGPESettings, TAFSettings
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.tuning_study import AgentSettings, Study
+from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
+from flwr_fbo.protocol.tuning_settings import FTSSettings
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 
 AGENTS, QUERIES = (5, 10, 20, 28), 50
@@ -35,11 +36,11 @@ def objective(params: dict[str, float]) -> float:
     return float(np.sin(5 * params["a"]) * np.cos(4 * params["b"]))
 
 
-def messages(study: Study, num_agents: int) -> FloatArray:
+def messages(study: TuningStudy, num_agents: int) -> FloatArray:
     """Return what agents with 50 uniform observations send; the target's is missing."""
     vectors = []
     for slot in range(num_agents + 1):
-        agent = study.create_agent(slot, 1)
+        agent = create_agent(study, slot, 1)
         for x in np.random.default_rng(slot).random((50, 2)):
             agent.tell(0, x, objective(SPACE.from_unit(x)))
         vectors.append(agent.message(0))
@@ -48,9 +49,9 @@ def messages(study: Study, num_agents: int) -> FloatArray:
 
 
 @one_blas_thread
-def play(study: Study, vectors: FloatArray, seed: int) -> None:
+def play(study: TuningStudy, vectors: FloatArray, seed: int) -> None:
     """Make all queries of a target."""
-    target = study.create_agent(0, seed)
+    target = create_agent(study, 0, seed)
     play_round(target, objective, 0, None, send_message=False)
     for iteration in range(1, QUERIES + 1):
         received = vectors if iteration == 1 else None
@@ -61,7 +62,7 @@ def measure(quick: bool) -> list[Section]:
     """Return the section."""
     rows = []
     for name, settings in METHODS.items():
-        study = Study(SPACE, "maximize", settings, study_seed=1, feature_seed=2)
+        study = TuningStudy(SPACE, "maximize", settings, study_seed=1, feature_seed=2)
         inputs = {f"{n} agents": messages(study, n) for n in AGENTS}
         works = {
             label: partial(play, study, vectors, 1) for label, vectors in inputs.items()

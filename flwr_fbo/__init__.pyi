@@ -1,12 +1,7 @@
 """The public names: the one list of them, which `flwr_fbo/__init__.py` reads."""
 
 from ._version import __version__ as __version__
-from .agents.bandits.fed_go_ucb import NeuralUCBSettings as NeuralUCBSettings
-from .agents.bandits.fed_ucb import LinearUCBSettings as LinearUCBSettings
 from .agents.durable.fed_ucb import LinearBanditPolicy as LinearBanditPolicy
-from .agents.tuning.dp_fts_de import ThompsonSettings as ThompsonSettings
-from .agents.tuning.fed_vote import VotingSettings as VotingSettings
-from .agents.tuning.fts import FTSSettings as FTSSettings
 from .agents.tuning.trial import Objective as Objective
 from .agents.tuning.trial import Trial as Trial
 from .clients.app_builders import add_tuning as add_tuning
@@ -23,7 +18,12 @@ from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
 from .privacy.continual import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
+from .protocol.linear_ucb_settings import LinearUCBSettings as LinearUCBSettings
+from .protocol.neural_ucb_settings import NeuralUCBSettings as NeuralUCBSettings
 from .protocol.peer_graph import PeerGraph as PeerGraph
+from .protocol.tuning_settings import FTSSettings as FTSSettings
+from .protocol.tuning_settings import ThompsonSettings as ThompsonSettings
+from .protocol.voting_settings import VotingSettings as VotingSettings
 from .simulation.grid import InProcessGrid as InProcessGrid
 from .space.search_space import SearchSpace as SearchSpace
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB

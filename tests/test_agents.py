@@ -11,15 +11,17 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from flwr_fbo.agents.tuning.base import Agent, evaluate, play_round
-from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent, ThompsonSettings
-from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
+from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.trial import Trial
-from flwr_fbo.protocol.tuning_study import Instruction, Phase, Study
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
+from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from tests.federation import AGENT, SPACE, assert_same, objective_of
 
 
-def study(**changes: Any) -> Study:
+def study(**changes: Any) -> TuningStudy:
     fields: dict[str, Any] = {
         "space": SearchSpace(SPACE),
         "direction": "maximize",
@@ -27,7 +29,7 @@ def study(**changes: Any) -> Study:
         "study_seed": 5,
         "feature_seed": 6,
     }
-    return Study(**{**fields, **changes})
+    return TuningStudy(**{**fields, **changes})
 
 
 def play(agent: Agent, num_iterations: int, objective: Any = None) -> None:
@@ -46,7 +48,7 @@ def play(agent: Agent, num_iterations: int, objective: Any = None) -> None:
 def test_initial_points_lie_in_the_agents_sub_region() -> None:
     regions = SearchSpace(SPACE).sub_regions(4)
     for slot in range(8):
-        agent = study().create_agent(slot, 5)
+        agent = create_agent(study(), slot, 5)
         points = agent.ask(0)
         assert points.shape == (4, 3)
         # `depth` takes its bin's middle; the two continuous axes are cut.
@@ -55,7 +57,7 @@ def test_initial_points_lie_in_the_agents_sub_region() -> None:
 
 def test_the_first_query_follows_the_vectors() -> None:
     """1 - p_1 = 1: the query is the maximiser of what the server sent."""
-    agent = study().create_agent(0, 5)
+    agent = create_agent(study(), 0, 5)
     assert isinstance(agent, ThompsonAgent)
     play(agent, 0)
     x = np.array([[0.93, 0.07, 0.5]])
@@ -86,11 +88,11 @@ def test_follow_probability(follow: Any, probabilities: list[float]) -> None:
 
 def test_thompson_sampling_finds_the_optimum() -> None:
     never = replace(AGENT, follow="never", num_initial=5)
-    agent = study(agent=never).create_agent(0, 5)
+    agent = create_agent(study(agent=never), 0, 5)
     play(agent, 15)
     assert agent.best_value is not None
     assert agent.best_value > -0.05
-    random = study(agent=RandomSearchSettings(4, 5)).create_agent(0, 5)
+    random = create_agent(study(agent=RandomSearchSettings(4, 5)), 0, 5)
     for t in range(16):
         play_round(random, objective_of(0), t, None, send_message=False)
     np.testing.assert_array_equal(random.points[:5], agent.points[:5])
@@ -104,7 +106,7 @@ def test_no_setting_is_evaluated_twice() -> None:
     """A slope draws every query into the same corner of the box."""
     plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
     slope = study(space=plane, agent=replace(AGENT, follow="never"))
-    agent = slope.create_agent(0, 5)
+    agent = create_agent(slope, 0, 5)
     play(agent, 15, lambda params: params["x"] + params["y"])
     points = np.array(agent.points)
     assert len(np.unique(points, axis=0)) == len(points)
@@ -115,7 +117,7 @@ def test_no_setting_is_evaluated_twice() -> None:
 
 def test_a_point_for_a_repeated_one_is_a_setting_too() -> None:
     few = SearchSpace({name: IntDistribution(1, 3) for name in "xy"})
-    agent = study(space=few, agent=replace(AGENT, follow="never")).create_agent(0, 5)
+    agent = create_agent(study(space=few, agent=replace(AGENT, follow="never")), 0, 5)
     play(agent, 15, lambda params: float(params["x"] + params["y"]))
     assert len(np.unique(agent.points, axis=0)) < len(agent.points)
     np.testing.assert_array_equal(agent.points, [few.snap(x) for x in agent.points])
@@ -125,7 +127,7 @@ def test_what_failed_is_not_tried_again() -> None:
     """Nothing is learnt from a failed trial: the same query would come back."""
     plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
     slope = study(space=plane, agent=replace(AGENT, follow="never"))
-    agent = slope.create_agent(0, 5)
+    agent = create_agent(slope, 0, 5)
 
     def objective(params: dict[str, Any]) -> float:
         total = float(params["x"] + params["y"])
@@ -140,8 +142,8 @@ def test_minimizing_is_maximizing_the_negative() -> None:
         return -objective_of(0)(params)
 
     up, down = (
-        study().create_agent(0, 5),
-        study(direction="minimize").create_agent(0, 5),
+        create_agent(study(), 0, 5),
+        create_agent(study(direction="minimize"), 0, 5),
     )
     play(up, 6)
     play(down, 6, negative)
@@ -151,11 +153,11 @@ def test_minimizing_is_maximizing_the_negative() -> None:
 
 
 def test_an_agent_goes_on_from_its_state() -> None:
-    whole, first = study().create_agent(2, 5), study().create_agent(2, 5)
+    whole, first = create_agent(study(), 2, 5), create_agent(study(), 2, 5)
     play(whole, 7)
     vectors = np.random.default_rng(0).standard_normal((4, 30))
     for iteration in range(8):
-        again = study().create_agent(2, 5)
+        again = create_agent(study(), 2, 5)
         if iteration:
             again.load_state_dict(first.state_dict())
         first = again
@@ -166,7 +168,7 @@ def test_an_agent_goes_on_from_its_state() -> None:
 
 
 def test_an_interrupted_iteration_goes_on_where_it_stopped() -> None:
-    whole, stopped = study().create_agent(1, 5), study().create_agent(1, 5)
+    whole, stopped = create_agent(study(), 1, 5), create_agent(study(), 1, 5)
     play(whole, 2)
     for x in stopped.ask(0)[:2]:
         stopped.tell(0, x, objective_of(0)(stopped.space.from_unit(x)))
@@ -177,7 +179,7 @@ def test_an_interrupted_iteration_goes_on_where_it_stopped() -> None:
 
 
 def test_an_agent_that_joins_late_explores_first() -> None:
-    on_time, late = study().create_agent(1, 5), study().create_agent(1, 5)
+    on_time, late = create_agent(study(), 1, 5), create_agent(study(), 1, 5)
     play_round(on_time, objective_of(1), 0, None, send_message=True)
     play_round(late, objective_of(1), 3, np.ones((4, 30)), send_message=True)
     np.testing.assert_array_equal(late.points, on_time.points)
@@ -196,7 +198,7 @@ def test_nothing_that_failed_is_learnt_from() -> None:
             raise RuntimeError("no luck")
         return objective_of(0)(params)
 
-    agent = study().create_agent(0, 5)
+    agent = create_agent(study(), 0, 5)
     play(agent, 5, flaky)
     assert np.isnan(agent.values).sum() == 5
     assert agent.best_value is not None
@@ -209,7 +211,7 @@ def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
     def broken(params: dict[str, Any]) -> float:
         raise ValueError("always")
 
-    agent = study().create_agent(0, 5)
+    agent = create_agent(study(), 0, 5)
     play(agent, 5, broken)
     assert "agent 0: all of its 4 trials so far failed" in caplog.text
     assert len(agent.values) == 4 + 5
@@ -236,7 +238,7 @@ def test_what_is_no_number_is_a_failed_trial(
 ) -> None:
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         value = evaluate(objective, Trial({"x": 1}, {}), "agent 3")
-    agent = study().create_agent(0, 5)
+    agent = create_agent(study(), 0, 5)
     agent.tell(0, np.zeros(3), value)
     assert math.isnan(agent.values[0])
     assert "agent 3: trial {'x': 1} failed" in caplog.text
@@ -253,7 +255,7 @@ def test_numpy_scalars_are_numbers() -> None:
 def test_values_that_look_like_noise_are_warned_of(
     scale: float, offset: float, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = study(agent=replace(AGENT, follow="never")).create_agent(0, 5)
+    agent = create_agent(study(agent=replace(AGENT, follow="never")), 0, 5)
     play(agent, 1, lambda params: offset + scale * params["x"])
     assert ("look like noise" in caplog.text) is warns
 
@@ -263,7 +265,7 @@ def test_values_that_look_like_noise_are_warned_of(
 )
 def test_vectors_that_do_not_fit_are_refused(vectors: np.ndarray) -> None:
     with pytest.raises(ValueError, match="The server sent vectors"):
-        study().create_agent(0, 5).receive(vectors)
+        create_agent(study(), 0, 5).receive(vectors)
 
 
 @pytest.mark.parametrize(
@@ -302,17 +304,17 @@ def test_bad_studies_are_named(change: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("agent", [AGENT, RandomSearchSettings(2, 3)])
 def test_studies_and_instructions_travel(agent: Any) -> None:
-    sent = Instruction(Phase.ROUND, study(agent=agent), 3, 7, True, True)
+    sent = TuningInstruction(Phase.ROUND, study(agent=agent), 3, 7, True, True)
     config = sent.to_config()
     assert all(type(v) in (int, str, bool) for v in config.values())
-    assert Instruction.from_config(config) == sent
-    enrol = Instruction(Phase.ENROL, study())
-    assert Instruction.from_config(enrol.to_config()) == enrol
+    assert TuningInstruction.from_config(config) == sent
+    enrol = TuningInstruction(Phase.ENROL, study())
+    assert TuningInstruction.from_config(enrol.to_config()) == enrol
 
 
 def test_another_protocol_is_refused() -> None:
-    config = {**Instruction(Phase.ENROL, study()).to_config(), "fbo-protocol": 0}
+    config = {**TuningInstruction(Phase.ENROL, study()).to_config(), "fbo-protocol": 0}
     with pytest.raises(ValueError, match="same version of flwr_fbo"):
-        Instruction.from_config(config)
+        TuningInstruction.from_config(config)
     with pytest.raises(ValueError, match="not a flwr_fbo strategy"):
-        Instruction.from_config({"lr": 0.1})
+        TuningInstruction.from_config({"lr": 0.1})

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import flwr_fbo
@@ -13,14 +14,15 @@ PACKAGE = Path(flwr_fbo.__file__).parent
 
 # A room imports only from rooms of a lower storey, or from itself.
 STOREYS = [
-    {"_random", "_validation", "space", "journal"},
-    {"models", "datasets"},
-    {"privacy", "tasks"},
+    {"_version", "_random", "_validation"},
+    {"space", "journal", "models", "datasets"},
+    {"privacy"},
+    {"protocol", "tasks"},
     {"agents", "servers"},
-    {"_compat"},
-    {"strategies", "clients"},
-    {"simulation"},
-    {"study"},
+    {"_compat", "strategies", "clients"},
+    {"integrations", "simulation"},
+    {"audit"},
+    {"experiment_runner"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
@@ -30,7 +32,6 @@ MAY_IMPORT_FLWR = {
     "simulation/grid.py",
     "privacy/accounting.py",
     "_compat.py",
-    "study/runner.py",  # builds the ClientApp that it runs in the grid
 }
 PRIVATE_FLWR = ("flwr.client", "flwr.common", "flwr.supercore", "flwr.compat")
 
@@ -43,6 +44,10 @@ def _imports(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     return names
+
+
+def _module(path: Path) -> str:
+    return ".".join(("flwr_fbo", *path.relative_to(PACKAGE).with_suffix("").parts))
 
 
 def _room(module: str) -> str:
@@ -66,6 +71,53 @@ def test_rooms_import_downwards(path: Path) -> None:
             assert ok, f"{relative} imports {module}"
             private = any(f"{module}.".startswith(f"{p}.") for p in PRIVATE_FLWR)
             assert not private or relative.name == "_compat.py"
+
+
+def test_there_is_no_circle() -> None:
+    modules = {_module(path): path for path in FILES}
+    imports = nx.DiGraph(
+        (module, imported)
+        for module, path in modules.items()
+        for imported in _imports(path) & set(modules)
+    )
+    assert sorted(nx.simple_cycles(imports)) == []
+
+
+def test_servers_do_not_know_agents() -> None:
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[0] == "servers":
+            agents = {m for m in _imports(path) if m.startswith("flwr_fbo.agents")}
+            assert not agents, path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+# Files of one algorithm, in several rooms, bear its name.
+ALGORITHMS = {
+    "decentralized_fed_ucb",
+    "dp_fts_de",
+    "fed_go_ucb",
+    "fed_ucb",
+    "fed_vote",
+    "fts",
+    "glm_ucb",
+    "kernel_ucb",
+}
+
+
+def test_a_file_name_is_used_once() -> None:
+    """But for an algorithm's own, and for a data set's loader and its task."""
+    places: dict[str, set[str]] = {}
+    for path in FILES:
+        parts = path.relative_to(PACKAGE).parts
+        places.setdefault(path.stem, set()).add(parts[0])
+    shared = {name: rooms for name, rooms in places.items() if len(rooms) > 1}
+    for name in {"__init__", "base", *ALGORITHMS}:
+        shared.pop(name, None)
+    assert {name: r for name, r in shared.items() if r != {"datasets", "tasks"}} == {}
 
 
 def test_a_server_imports_nothing_that_its_clients_may_be_importing() -> None:

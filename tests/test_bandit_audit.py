@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent, LinearUCBSettings, LocalData
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.audit import bandit_audit
 from flwr_fbo.audit.bandit_audit import BanditAuditPlan, audit_bandit
 from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
@@ -15,6 +15,7 @@ from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))
 MECHANISMS = get_args(Mechanism)

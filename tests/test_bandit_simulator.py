@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.bandits.fed_ucb import (
-    DeterminantTrigger,
-    LinearUCBAgent,
-    LinearUCBSettings,
-)
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo import VotingSettings, tuning_app
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import (
     NUM_AGENTS,
@@ -55,7 +56,7 @@ def test_without_flower(options: dict[str, Any]) -> None:
     with_flower, agents = run(numpy_app(), **options)
     without = strategy(**options)
     without.plan(NUM_ITERATIONS)
-    others = [without.study.create_agent(n, 11) for n in range(NUM_AGENTS)]
+    others = [create_agent(without.study, n, 11) for n in range(NUM_AGENTS)]
     objectives = [objective_of(n) for n in range(NUM_AGENTS)]
     run_loop(without.server, others, objectives, NUM_ITERATIONS)
     assert_same(agents, others)

@@ -21,7 +21,7 @@ from flwr_fbo import (
     neural_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent, Sums
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.agents.durable.fed_go_ucb import KIND
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.cli import app as cli
@@ -29,6 +29,7 @@ from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
+from flwr_fbo.protocol.neural_ucb_settings import Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradients
 from flwr_fbo.tasks.nonlinear_bandit import (
     FunctionBanditTask,

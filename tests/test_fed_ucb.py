@@ -28,7 +28,6 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, KIND, BanditEnvironment
 from flwr_fbo.cli import app
 from flwr_fbo.clients.held_journal import record_name
@@ -37,8 +36,12 @@ from flwr_fbo.clients.tuning_client import SiteClient
 from flwr_fbo.journal.journal import Journal, JournalError, Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.linear_bandit_study import BanditInstruction, BanditStudy
-from flwr_fbo.protocol.tuning_study import Phase
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.linear_bandit_study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgents
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
@@ -400,10 +403,10 @@ def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
     """Whatever the server says: it is neither made nor prepared for."""
     site = LinearBanditSite(tmp_path, max_epsilon=math.inf)
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
-    study = BanditStudy(SETTINGS, noise_seed=NOISE_SEED)
+    study = LinearBanditStudy(SETTINGS, noise_seed=NOISE_SEED)
     journal = int(site.answer(context, [], study.enrolment()).metrics["journal"])
     for included in (-(2**62), -1, 1, 2, 3, 2**62):
-        asked = BanditInstruction(
+        asked = LinearBanditInstruction(
             Phase.ROUND, study, 0, journal, included, send_release=True
         )
         with pytest.raises((ValueError, JournalError), match=r"k=|Release"):
@@ -532,11 +535,11 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
 
 def test_the_ledger_of_a_site_promises_nothing_with_a_trigger(tmp_path: Path) -> None:
     """No more than the server's does."""
-    study = BanditStudy(CASES["raw"], DeterminantTrigger(9.0))
+    study = LinearBanditStudy(CASES["raw"], DeterminantTrigger(9.0))
     site = LinearBanditSite(tmp_path, max_epsilon=math.inf)
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
     metrics = site.answer(context, [], study.enrolment()).metrics
-    asked = BanditInstruction(
+    asked = LinearBanditInstruction(
         Phase.ROUND, study, 0, int(metrics["journal"]), send_release=True
     )
     site.answer(context, [], asked.to_config())
@@ -933,10 +936,10 @@ def _site(folder: Path, replies: Path) -> None:
     """Play, five trials a release, and answer a server that asks from the start."""
     site = LinearBanditSite(folder, max_epsilon=math.inf)
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
-    study = BanditStudy(SETTINGS, noise_seed=NOISE_SEED, study_id="killed")
+    study = LinearBanditStudy(SETTINGS, noise_seed=NOISE_SEED, study_id="killed")
     metrics = site.answer(context, [], study.enrolment()).metrics
     number = int(metrics["journal"])
-    taken = BanditInstruction(Phase.ROUND, study, 0, number)
+    taken = LinearBanditInstruction(Phase.ROUND, study, 0, number)
     site.answer(context, [], taken.to_config())
     policy = LinearBanditPolicy.open(folder)
     for k in range(1, 4):
@@ -945,7 +948,7 @@ def _site(folder: Path, replies: Path) -> None:
                 policy.reward(ticket, (ticket % 7) / 7)
             if policy.num_trials < 5 * k:
                 policy.choose(np.roll(ACTIONS, policy.num_trials, axis=0))
-        asked = BanditInstruction(
+        asked = LinearBanditInstruction(
             Phase.ROUND, study, 0, number, k - 1, send_release=True
         )
         [release] = site.answer(context, [], asked.to_config()).arrays

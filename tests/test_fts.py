@@ -22,11 +22,12 @@ from flwr_fbo import (
 )
 from flwr_fbo.agents.durable.recorded_tuning import load_agent
 from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.dp_fts_de import Follow
 from flwr_fbo.agents.tuning.fts import FTSAgent
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_settings import Follow
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import (
@@ -66,7 +67,7 @@ def test_however_it_is_run(agent: FTSSettings) -> None:
     _, others, _ = _run(tuning_app(make_objective), agent)
     assert_same(agents, others)
     without = _strategy(agent)
-    others = [without.study.create_agent(n, 11) for n in range(NUM_AGENTS)]
+    others = [create_agent(without.study, n, 11) for n in range(NUM_AGENTS)]
     objectives = [objective_of(n) for n in range(NUM_AGENTS)]
     run_loop(without.server, others, objectives, NUM_ITERATIONS)
     assert_same(agents, others)
@@ -169,7 +170,7 @@ def test_asked_again_it_gives_the_same_query() -> None:
 def test_killed_in_an_evaluation_it_evaluates_the_same(tmp_path: Path) -> None:
     """With its journal: what it noted before the evaluation is all that is left."""
     settings = replace(ONCE, share_after=0)
-    study = Study(SearchSpace(SPACE), "maximize", settings, 5, 12, study_id="a")
+    study = TuningStudy(SearchSpace(SPACE), "maximize", settings, 5, 12, study_id="a")
     asked: list[Any] = []
 
     def play(iteration: int, dies: bool, vectors: Any = None) -> None:

@@ -8,8 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
-from flwr_fbo.agents.bandits.glm_ucb import GLMUCBAgent, GLMUCBSettings, Gram
+from flwr_fbo.agents.bandits.glm_ucb import GLMUCBAgent
 from flwr_fbo.models.glm import (
     AcceleratedDescent,
     IdentityLink,
@@ -17,6 +16,8 @@ from flwr_fbo.models.glm import (
     projected,
 )
 from flwr_fbo.models.network import LinearModel
+from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.servers.glm_ucb import GLMBanditServer
 from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation

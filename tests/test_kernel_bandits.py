@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBAgent, KernelUCBSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.models.nystrom import (
@@ -17,6 +16,7 @@ from flwr_fbo.models.nystrom import (
     rbf_kernel,
     sums_of,
 )
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.servers.kernel_ucb import KernelBanditServer
 from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
 from flwr_fbo.agents.tuning.trial import SpaceMismatch, Trial
 from flwr_fbo.clients.session import Tuner, agent_id, open_journal
 from flwr_fbo.journal.journal import Trial as Recorded
-from flwr_fbo.protocol.tuning_study import Instruction, Phase, Study
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.tuning_settings import ThompsonSettings
+from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from tests.federation import SPACE, objective_of
 from tests.killing import NUM_KILLS, killed_after
 
 NUM_TRIALS = 20
 SETTINGS = ThompsonSettings(num_initial=4, num_features=30, num_candidates=50)
-STUDY = Study(SearchSpace(SPACE), "maximize", SETTINGS, 1, 2, "killed")
+STUDY = TuningStudy(SearchSpace(SPACE), "maximize", SETTINGS, 1, 2, "killed")
 
 
 def _context(folder: Path) -> Context:
@@ -46,7 +47,7 @@ def _play(folder: Path) -> None:
     tuner = Tuner(lambda context: objective)
     for iteration in range(NUM_TRIALS - SETTINGS.num_initial + 1):
         vectors = np.random.default_rng(iteration).standard_normal((4, 30))
-        asked = Instruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
+        asked = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
         reply = tuner.answer(_context(folder), [vectors] if iteration else [], asked)
         np.save(folder / f"reply-{iteration}.npy", reply.arrays[0])
 
@@ -111,7 +112,7 @@ def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
     tuner = Tuner(lambda context: unwanted)
     for iteration in (0, 3, NUM_TRIALS - SETTINGS.num_initial):
         vectors = np.random.default_rng(iteration).standard_normal((4, 30))
-        asked = Instruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
+        asked = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
         reply = tuner.answer(_context(tmp_path), [vectors] if iteration else [], asked)
         first = np.load(tmp_path / f"reply-{iteration}.npy")
         np.testing.assert_array_equal(reply.arrays[0], first)
@@ -122,7 +123,7 @@ def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
 def test_a_folder_must_be_absolute(folder: str) -> None:
     """A client's working folder changes from message to message."""
     context = Context(1, 1, {"fbo-folder": folder}, RecordDict(), {})
-    asked = Instruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
+    asked = TuningInstruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
     with pytest.raises(ValueError, match=r"fbo-folder='relative/path'"):
         Tuner(lambda context: objective_of(0)).answer(context, [], asked)
 
@@ -147,13 +148,13 @@ def _cut_off(folder: Path, iteration: int) -> None:
     def objective(trial: Trial) -> float:
         raise Killed
 
-    asked = Instruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
+    asked = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
     with pytest.raises(Killed):
         Tuner(lambda context: objective).answer(_context(folder), [], asked)
 
 
 def _answer(folder: Path, iteration: int) -> None:
-    asked = Instruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
+    asked = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
     Tuner(lambda context: objective_of(0)).answer(_context(folder), [], asked)
 
 
@@ -174,7 +175,7 @@ def test_a_fault_of_the_app_is_no_trial(tmp_path: Path) -> None:
     def wrong(trial: Trial) -> float:
         return trial.suggest_float("unknown", 0.0, 1.0)
 
-    asked = Instruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
+    asked = TuningInstruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
     for _ in range(6):
         with pytest.raises(SpaceMismatch):
             Tuner(lambda context: wrong).answer(_context(tmp_path), [], asked)

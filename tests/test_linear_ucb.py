@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.bandits.fed_ucb import (
-    DeterminantTrigger,
-    LinearUCBAgent,
-    LinearUCBSettings,
-)
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
 
 FloatArray = NDArray[np.float64]
 

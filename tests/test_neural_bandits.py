@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.models.langevin import (
     LangevinDynamics,
     LangevinSettings,
     initial_parameters,
 )
 from flwr_fbo.models.network import LinearModel, Network
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradients
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.simulation.turns import Sharing

@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
 from flwr_fbo.cli import app
 from flwr_fbo.cli.tables import print_report
@@ -34,6 +33,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import run_all
 from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.simulation.each_once import EachOnce
 from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
 from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation

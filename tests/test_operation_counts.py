@@ -17,11 +17,12 @@ from flwr.app import Context, Message
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import InProcessGrid, SearchSpace, VotingSettings
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent, LinearUCBSettings
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent
 from flwr_fbo.models import gp, linear, matern
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from tests.federation import (
     AGENT,
     NUM_AGENTS,

@@ -23,13 +23,14 @@ from typer.testing import CliRunner
 
 from flwr_fbo import FederatedSampler, InProcessGrid, VotingSettings
 from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.cli import app
 from flwr_fbo.clients.session import open_journal
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.journal.journal import Journal, JournalError
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_settings import ThompsonSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from tests.federation import AGENT, SPACE, numpy_app, objective_of, strategy
 
@@ -46,8 +47,8 @@ def agent_for(
     direction: Any = "minimize",
     settings: ThompsonSettings | VotingSettings = FEW,
 ) -> Agent:
-    study = Study(SearchSpace(space), direction, settings, 1, 2, "x")
-    return study.create_agent(slot=2, entropy=7)
+    study = TuningStudy(SearchSpace(space), direction, settings, 1, 2, "x")
+    return create_agent(study, slot=2, entropy=7)
 
 
 class _Recorder:
@@ -320,7 +321,7 @@ def test_journals_that_are_no_clients(tmp_path: Path) -> None:
     assert done.output.startswith("Error: There is no journal")
     assert not (tmp_path / "x.db").exists()
     path = tmp_path / "agent.sqlite"
-    study = Study(SearchSpace(SPACE), "maximize", AGENT, 1, 2, "x")
+    study = TuningStudy(SearchSpace(SPACE), "maximize", AGENT, 1, 2, "x")
     Journal({"kind": "agent", "slot": 0, **study.to_dict()}, path).close()
     done = CliRunner().invoke(app, ["export", str(path), "nonsense"])
     assert done.exit_code == 2

@@ -28,15 +28,17 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBAgent
-from flwr_fbo.agents.durable.decentralized_fed_ucb import PeerMessage, RecordedPeer
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
+from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
 from flwr_fbo.agents.durable.fed_ucb import KIND, BanditEnvironment, bandit_identity
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.journal.journal import Journal, Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.peer_message import PeerMessage
 from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
@@ -190,7 +192,7 @@ def test_edges_of_all_sorts() -> None:
         (lambda: strategy_of(RING, num_trials=39), "num_trials=39"),
         (lambda: strategy_of("ring"), "graph='ring'"),  # type: ignore[arg-type]
         (
-            lambda: BanditStudy(SETTINGS, graph=RING),
+            lambda: LinearBanditStudy(SETTINGS, graph=RING),
             "num_streams=1 is not allowed: 2, the estimators",
         ),
         (
@@ -527,7 +529,7 @@ def test_a_forged_message_silences_nobody_for_ever() -> None:
 
 def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
     settings = replace(SETTINGS, releases=replace(RELEASES, num_streams=2))
-    study = BanditStudy(settings, noise_seed=1, graph=RING)
+    study = LinearBanditStudy(settings, noise_seed=1, graph=RING)
     with Journal(bandit_identity(study)) as journal:
         peer = RecordedPeer(journal)
         for slot in (6, -1, -2):
@@ -544,7 +546,7 @@ def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
 
 def test_the_server_counts_what_it_is_told_without_mail() -> None:
     """An agent whose answer came too late says so in the next round."""
-    server = PeerServer(BanditStudy(SETTINGS, noise_seed=1, graph=COMPLETE))
+    server = PeerServer(LinearBanditStudy(SETTINGS, noise_seed=1, graph=COMPLETE))
     server.receive(0, {0: PeerReply([], 2)})
     assert server.num_releases == [2, 0, 0, 0, 0, 0]
     server.receive(1, {0: PeerReply([], 1), 1: PeerReply([], 0)})
@@ -554,10 +556,10 @@ def test_the_server_counts_what_it_is_told_without_mail() -> None:
 
 def test_old_journals_go_on() -> None:
     """What has one stream, and no graph, is called what it was called before."""
-    fields = BanditStudy(SETTINGS).to_dict()
+    fields = LinearBanditStudy(SETTINGS).to_dict()
     assert "graph" not in fields
     assert "num_streams" not in fields["settings"]["releases"]
-    assert BanditStudy.from_dict(fields).to_dict() == fields
+    assert LinearBanditStudy.from_dict(fields).to_dict() == fields
 
 
 def _header(origin: int, number: int) -> NDArray[np.uint8]:

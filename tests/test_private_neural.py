@@ -25,7 +25,6 @@ from flwr_fbo import (
     neural_bandit_app,
 )
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.bandits.fed_go_ucb import Sums
 from flwr_fbo.agents.bandits.private_fed_go_ucb import (
     PrivateNeuralUCBAgent,
     seeded_entropy,
@@ -41,6 +40,7 @@ from flwr_fbo.models.reference import ReferenceFeatures
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings, clipped
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.protocol.neural_ucb_settings import Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.tasks.nonlinear_bandit import (

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_fbo import InProcessGrid, ThompsonSettings
-from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
 from flwr_fbo.journal.journal import LedgerRow
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.result import Round
@@ -77,7 +77,7 @@ def test_without_noise_the_recommendation_is_good() -> None:
 
 
 def test_methods_that_release_nothing_recommend_nothing() -> None:
-    study = Study(SearchSpace(SPACE), "maximize", RandomSearchSettings(4, 2))
+    study = TuningStudy(SearchSpace(SPACE), "maximize", RandomSearchSettings(4, 2))
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     result = TuningStrategy(LocalServer(NUM_AGENTS), study).start(grid, num_rounds=2)
     assert result.recommended is None

@@ -17,9 +17,9 @@ from optuna.distributions import FloatDistribution
 
 from flwr_fbo import DPFTSDE, InProcessGrid, TuningResult
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
 from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
@@ -133,7 +133,9 @@ def test_a_complete_study_is_not_run_again(
 
 def test_methods_without_releases_go_on_too(tmp_path: Path) -> None:
     def run(folder: Path, dies_in: int = 0) -> list[Agent]:
-        study = Study(SearchSpace(SPACE), "maximize", RandomSearchSettings(4, 2), 5)
+        study = TuningStudy(
+            SearchSpace(SPACE), "maximize", RandomSearchSettings(4, 2), 5
+        )
         config = {"fbo-folder": str(folder)}
         grid = DyingGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
         grid.dies_in = dies_in

@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 
 from flwr_fbo import DPFTSDE, FedUCB, InProcessGrid, journal
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
 from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.servers.fed_ucb import LinearBanditServer
 from flwr_fbo.strategies.base import StudyStrategy

@@ -23,8 +23,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import flwr_fbo._compat as compat
 from flwr_fbo import InProcessGrid, ThompsonClient, ThompsonSettings, tuning_app
-from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import published_delta
@@ -157,7 +157,7 @@ def test_a_study_can_begin_with_fewer_than_its_slots() -> None:
 
 
 def test_a_strategy_runs_once() -> None:
-    local = Study(SearchSpace(SPACE), "maximize", RandomSearchSettings())
+    local = TuningStudy(SearchSpace(SPACE), "maximize", RandomSearchSettings())
     for once in (strategy(), TuningStrategy(LocalServer(NUM_AGENTS), local)):
         once.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
         with pytest.raises(ValueError, match="has run already"):
@@ -588,7 +588,9 @@ def test_presets_are_the_published_settings() -> None:
 
 
 def test_controls_share_nothing() -> None:
-    study = Study(SearchSpace(SPACE), "maximize", RandomSearchSettings(), study_seed=1)
+    study = TuningStudy(
+        SearchSpace(SPACE), "maximize", RandomSearchSettings(), study_seed=1
+    )
     control = TuningStrategy(LocalServer(NUM_AGENTS), study, patience=0.0)
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     result = control.start(grid, num_rounds=3)

@@ -16,12 +16,11 @@ from scipy.stats import norm
 from flwr_fbo import SearchSpace
 from flwr_fbo.agents.tuning.acquisition import maximize_function
 from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.transfer import (
     RGPEAgent,
-    RGPESettings,
     Surrogates,
     TAFAgent,
-    TAFSettings,
     TransferAgent,
     discordant_share,
     ensemble_improvement,
@@ -34,7 +33,8 @@ from flwr_fbo.agents.tuning.transfer import (
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, Posterior
 from flwr_fbo.models.linear import posterior_weights
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
@@ -257,7 +257,7 @@ def test_through_flower_and_without(
     """The same queries; a message is M + M^2 numbers, and one more for TAF."""
 
     def strategy() -> TuningStrategy:
-        study = Study(
+        study = TuningStudy(
             SearchSpace(SPACE), "maximize", settings, study_seed=11, feature_seed=12
         )
         server = RelayServer(NUM_AGENTS, settings.message_length, settings.share_after)
@@ -266,7 +266,7 @@ def test_through_flower_and_without(
     with_flower, without = strategy(), strategy()
     grid = CountingGrid(numpy_app(), NUM_AGENTS)
     with_flower.start(grid, num_rounds=4)
-    agents = [without.study.create_agent(n, 11) for n in range(NUM_AGENTS)]
+    agents = [create_agent(without.study, n, 11) for n in range(NUM_AGENTS)]
     objectives = [objective_of(n) for n in range(NUM_AGENTS)]
     run_loop(without.server, agents, objectives, 3)
     assert_same(grid.agents(with_flower.study), agents)

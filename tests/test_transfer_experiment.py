@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo.agents.tuning.fts import FTSSettings
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.experiment_runner.transfer_experiment import (
@@ -22,6 +22,7 @@ from flwr_fbo.experiment_runner.transfer_experiment import (
     messages_of,
 )
 from flwr_fbo.experiment_runner.tuning_methods import Seeds
+from flwr_fbo.protocol.tuning_settings import FTSSettings
 from flwr_fbo.tasks.har import HarTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
 
@@ -113,7 +114,7 @@ def test_those_who_finished_did_so_on_their_own(experiment: TransferExperiment) 
     finished = _finished_agents(experiment, 1)
     assert [len(agent.values) for agent in finished] == [6] * 5
     study = _study(experiment, experiment.settings_of("fts"), 1)
-    target = study.create_agent(0, Seeds.of_run(1).study)
+    target = create_agent(study, 0, Seeds.of_run(1).study)
     assert not np.array_equal(target.first_points()[0], finished[0].points[0])
 
 

@@ -15,9 +15,10 @@ from optuna.distributions import (
 
 from flwr_fbo import DPFTSDE, SearchSpace, VotingSettings
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent, even_votes
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import NUM_AGENTS, numpy_app, run
 
@@ -323,9 +324,9 @@ def test_sampled_votes_are_counted_for_more_and_noisier() -> None:
 def test_the_study_travels_as_json() -> None:
     study = strategy()
     study.plan(40)
-    again = Study.from_dict(json.loads(json.dumps(study.study.to_dict())))
+    again = TuningStudy.from_dict(json.loads(json.dumps(study.study.to_dict())))
     assert again == study.study
-    assert isinstance(again.create_agent(0, 1), VotingAgent)
+    assert isinstance(create_agent(again, 0, 1), VotingAgent)
 
 
 def test_presets_and_agents_go_together() -> None:
@@ -375,7 +376,7 @@ def test_agents_that_agree_find_the_optimum_sooner() -> None:
             agent=VotingSettings(num_initial=5),
         )
         study.plan(6)
-        agents = [study.study.create_agent(n, 3) for n in range(num_agents)]
+        agents = [create_agent(study.study, n, 3) for n in range(num_agents)]
         run_loop(study.server, agents, [peak] * num_agents, 6)
         return float(np.mean([a.best_value for a in agents]))
 

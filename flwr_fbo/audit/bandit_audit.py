@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
 from flwr_fbo.audit.release_audit import (
     MIN_DRAWS,
     ContinualMechanism,
@@ -39,6 +38,7 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 FloatArray = NDArray[np.float64]
 Change = Literal["reward", "trial"]

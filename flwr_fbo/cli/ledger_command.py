@@ -26,7 +26,7 @@ from flwr_fbo.journal.journal import Journal, LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.sampling import Subsampling
-from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.servers.fed_go_ucb import spent_by_neural_agent
 from flwr_fbo.servers.fed_ucb import spent_by_agent
 from flwr_fbo.strategies.study_record import (
@@ -130,13 +130,13 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent |
 
 def _bandit_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what the agents of FedUCB have spent, as its server counts it."""
-    study = BanditStudy.from_dict({**identity, "study_id": ""})
+    study = LinearBanditStudy.from_dict({**identity, "study_id": ""})
     return spent_by_agent(study, max(rows[-1].facts["num_releases"]))
 
 
 def _site_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what this agent has spent: all of its epsilon, from the first release."""
-    return spent_by_agent(BanditStudy.from_dict(identity), len(rows))
+    return spent_by_agent(LinearBanditStudy.from_dict(identity), len(rows))
 
 
 def _neural_spent(

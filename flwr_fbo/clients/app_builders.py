@@ -11,11 +11,11 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import TUNE_ACTION, Client, NumPyClient, to_array_record
 from flwr_fbo._validation import require
-from flwr_fbo.agents.tuning.base import Direction
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.clients.session import Answer, Tuner
 from flwr_fbo.clients.tuning_client import SiteClient
-from flwr_fbo.protocol.tuning_study import is_instruction
+from flwr_fbo.protocol.codec import is_instruction
+from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params
 
 

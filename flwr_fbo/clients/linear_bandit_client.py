@@ -27,12 +27,11 @@ from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.session import Answer, client_folder, configured_slot
 from flwr_fbo.clients.tuning_client import SiteClient
 from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.linear_bandit_study import (
-    BanditInstruction,
-    BanditStudy,
-    is_bandit_instruction,
+    LinearBanditInstruction,
+    LinearBanditStudy,
 )
-from flwr_fbo.protocol.tuning_study import Phase
 
 MakeEnvironment = Callable[[Context], BanditEnvironment]
 MadeT = TypeVar("MadeT")
@@ -90,7 +89,7 @@ class LinearBanditSite:
         has_environment = make_environment is not None
         self._limits = Limits.of(max_epsilon, max_delta, has_environment)
 
-    def _check(self, study: BanditStudy) -> None:
+    def _check(self, study: LinearBanditStudy) -> None:
         """Raise unless the study promises what this site wants."""
         settings, releases = study.settings, study.settings.releases
         raw = settings.local_data == "raw"
@@ -111,7 +110,7 @@ class LinearBanditSite:
             Empty, or the total of shape (d + 1, d + 1); of `DecentralizedFedUCB` what
             the agent's neighbours have sent, as bytes.
         config : mapping
-            What `BanditInstruction.to_config` wrote.
+            What `LinearBanditInstruction.to_config` wrote.
 
         Raises
         ------
@@ -127,7 +126,7 @@ class LinearBanditSite:
         JournalError
             If the journal cannot be used, or is not the one with this agent's releases.
         """
-        instruction = BanditInstruction.from_config(config)
+        instruction = LinearBanditInstruction.from_config(config)
         self._check(instruction.study)
         path = self._path(context)
         if path is None and self._make_environment is None:
@@ -151,7 +150,7 @@ class LinearBanditSite:
         context: Context,
         bandit: RecordedBandit,
         arrays: Sequence[NDArray[Any]],
-        instruction: BanditInstruction,
+        instruction: LinearBanditInstruction,
     ) -> Answer:
         bandit.join(instruction.slot, instruction.journal)
         if isinstance(bandit, RecordedPeer):
@@ -171,7 +170,7 @@ class LinearBanditSite:
         context: Context,
         peer: RecordedPeer,
         mail: Sequence[NDArray[Any]],
-        instruction: BanditInstruction,
+        instruction: LinearBanditInstruction,
     ) -> Answer:
         """Play, take what has come in the meantime, and say what there is to say."""
         if peer.num_releases < instruction.included:
@@ -190,7 +189,10 @@ class LinearBanditSite:
         return Answer(sent, metrics={"num-releases": peer.num_releases})
 
     def _play_trials(
-        self, context: Context, bandit: RecordedBandit, instruction: BanditInstruction
+        self,
+        context: Context,
+        bandit: RecordedBandit,
+        instruction: LinearBanditInstruction,
     ) -> None:
         if self._make_environment is None:
             return
@@ -279,5 +281,5 @@ def linear_bandit_app(
     """
     app = ClientApp()
     site = LinearBanditSite(folder, make_environment, max_epsilon, max_delta)
-    app.train()(answerer(site.answer, is_bandit_instruction))
+    app.train()(answerer(site.answer, LinearBanditInstruction.is_in))
     return app

@@ -24,12 +24,11 @@ from flwr_fbo.clients.linear_bandit_client import MakeEnvironment, playing
 from flwr_fbo.clients.session import Answer, client_folder, configured_slot
 from flwr_fbo.clients.tuning_client import SiteClient
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.neural_bandit_study import (
+    NeuralBanditInstruction,
     NeuralBanditStudy,
-    NeuralInstruction,
-    is_neural_instruction,
 )
-from flwr_fbo.protocol.tuning_study import Phase
 
 MakeModel = Callable[[Context], RewardModel]
 
@@ -88,7 +87,7 @@ class NeuralBanditSite:
         arrays : sequence of ndarray
             w; or w0, a total, both or neither.
         config : mapping
-            What `NeuralInstruction.to_config` wrote.
+            What `NeuralBanditInstruction.to_config` wrote.
 
         Raises
         ------
@@ -104,7 +103,7 @@ class NeuralBanditSite:
         JournalError
             If the journal cannot be used, or is not the one with this agent's releases.
         """
-        instruction = NeuralInstruction.from_config(config)
+        instruction = NeuralBanditInstruction.from_config(config)
         study = instruction.study
         self._check(study)
         model = self._model(context)
@@ -212,5 +211,5 @@ def neural_bandit_app(
     """
     app = ClientApp()
     site = NeuralBanditSite(make_environment, make_model, max_epsilon, max_delta)
-    app.train()(answerer(site.answer, is_neural_instruction))
+    app.train()(answerer(site.answer, NeuralBanditInstruction.is_in))
     return app

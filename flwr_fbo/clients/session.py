@@ -22,11 +22,13 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_tuning import agent_identity, load_agent
-from flwr_fbo.agents.tuning.base import Direction, check_direction, play_round
+from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.agents.tuning.timeout import time_limit
 from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatch
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.protocol.tuning_study import Instruction, Phase, Study
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.tuning_settings import Direction, check_direction
+from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 FloatArray = NDArray[np.float64]
@@ -85,7 +87,7 @@ class Tuner:
         if self.direction is not None:
             check_direction(self.direction)
 
-    def _check(self, study: Study) -> None:
+    def _check(self, study: TuningStudy) -> None:
         """Raise unless the study is the one that the client is made for."""
         if self.space is not None and SearchSpace(self.space) != study.space:
             raise SpaceMismatch(
@@ -137,7 +139,7 @@ class Tuner:
         arrays : sequence of ndarray
             Empty, or the server's vectors of shape (P, M).
         config : mapping
-            What `Instruction.to_config` wrote.
+            What `TuningInstruction.to_config` wrote.
 
         Raises
         ------
@@ -151,7 +153,7 @@ class Tuner:
         JournalError
             If the journal cannot be used.
         """
-        instruction = Instruction.from_config(config)
+        instruction = TuningInstruction.from_config(config)
         study = instruction.study
         if instruction.phase is Phase.ENROL:
             self._check(study)
@@ -175,7 +177,7 @@ class Tuner:
         return Answer([] if message is None else [message], metrics)
 
 
-def agent_id(context: Context, study: Study) -> int:
+def agent_id(context: Context, study: TuningStudy) -> int:
     """Return the slot this client knows it holds, or -1.
 
     That is ``agent-id`` of the node config, else ``partition-id``, else the slot that
@@ -203,7 +205,7 @@ def configured_slot(context: Context) -> int:
     return -1
 
 
-def taken_slot(context: Context, study: Study) -> int:
+def taken_slot(context: Context, study: TuningStudy) -> int:
     """Return the slot this client has played in ``study``, or -1.
 
     A client that was restarted finds it in its folder, if no other keeps a journal
@@ -221,7 +223,7 @@ def taken_slot(context: Context, study: Study) -> int:
 
 
 @contextmanager
-def open_journal(context: Context, study: Study, slot: int) -> Iterator[Journal]:
+def open_journal(context: Context, study: TuningStudy, slot: int) -> Iterator[Journal]:
     """Hold this client's journal of ``study``: an existing one, or a new one."""
     records = context.state.config_records
     path = _journal_path(context, study, slot)
@@ -240,7 +242,7 @@ def open_journal(context: Context, study: Study, slot: int) -> Iterator[Journal]
                 record["journal"] = journal.to_bytes()
 
 
-def _journal_path(context: Context, study: Study, slot: int) -> Path | None:
+def _journal_path(context: Context, study: TuningStudy, slot: int) -> Path | None:
     folder = client_folder(context)
     if folder is None:
         return None

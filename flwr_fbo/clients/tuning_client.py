@@ -11,9 +11,9 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import NumPyClient
 from flwr_fbo._validation import require
-from flwr_fbo.agents.tuning.base import Direction
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.clients.session import Answer, Tuner
+from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params
 
 

@@ -19,12 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_fraction, require_int
-from flwr_fbo.agents.bandits.fed_ucb import (
-    DeterminantTrigger,
-    LinearUCBSettings,
-    LocalData,
-    Width,
-)
 from flwr_fbo.experiment_runner.base import (
     ONE_SEED,
     Column,
@@ -50,6 +44,12 @@ from flwr_fbo.experiment_runner.sweep import (
 )
 from flwr_fbo.privacy.accounting import check_epsilon
 from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.protocol.linear_ucb_settings import (
+    DeterminantTrigger,
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
 from flwr_fbo.protocol.peer_graph import GraphName, PeerGraph, Pooling
 from flwr_fbo.simulation.linear_bandits import (
     BanditRun,

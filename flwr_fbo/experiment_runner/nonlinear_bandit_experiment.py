@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
-from flwr_fbo.agents.bandits.glm_ucb import GLMUCBSettings
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
 from flwr_fbo.experiment_runner.base import (
     ONE_SEED,
@@ -37,6 +35,8 @@ from flwr_fbo.experiment_runner.base import (
 )
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
+from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.simulation.each_once import EachOnce
 from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
 from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation

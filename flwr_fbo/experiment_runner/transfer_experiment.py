@@ -19,16 +19,24 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.dp_fts_de import Follow, ThompsonSettings
-from flwr_fbo.agents.tuning.fts import FTSSettings
-from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
-from flwr_fbo.agents.tuning.transfer import RGPESettings, TAFSettings, TransferSettings
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.experiment_runner.base import ONE_SEED, Method, Run, helped
 from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
 from flwr_fbo.experiment_runner.tuning_methods import Seeds
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun, tell_truth
 from flwr_fbo.experiment_runner.tuning_table import at_the_end
-from flwr_fbo.protocol.tuning_study import AgentSettings, Study
+from flwr_fbo.protocol.transfer_settings import (
+    RGPESettings,
+    TAFSettings,
+    TransferSettings,
+)
+from flwr_fbo.protocol.tuning_settings import (
+    Follow,
+    FTSSettings,
+    RandomSearchSettings,
+    ThompsonSettings,
+)
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
@@ -221,9 +229,11 @@ class TransferExperiment(OptimisationExperiment):
         return title, [*lines, "NOT PRIVATE: messages are passed on as they are."]
 
 
-def _study(experiment: TransferExperiment, agent: AgentSettings, seed: int) -> Study:
+def _study(
+    experiment: TransferExperiment, agent: AgentSettings, seed: int
+) -> TuningStudy:
     seeds = Seeds.of_run(seed)
-    return Study(
+    return TuningStudy(
         SearchSpace(experiment.task.space),
         experiment.task.direction,
         agent,
@@ -241,7 +251,7 @@ def _finished_agents(experiment: TransferExperiment, seed: int) -> list[Agent]:
     study, num_agents = _study(experiment, alone, seed), experiment.num_agents
     # Another seed than the targets', whose initial points would be the same ones.
     entropy = Seeds.of_run(seed).noise
-    agents = [study.create_agent(n, entropy) for n in range(num_agents)]
+    agents = [create_agent(study, n, entropy) for n in range(num_agents)]
     objectives = [
         experiment.task.objective(n, num_agents, seed) for n in range(num_agents)
     ]
@@ -251,13 +261,13 @@ def _finished_agents(experiment: TransferExperiment, seed: int) -> list[Agent]:
 
 
 def messages_of(
-    study: Study, finished: Sequence[Agent], seed: int, zeroed: bool = False
+    study: TuningStudy, finished: Sequence[Agent], seed: int, zeroed: bool = False
 ) -> FloatArray | None:
     """Return what finished agents send in a study, as targets receive it.
 
     Parameters
     ----------
-    study : Study
+    study : TuningStudy
         Of an agent that sends messages.
     finished : sequence of Agent
     seed : int
@@ -271,7 +281,7 @@ def messages_of(
     """
     messages = {}
     for agent in finished:
-        sender = study.create_agent(agent.slot, seed)
+        sender = create_agent(study, agent.slot, seed)
         if not zeroed:
             history = zip(agent.points, agent.values, strict=True)
             for x, value in history:
@@ -292,7 +302,7 @@ def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
         vectors = messages_of(study, finished, seeds.noise, chosen.zeroed)
     began = time.process_time()
     targets = [
-        study.create_agent(n, seeds.study) for n in range(experiment.num_targets)
+        create_agent(study, n, seeds.study) for n in range(experiment.num_targets)
     ]
     num_agents = experiment.num_agents
     for target in targets:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import ConfigDict
 
 from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
-from flwr_fbo.agents.tuning.fed_vote import OwnSearch, VotingSettings
-from flwr_fbo.agents.tuning.random_search import RandomSearchSettings
 from flwr_fbo.experiment_runner.base import Method, PrivacySetting
 from flwr_fbo.privacy.accounting import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
-from flwr_fbo.protocol.tuning_study import AgentSettings, Study
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.protocol.voting_settings import OwnSearch, VotingSettings
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE, PRESETS
@@ -219,7 +218,7 @@ def _local(
     agent: AgentSettings, experiment: TuningExperiment, seeds: Seeds
 ) -> TuningStrategy:
     task = experiment.task
-    study = Study(
+    study = TuningStudy(
         SearchSpace(task.space),
         task.direction,
         agent,

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.own_search import SearchSettings
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.experiment_runner.base import Run
 from flwr_fbo.experiment_runner.tuning_methods import Seeds
 from flwr_fbo.privacy.accounting import ReleaseAccountant
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_settings import SearchSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
@@ -84,7 +85,7 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
     strategy = chosen.build(experiment, seeds)
     strategy.plan(experiment.num_iterations)
     objectives = [task.objective(i, num_agents, seed) for i in range(num_agents)]
-    agents = [strategy.study.create_agent(i, seeds.study) for i in range(num_agents)]
+    agents = [create_agent(strategy.study, i, seeds.study) for i in range(num_agents)]
     for liar in agents[: math.ceil(chosen.liars * num_agents)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
     run_loop(strategy.server, agents, objectives, experiment.num_iterations)
@@ -105,7 +106,7 @@ def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
     )
 
 
-def _make_lie(agent: Agent, study: Study, seed: int, conspiring: bool) -> None:
+def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> None:
     """Have an agent praise a place drawn at random, as loudly as the server listens."""
     settings, space = study.agent, study.space
     assert isinstance(settings, SearchSettings)

@@ -5,24 +5,20 @@ Both travel in Flower's config as plain scalars, as those of a tuning study do.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
-from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
-from flwr_fbo.protocol.tuning_study import Phase, SentAsText
-
-# Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True)
-class BanditStudy(SentAsText):
+class LinearBanditStudy(Study):
     """What all agents have in common.
 
     Attributes
@@ -44,9 +40,6 @@ class BanditStudy(SentAsText):
     noise_seed: int | None = None
     graph: PeerGraph | None = None
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
-
-    # What tells it from another one with the same settings.
-    own: ClassVar[tuple[str, ...]] = ("study_id",)
 
     def __post_init__(self) -> None:
         require_seed("noise_seed", self.noise_seed)
@@ -70,9 +63,9 @@ class BanditStudy(SentAsText):
             return self.settings
         return self.graph.settings_of(slot, self.settings)
 
-    def enrolment(self) -> dict[str, int | str | bool]:
+    def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
-        return BanditInstruction(Phase.ENROL, self).to_config()
+        return LinearBanditInstruction(Phase.ENROL, self).to_config()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
@@ -82,7 +75,7 @@ class BanditStudy(SentAsText):
         return fields
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> BanditStudy:
+    def from_dict(cls, fields: Mapping[str, Any]) -> LinearBanditStudy:
         """Return the study that ``to_dict`` gave."""
         settings, trigger = dict(fields["settings"]), fields["trigger"]
         graph = fields.get("graph")
@@ -96,21 +89,12 @@ class BanditStudy(SentAsText):
         )
 
 
-def is_bandit_instruction(config: Mapping[str, Any]) -> bool:
-    """Return whether a config is of `FedUCB`, of whatever version."""
-    return "fbo-bandit-protocol" in config
-
-
 @dataclass(frozen=True)
-class BanditInstruction:
-    """What the server asks of one agent.
+class LinearBanditInstruction(Instruction):
+    """What the server asks of one agent; see `Instruction`.
 
     Attributes
     ----------
-    phase : Phase
-    study : BanditStudy
-    slot : int
-        The agent's slot; -1 while enrolling.
     journal : int
         The number of the journal in which its releases must be.
     included : int
@@ -128,9 +112,9 @@ class BanditInstruction:
         to which one messages have arrived, so that their sum can be believed.
     """
 
-    phase: Phase
-    study: BanditStudy
-    slot: int = -1
+    kind: ClassVar[str] = "linear-bandit"
+    study_type: ClassVar[type[Study]] = LinearBanditStudy
+
     journal: int = 0
     included: int = 0
     send_release: bool = False
@@ -138,48 +122,3 @@ class BanditInstruction:
     iteration: int = 0
     synchronisation: int = 0
     believed: int = 0
-
-    def to_config(self) -> dict[str, int | str | bool]:
-        """Return the instruction as entries of a Flower config."""
-        return {
-            "fbo-bandit-protocol": PROTOCOL_VERSION,
-            "fbo-phase": self.phase.value,
-            "fbo-study": self.study.text,
-            "fbo-slot": self.slot,
-            "fbo-journal": self.journal,
-            "fbo-included": self.included,
-            "fbo-send-release": self.send_release,
-            "fbo-num-trials": self.num_trials,
-            "fbo-iteration": self.iteration,
-            "fbo-synchronisation": self.synchronisation,
-            "fbo-believed": self.believed,
-        }
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> BanditInstruction:
-        """Return the instruction in a config.
-
-        Raises
-        ------
-        ValueError
-            If the config is not of `FedUCB`, or of another version.
-        """
-        version = config.get("fbo-bandit-protocol")
-        if version != PROTOCOL_VERSION:
-            raise ValueError(
-                f"This client plays linear bandits by version {PROTOCOL_VERSION} of "
-                f"flwr_fbo's protocol, the server sent {version!r} (None: not FedUCB). "
-                "Install the same version of flwr_fbo on both sides."
-            )
-        return cls(
-            phase=Phase(config["fbo-phase"]),
-            study=BanditStudy.from_dict(json.loads(str(config["fbo-study"]))),
-            slot=int(config["fbo-slot"]),
-            journal=int(config["fbo-journal"]),
-            included=int(config["fbo-included"]),
-            send_release=bool(config["fbo-send-release"]),
-            num_trials=int(config["fbo-num-trials"]),
-            iteration=int(config["fbo-iteration"]),
-            synchronisation=int(config["fbo-synchronisation"]),
-            believed=int(config["fbo-believed"]),
-        )

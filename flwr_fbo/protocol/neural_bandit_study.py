@@ -5,7 +5,6 @@ Both travel in Flower's config as plain scalars, as those of `FedUCB` do.
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Mapping
@@ -13,18 +12,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require_int, require_seed
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
-from flwr_fbo.protocol.tuning_study import Phase, SentAsText
-
-# Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 2
+from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 
 @dataclass(frozen=True)
-class NeuralBanditStudy(SentAsText):
+class NeuralBanditStudy(Study):
     """What all agents have in common.
 
     Attributes
@@ -48,9 +44,6 @@ class NeuralBanditStudy(SentAsText):
     seed: int
     noise_seed: int | None = None
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
-
-    # What tells it from another one with the same settings.
-    own: ClassVar[tuple[str, ...]] = ("study_id",)
 
     def __post_init__(self) -> None:
         require_int("num_parameters", self.num_parameters, 1)
@@ -84,9 +77,9 @@ class NeuralBanditStudy(SentAsText):
             )
         return own
 
-    def enrolment(self) -> dict[str, int | str | bool]:
+    def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
-        return NeuralInstruction(Phase.ENROL, self).to_config()
+        return NeuralBanditInstruction(Phase.ENROL, self).to_config()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
@@ -109,21 +102,12 @@ class NeuralBanditStudy(SentAsText):
         )
 
 
-def is_neural_instruction(config: Mapping[str, Any]) -> bool:
-    """Return whether a config is of `FedGOUCB`, of whatever version."""
-    return "fbo-neural-protocol" in config
-
-
 @dataclass(frozen=True)
-class NeuralInstruction:
-    """What the server asks of one agent.
+class NeuralBanditInstruction(Instruction):
+    """What the server asks of one agent; see `Instruction`.
 
     Attributes
     ----------
-    phase : Phase
-    study : NeuralBanditStudy
-    slot : int
-        The agent's slot; -1 while enrolling.
     journal : int
         With privacy, the number of the journal in which its releases must be.
     num_evaluations : int
@@ -141,9 +125,9 @@ class NeuralInstruction:
         and how many of this agent's have come, of both phases together.
     """
 
-    phase: Phase
-    study: NeuralBanditStudy
-    slot: int = -1
+    kind: ClassVar[str] = "neural-bandit"
+    study_type: ClassVar[type[Study]] = NeuralBanditStudy
+
     journal: int = 0
     num_evaluations: int = 0
     regresses: bool = False
@@ -153,52 +137,3 @@ class NeuralInstruction:
     send_sums: bool = False
     release: int = 0
     heard: int = 0
-
-    def to_config(self) -> dict[str, int | str | bool]:
-        """Return the instruction as entries of a Flower config."""
-        return {
-            "fbo-neural-protocol": PROTOCOL_VERSION,
-            "fbo-phase": self.phase.value,
-            "fbo-study": self.study.text,
-            "fbo-slot": self.slot,
-            "fbo-journal": self.journal,
-            "fbo-num-evaluations": self.num_evaluations,
-            "fbo-regresses": self.regresses,
-            "fbo-starts": self.starts,
-            "fbo-totals": self.totals,
-            "fbo-included": self.included,
-            "fbo-send-sums": self.send_sums,
-            "fbo-release": self.release,
-            "fbo-heard": self.heard,
-        }
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> NeuralInstruction:
-        """Return the instruction in a config.
-
-        Raises
-        ------
-        ValueError
-            If the config is not of `FedGOUCB`, or of another version.
-        """
-        version = config.get("fbo-neural-protocol")
-        if version != PROTOCOL_VERSION:
-            raise ValueError(
-                f"This client plays neural bandits by version {PROTOCOL_VERSION} of "
-                f"flwr_fbo's protocol, the server sent {version!r} (None: not "
-                "FedGOUCB). Install the same version of flwr_fbo on both sides."
-            )
-        return cls(
-            phase=Phase(config["fbo-phase"]),
-            study=NeuralBanditStudy.from_dict(json.loads(str(config["fbo-study"]))),
-            slot=int(config["fbo-slot"]),
-            journal=int(config["fbo-journal"]),
-            num_evaluations=int(config["fbo-num-evaluations"]),
-            regresses=bool(config["fbo-regresses"]),
-            starts=bool(config["fbo-starts"]),
-            totals=bool(config["fbo-totals"]),
-            included=int(config["fbo-included"]),
-            send_sums=bool(config["fbo-send-sums"]),
-            release=int(config["fbo-release"]),
-            heard=int(config["fbo-heard"]),
-        )

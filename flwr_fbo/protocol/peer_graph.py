@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import shortest_path
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
 
 Pooling = Literal["clique", "neighbourhood"]
 GraphName = Literal["complete", "ring", "star", "line", "random"]

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._version import __version__
-from flwr_fbo.agents.durable.decentralized_fed_ucb import message_length
 from flwr_fbo.journal.journal import LedgerRow
-from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+from flwr_fbo.protocol.peer_message import message_length
 from flwr_fbo.servers.fed_ucb import lines_of
 
 Bytes = NDArray[np.uint8]
@@ -50,7 +50,7 @@ class PeerServer:
 
     Parameters
     ----------
-    study : BanditStudy
+    study : LinearBanditStudy
         With a graph.
 
     Attributes
@@ -68,7 +68,7 @@ class PeerServer:
     hearing the true one: of that synchronisation, or, with a trigger, of all.
     """
 
-    def __init__(self, study: BanditStudy) -> None:
+    def __init__(self, study: LinearBanditStudy) -> None:
         assert study.graph is not None
         self.study = study
         self.graph = study.graph

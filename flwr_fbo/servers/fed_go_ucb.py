@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._version import __version__
-from flwr_fbo.agents.bandits.fed_go_ucb import Sums
 from flwr_fbo.journal.journal import LedgerRow
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
+from flwr_fbo.protocol.neural_ucb_settings import Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 
 FloatArray = NDArray[np.float64]

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings, Sums, is_sum
 from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums, is_sum
 
 FloatArray = NDArray[np.float64]
 

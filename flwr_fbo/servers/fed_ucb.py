@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from flwr_fbo._version import __version__
 from flwr_fbo.journal.journal import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 
 FloatArray = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class LinearBanditServer:
 
     Parameters
     ----------
-    study : BanditStudy
+    study : LinearBanditStudy
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class LinearBanditServer:
     longer than any honest sum is refused.
     """
 
-    def __init__(self, study: BanditStudy) -> None:
+    def __init__(self, study: LinearBanditStudy) -> None:
         self.study = study
         self.iterations: Sequence[int] = ()
         self.ledger: list[LedgerRow] = []
@@ -129,7 +129,7 @@ class LinearBanditServer:
         return lines_of(self.study)
 
 
-def lines_of(study: BanditStudy) -> list[str]:
+def lines_of(study: LinearBanditStudy) -> list[str]:
     """Describe what all agents have in common, a line each."""
     s, r = study.settings, study.settings.releases
     lines = [
@@ -157,7 +157,7 @@ def lines_of(study: BanditStudy) -> list[str]:
     return lines
 
 
-def spent_by_agent(study: BanditStudy, num_releases: int) -> PrivacySpent:
+def spent_by_agent(study: LinearBanditStudy, num_releases: int) -> PrivacySpent:
     """Return what an agent that has made so many releases has spent."""
     settings = study.settings.releases
     if num_releases == 0:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandits.glm_ucb import GLMUCBSettings, Gram, is_gram
 from flwr_fbo.models.glm import AcceleratedDescent
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram, is_gram
 
 FloatArray = NDArray[np.float64]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr_fbo.agents.bandits.glm_ucb import GLMUCBAgent, GLMUCBSettings, Gram
+from flwr_fbo.agents.bandits.glm_ucb import GLMUCBAgent
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.servers.glm_ucb import GLMBanditServer
 from flwr_fbo.simulation.turns import (
     Federation,

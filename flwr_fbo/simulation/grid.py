@@ -21,7 +21,7 @@ from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.durable.recorded_tuning import load_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.clients.session import open_journal, taken_slot
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_study import TuningStudy
 
 _FIRST_NODE_ID = 1001
 
@@ -147,7 +147,7 @@ class InProcessGrid(Grid):
         """Return the replies to ``messages``; they are there at once."""
         return self.pull_messages(self.push_messages(messages))
 
-    def agents(self, study: Study) -> list[Agent]:
+    def agents(self, study: TuningStudy) -> list[Agent]:
         """Return the agents of ``study`` as they are now, in slot order.
 
         Only an experiment can do this: in a deployment nobody but the client sees its

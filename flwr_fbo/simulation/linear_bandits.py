@@ -24,17 +24,17 @@ from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.bandits.fed_ucb import (
-    DeterminantTrigger,
-    LinearUCBSettings,
-    LocalData,
-    Width,
-)
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import MAX_RELEASES
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.linear_ucb_settings import (
+    DeterminantTrigger,
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
 from flwr_fbo.protocol.peer_graph import PeerGraph
 from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.agents.bandits.private_fed_go_ucb import (
     PrivateNeuralUCBAgent,
     seeded_entropy,
 )
 from flwr_fbo.models.network import LinearModel, RewardModel
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 from flwr_fbo.simulation.turns import (
     Channel,

@@ -49,7 +49,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     Parameters
     ----------
     server : Server
-    study : Study or BanditStudy
+    study : Study or LinearBanditStudy
         What all agents are told.
     min_agents : int, optional
         Agents that must be enrolled before the first round, from 1 to N; all N unless

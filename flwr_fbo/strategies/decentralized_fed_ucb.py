@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 
 from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
-from flwr_fbo.protocol.linear_bandit_study import BanditInstruction, BanditStudy
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.linear_bandit_study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
-from flwr_fbo.protocol.tuning_study import Phase
 from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
@@ -117,7 +120,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         require(isinstance(graph, PeerGraph), "graph", graph, "a PeerGraph")
         releases = replace(settings.releases, num_streams=graph.streams)
         settings = replace(settings, releases=releases)
-        study = BanditStudy(settings, trigger, noise_seed, graph)
+        study = LinearBanditStudy(settings, trigger, noise_seed, graph)
         self._hops = self._shortest_gap = self._trials_after_last = graph.hops
         super().__init__(
             PeerServer(study),
@@ -181,7 +184,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         step = self._step(iteration)
-        return BanditInstruction(
+        return LinearBanditInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,

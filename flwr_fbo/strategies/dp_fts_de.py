@@ -17,9 +17,7 @@ from flwr_fbo._compat import ClientApi
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_bool, require_seed
 from flwr_fbo.agents.tuning.acquisition import maximize
-from flwr_fbo.agents.tuning.base import Direction
-from flwr_fbo.agents.tuning.dp_fts_de import ThompsonSettings
-from flwr_fbo.agents.tuning.fed_vote import VotingSettings, even_votes
+from flwr_fbo.agents.tuning.fed_vote import even_votes
 from flwr_fbo.privacy.accounting import (
     Method,
     PrivacySpent,
@@ -37,7 +35,10 @@ from flwr_fbo.privacy.schedule import (
     release_iterations,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.tuning_study import Study, fresh_seed
+from flwr_fbo.protocol.codec import fresh_seed
+from flwr_fbo.protocol.tuning_settings import Direction, ThompsonSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.protocol.voting_settings import VotingSettings
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.result import TuningResult
@@ -239,7 +240,7 @@ class DPFTSDE(TuningStrategy):
         ok = when_exhausted in ("halt", "raise")
         require(ok, "when_exhausted", when_exhausted, "'halt' or 'raise'")
         agent = base.agent if agent is None else agent
-        study = Study(
+        study = TuningStudy(
             SearchSpace(space),
             direction,
             agent,

@@ -27,13 +27,13 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_study import TuningStudy
 
 _log = logging.getLogger("flwr.fbo")
 
-AnyStudy = Study | BanditStudy | NeuralBanditStudy
+AnyStudy = TuningStudy | LinearBanditStudy | NeuralBanditStudy
 
 # A client that raises, raises again: so often it is asked, in each round.
 _MAX_FAILURES = 3
@@ -67,7 +67,7 @@ class Enrolment:
     ----------
     num_agents : int
         N, the number of slots.
-    study : Study or BanditStudy
+    study : TuningStudy or LinearBanditStudy
     patience : float
         Seconds to wait for enough agents.
     client_api : {"both", "message", "numpy", "action"}

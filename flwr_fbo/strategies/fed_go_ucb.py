@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 
 from flwr_fbo._compat import reply_metrics, to_array_record
 from flwr_fbo._validation import require, require_int, require_seed
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBSettings
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy, NeuralInstruction
-from flwr_fbo.protocol.tuning_study import Phase, fresh_seed
+from flwr_fbo.protocol.codec import Phase, fresh_seed
+from flwr_fbo.protocol.neural_bandit_study import (
+    NeuralBanditInstruction,
+    NeuralBanditStudy,
+)
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.servers.fed_go_ucb import (
     FedGOUCBServer,
     NeuralReply,
@@ -133,7 +136,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         heard = server.heard[slot]
         # A step of phase I is that of all; sums are an agent's next ones.
         step = server.num_steps if server.in_regression else heard
-        return NeuralInstruction(
+        return NeuralBanditInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,

@@ -11,9 +11,12 @@ from flwr.app import Message, MetricRecord
 
 from flwr_fbo._compat import reply_metrics
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
-from flwr_fbo.protocol.linear_bandit_study import BanditInstruction, BanditStudy
-from flwr_fbo.protocol.tuning_study import Phase
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.linear_bandit_study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.servers.fed_ucb import LinearBanditServer
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
@@ -91,7 +94,7 @@ class FedUCB(LinearBanditStrategy):
         **options: Any,
     ) -> None:
         trigger = check_trigger(settings, schedule)
-        study = BanditStudy(settings, trigger, noise_seed)
+        study = LinearBanditStudy(settings, trigger, noise_seed)
         super().__init__(
             LinearBanditServer(study),
             study,
@@ -132,7 +135,7 @@ class FedUCB(LinearBanditStrategy):
 
     def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
-        return BanditInstruction(
+        return LinearBanditInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,

@@ -8,9 +8,9 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.tuning.base import Direction
-from flwr_fbo.agents.tuning.fts import FTSSettings
-from flwr_fbo.protocol.tuning_study import Study, fresh_seed
+from flwr_fbo.protocol.codec import fresh_seed
+from flwr_fbo.protocol.tuning_settings import Direction, FTSSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.study_record import RELAY_KIND
@@ -71,7 +71,7 @@ class FTS(TuningStrategy):
     ) -> None:
         agent = FTSSettings() if agent is None else agent
         require(isinstance(agent, FTSSettings), "agent", agent, "an FTSSettings")
-        study = Study(
+        study = TuningStudy(
             SearchSpace(space),
             direction,
             agent,

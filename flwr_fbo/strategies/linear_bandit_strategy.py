@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 from flwr_fbo._validation import is_number, require, require_int
-from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.servers.decentralized_fed_ucb import PeerServer
 from flwr_fbo.servers.fed_ucb import LinearBanditServer, spent_by_agent
 from flwr_fbo.strategies.base import StudyStrategy
@@ -32,7 +32,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     Parameters
     ----------
     server : LinearBanditServer or PeerServer
-    study : BanditStudy
+    study : LinearBanditStudy
     interval : float, optional
     schedule : sequence of int, or DeterminantTrigger, optional
     num_trials : int, optional
@@ -47,7 +47,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     """
 
     server: LinearBanditServer | PeerServer
-    study: BanditStudy
+    study: LinearBanditStudy
     result_type = BanditResult
 
     # Trials, at least, from one synchronisation to the next, and after the last.
@@ -57,7 +57,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     def __init__(
         self,
         server: LinearBanditServer | PeerServer,
-        study: BanditStudy,
+        study: LinearBanditStudy,
         *,
         interval: float | None,
         schedule: Schedule | None,

@@ -51,7 +51,7 @@ class Progress:
 
     Attributes
     ----------
-    study : Study or BanditStudy
+    study : Study or LinearBanditStudy
     ledger : sequence of LedgerRow
         What the server half has released.
     slots : dict of int to int

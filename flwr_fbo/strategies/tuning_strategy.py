@@ -14,7 +14,8 @@ from flwr.app import Message, MetricRecord, MetricRecordValues
 
 from flwr_fbo._compat import reply_metrics
 from flwr_fbo._validation import is_number, require
-from flwr_fbo.protocol.tuning_study import Instruction, Phase, Study
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.servers.base import Server
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.result import TuningResult
@@ -28,7 +29,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     Parameters
     ----------
     server : Server
-    study : Study
+    study : TuningStudy
     metrics : collection of str
         Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
         They are *not* covered by any privacy guarantee.
@@ -36,13 +37,13 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         See `StudyStrategy`.
     """
 
-    study: Study
+    study: TuningStudy
     result_type = TuningResult
 
     def __init__(
         self,
         server: Server,
-        study: Study,
+        study: TuningStudy,
         *,
         metrics: Collection[str] = (),
         **options: Any,
@@ -66,7 +67,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
 
     def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
-        return Instruction(
+        return TuningInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,

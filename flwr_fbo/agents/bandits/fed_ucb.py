@@ -19,217 +19,23 @@ action with the largest upper confidence bound. Where this module differs:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import (
     require,
-    require_fraction,
-    require_int,
-    require_positive,
 )
-from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.privacy.continual import ContinualSettings
-from flwr_fbo.privacy.spectrum import (
-    SpectralBounds,
-    agent_bounds,
-    paper_bounds,
-    sum_bounds,
+from flwr_fbo.protocol.linear_ucb_settings import (
+    DeterminantTrigger,
+    LinearUCBSettings,
 )
 
 FloatArray = NDArray[np.float64]
-Width = Literal["exact", "observed", "paper"]
-LocalData = Literal["released", "raw"]
-
-
-@dataclass(frozen=True)
-class LinearUCBSettings:
-    """What all agents of a study have in common.
-
-    Attributes
-    ----------
-    releases : ContinualSettings
-        What an agent hands out, with d, L and B. Without noise (``epsilon=inf``) the
-        agent is that of non-private FedUCB, or of plain linear UCB.
-    num_agents : int
-        M >= 1, whose sums are added. 1 for an agent that plays alone.
-    noise_scale : float
-        sigma > 0: rewards are sigma-subgaussian around x'theta. Rewards in [0, 1] are
-        so with 1/2 (Hoeffding, 1963).
-    parameter_norm : float
-        S > 0, at least ||theta||.
-    alpha : float
-        In (0, 1): how likely any agent's ellipsoid may ever miss theta.
-    ridge : float
-        lambda > 0, in place of noise and shift where there is no noise.
-    width : {"observed", "exact", "paper"}
-        See `width_at`; the observed one is never above the exact one.
-    local_data : {"released", "raw"}
-        What an agent acts on between synchronisations: what was released only, or its
-        own raw trials too, as the paper has it.
-
-    Notes
-    -----
-    *Formal guarantees.* With ``"released"`` an agent's actions are a function of
-    released sums and its action sets, so that `ContinualRelease`'s guarantee, which is
-    adaptive, covers a trial's action and reward whatever the agent does next. With
-    ``"raw"`` one changed reward also changes the agent's later actions, and by them its
-    later trials: the guarantee holds only as in the paper's Definition 1, for streams
-    that differ in one trial while all others are as they were. In a running agent they
-    are not: where two arms both pay B, always, one flipped reward can send all that
-    follows before the next release to the other arm, and the sum moves by as many
-    trials. `flwr_fbo.audit.bandit_audit` shows it: with ten trials a release, a
-    promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which
-    is larger, does not keep an epsilon of 1 either.
-    """
-
-    releases: ContinualSettings
-    num_agents: int
-    noise_scale: float = 0.5
-    parameter_norm: float = 1.0
-    alpha: float = 0.01
-    ridge: float = 1.0
-    width: Width = "observed"
-    local_data: LocalData = "released"
-
-    def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 1)
-        for field in ("noise_scale", "parameter_norm", "ridge"):
-            require_positive(field, getattr(self, field))
-        require_fraction("alpha", self.alpha)
-        for field, choices in (("width", Width), ("local_data", LocalData)):
-            value, allowed = getattr(self, field), f"one of {get_args(choices)}"
-            require(value in get_args(choices), field, value, allowed)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, those of the releases in their own way."""
-        return {**asdict(self), "releases": self.releases.to_dict()}
-
-    @cached_property
-    def bounds(self) -> SpectralBounds:
-        """rho_min, rho_max, kappa and the shift: of the agents' summed noise.
-
-        With ``width="paper"`` of each agent's. Without noise the ridge takes the place
-        of all, and kappa is 0. But for the paper's width half of alpha is spent here.
-        """
-        if self.releases.noise_std == 0:
-            return SpectralBounds(self.ridge, self.ridge, self.ridge, 0.0, 0.0)
-        if self.width != "paper":
-            return sum_bounds(self.releases, self.alpha / 2, self.num_agents)
-        published = self.releases.calibration == "paper"
-        of_agent = paper_bounds if published else agent_bounds
-        return of_agent(self.releases, self.alpha, self.num_agents)
-
-    @property
-    def _copies(self) -> int:
-        """How often the bounds count: the paper adds up what it shifts and bounds."""
-        return self.num_agents if self.width == "paper" else 1
-
-    def width_at(self, log_det: FloatArray, least_eigenvalue: FloatArray) -> FloatArray:
-        """Return the ellipsoid's width, shape (...).
-
-        ``"exact"``, with the bounds of the summed noise, and a union over M agents:
-
-            sigma sqrt(2 log(2 M / alpha) + log det V - d log rho_min)
-            + S sqrt(rho_max) + kappa
-
-        *Proof.* With R = N + shift I, the regularisation that noise and shift make,
-        u - V theta = sum x eta + h - R theta. In the norm of V^-1 the last is at most
-        ||R^(1/2) theta|| <= sqrt(rho_max) S, as V >= R; h at most kappa, likewise; and
-        the first at most sigma sqrt(2 log(1/p) + log det V - log det rho_min I), for
-        all trials at once with probability 1 - p, as V >= G + rho_min I
-        (Abbasi-Yadkori et al., 2011, theorem 1), with p = alpha / (2 M) an agent.
-
-        ``"observed"``: the same, where the last two terms may also be, if that is less,
-
-            (S rho_max + H) / sqrt(lambda),
-
-        with lambda a lower bound on the eigenvalues of V, and H the bound on ||h||.
-        *Proof.* ||h - R theta||_{V^-1} <= ||h - R theta|| / sqrt(lambda), and the norm
-        of R theta is at most rho_max S, on the same event: no more of alpha. lambda
-        may be what the data show, as the event is about the noise of all releases, and
-        has V in it nowhere. To look at V costs no privacy: it is made of what was
-        released and, with ``local_data="raw"``, of what the agent acts on anyway. So
-        noise and shift cost the less, the more there are data in every direction, where
-        the exact width pays for them for ever.
-
-        ``"paper"``, with the bounds of an agent's noise (proof of Proposition 2):
-
-            sigma sqrt(2 log(2 / alpha) + log det V - d log(M rho_min))
-            + M S sqrt(rho_max) + M kappa
-
-        Parameters
-        ----------
-        log_det : ndarray of shape (...)
-            log det V.
-        least_eigenvalue : ndarray of shape (...)
-            A lower bound on the eigenvalues of V; of effect with ``"observed"`` only.
-        """
-        copies, bounds = self._copies, self.bounds
-        union = 1 if self.width == "paper" else self.num_agents
-        volume = log_det - self.releases.dimension * math.log(copies * bounds.rho_min)
-        radius = np.sqrt(2 * math.log(2 * union / self.alpha) + np.maximum(volume, 0))
-        norm = self.parameter_norm
-        prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa
-        if self.width == "observed":
-            longest = norm * bounds.rho_max + bounds.cross_norm
-            prior = np.minimum(prior, longest / np.sqrt(least_eigenvalue))
-        return np.asarray(self.noise_scale * radius + copies * prior)
-
-    def ellipsoid(self, total: FloatArray) -> WatchedEllipsoid:
-        """Return what a sum of releases, shape (..., d + 1, d + 1), lets one believe.
-
-        S + shift I, and more where an eigenvalue is still below rho_min: only if the
-        bounds fail, or without noise by rounding.
-        """
-        d, copies, bounds = self.releases.dimension, self._copies, self.bounds
-        matrix = total[..., :d, :d] + copies * bounds.shift * np.eye(d)
-        missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]
-        matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
-        return WatchedEllipsoid(matrix, total[..., :d, d])
-
-    def upper_bounds(
-        self, ellipsoid: WatchedEllipsoid, actions: FloatArray
-    ) -> FloatArray:
-        """Return the upper confidence bound of each action's mean reward."""
-        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
-        return ellipsoid.upper_bounds(actions, width)
-
-
-@dataclass(frozen=True)
-class DeterminantTrigger:
-    """Synchronise once an agent has learned much by itself (Wang et al., ICLR 2020).
-
-    As soon as, for any agent, log(det V / det V_last) times the trials since the last
-    synchronisation, when V was V_last, exceeds D. It needs ``local_data="raw"``.
-
-    Formal guarantees
-    -----------------
-    None, whatever the noise: when to synchronise depends on raw data, and everybody
-    sees it (Zhou & Chowdhury, ICLR 2024). For reproduction only.
-
-    Attributes
-    ----------
-    threshold : float
-        D > 0.
-    """
-
-    threshold: float
-
-    def __post_init__(self) -> None:
-        require_positive("threshold", self.threshold)
-
-    def fires(self, growth: FloatArray, num_since: int) -> bool:
-        """Return whether it is time, for growths of log det V of any shape."""
-        return bool(np.max(growth) * num_since > self.threshold)
 
 
 class LinearUCBAgent:

@@ -38,101 +38,20 @@ differ:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo._validation import require, require_int, require_positive
-from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger
+from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.bandits.observation import checked_actions, checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.glm import IdentityLink, Link, LogisticLink, projected
+from flwr_fbo.models.glm import projected
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram, is_gram
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class GLMUCBSettings:
-    """What all agents of a study have in common.
-
-    Attributes
-    ----------
-    num_agents : int
-        N >= 2.
-    reward_range : tuple of float, or None
-        (low, high), between which mean rewards lie: a logistic link. None: an identity
-        link, for rewards of any size.
-    ridge : float
-        lambda > 0.
-    beta : float
-        > 0: the squared radius of the ellipsoid.
-    threshold : float
-        D > 0: the larger, the fewer synchronisations.
-    curvature : float
-        0 < c_mu <= the largest slope of mu; 1 makes online Newton steps on an identity
-        link exact.
-    parameter_norm : float
-        S > 0.
-    accuracy : float
-        > 0.
-    max_iterations : int
-        >= 1: of one descent.
-    """
-
-    num_agents: int
-    reward_range: tuple[float, float] | None = None
-    ridge: float = 0.1
-    beta: float = 0.01
-    threshold: float = 1.0
-    curvature: float = 1.0
-    parameter_norm: float = 100.0
-    accuracy: float = 1.0
-    max_iterations: int = 1000
-
-    def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 2)
-        for name in ("ridge", "beta", "threshold", "parameter_norm", "accuracy"):
-            require_positive(name, getattr(self, name))
-        require_positive("curvature", self.curvature)
-        require_int("max_iterations", self.max_iterations, 1)
-        given = self.reward_range
-        ok = given is None or (isinstance(given, tuple) and len(given) == 2)
-        require(ok, "reward_range", given, "two numbers, or None")
-        slope = self.link.largest_slope
-        ok = self.curvature <= slope
-        allowed = f"at most {slope:g}, the largest slope of the link"
-        require(ok, "curvature", self.curvature, allowed)
-
-    @property
-    def link(self) -> Link:
-        """Mu."""
-        if self.reward_range is None:
-            return IdentityLink()
-        return LogisticLink(*self.reward_range)
-
-    def matrix(self, gram: FloatArray) -> FloatArray:
-        """Return A of a sum of x x'."""
-        return gram + self.ridge / self.curvature * np.eye(len(gram))
-
-
-@dataclass(frozen=True, eq=False)
-class Gram:
-    """What an agent sends first in a synchronisation.
-
-    Attributes
-    ----------
-    num_evaluations : int
-        How many there are in it.
-    values : ndarray of shape (d, d)
-        Sum of x x'.
-    """
-
-    num_evaluations: int
-    values: FloatArray
 
 
 class GLMUCBAgent:
@@ -257,10 +176,3 @@ class GLMUCBAgent:
         self._ellipsoid = Ellipsoid(matrix, matrix @ theta)
         self._synchronised_log_det = self._ellipsoid.log_det
         self.theta = theta
-
-
-def is_gram(values: Any, size: int) -> bool:
-    """Return whether it can be a sum of x x', for x of so many coordinates."""
-    ok = isinstance(values, np.ndarray) and values.shape == (size, size)
-    ok = ok and values.dtype == np.float64 and bool(np.isfinite(values).all())
-    return ok and np.array_equal(values, values.T)

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent, NeuralUCBSettings, Sums
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBSettings
+from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.network import RewardModel
@@ -38,6 +37,8 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.gradients import GradientRelease, clipped
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.noise import Entropy, SeededEntropy
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 
 FloatArray = NDArray[np.float64]
 

@@ -23,7 +23,10 @@ from flwr_fbo.agents.durable.refused_journal import (
 from flwr_fbo.journal.journal import Journal, JournalError
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
-from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy, NeuralInstruction
+from flwr_fbo.protocol.neural_bandit_study import (
+    NeuralBanditInstruction,
+    NeuralBanditStudy,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -124,7 +127,7 @@ class RecordedNeuralAgent:
 
     def carry_out(
         self,
-        instruction: NeuralInstruction,
+        instruction: NeuralBanditInstruction,
         arrays: Sequence[FloatArray],
         environment: BanditEnvironment,
     ) -> list[FloatArray]:
@@ -152,18 +155,20 @@ class RecordedNeuralAgent:
         if self.study.settings.privacy is not None and made < heard:
             raise older_copy(made, heard)
 
-    def _gradient(self, w: FloatArray, instruction: NeuralInstruction) -> FloatArray:
+    def _gradient(
+        self, w: FloatArray, instruction: NeuralBanditInstruction
+    ) -> FloatArray:
         if not isinstance(self.agent, PrivateNeuralUCBAgent):
             return self.agent.regression_message(w)
         return self.agent.regression_message(w, instruction.release)
 
-    def _sums(self, instruction: NeuralInstruction) -> FloatArray:
+    def _sums(self, instruction: NeuralBanditInstruction) -> FloatArray:
         if isinstance(self.agent, PrivateNeuralUCBAgent):
             return self.agent.message(instruction.release).values
         return self.agent.message().values
 
     def _take(
-        self, instruction: NeuralInstruction, arrays: Sequence[FloatArray]
+        self, instruction: NeuralBanditInstruction, arrays: Sequence[FloatArray]
     ) -> None:
         """Take what came along: w0, and a total."""
         left = list(arrays)

@@ -25,12 +25,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import is_number, require, require_index
-from flwr_fbo.agents.bandits.fed_ucb import DeterminantTrigger, LinearUCBAgent
+from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.refused_journal import another_journal, of_another_slot
 from flwr_fbo.journal.journal import Journal, JournalError, open_patiently
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-from flwr_fbo.protocol.linear_bandit_study import BanditStudy
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 
 FloatArray = NDArray[np.float64]
 
@@ -39,7 +40,7 @@ _NO_SLOT = -1
 _PAUSE = 0.1
 
 
-def bandit_identity(study: BanditStudy) -> dict[str, Any]:
+def bandit_identity(study: LinearBanditStudy) -> dict[str, Any]:
     """Return what the journal of an agent belongs to, as JSON values."""
     return {"kind": KIND, **study.to_dict()}
 
@@ -70,7 +71,7 @@ class RecordedBandit:
     def __init__(self, journal: Journal) -> None:
         journal.require_kind(KIND)
         self._journal = journal
-        self.study = BanditStudy.from_dict(journal.identity)
+        self.study = LinearBanditStudy.from_dict(journal.identity)
         self._state = journal.load_state()
         if "number" not in self._state:
             # The journal's own, to tell it from one that was begun anew.

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.protocol.tuning_study import Study
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
 
 KIND = "agent"
 
 
-def agent_identity(study: Study, slot: int) -> dict[str, Any]:
+def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
     """Return whom the journal of an agent belongs to, as JSON values."""
     return {"kind": KIND, "slot": slot, **study.to_dict()}
 
 
 def load_agent(
-    journal: Journal, study: Study, slot: int, enqueue: Sequence[Params] = ()
+    journal: Journal, study: TuningStudy, slot: int, enqueue: Sequence[Params] = ()
 ) -> Agent:
     """Return the agent as its journal has it, or a new one."""
     seed = study.study_seed
-    agent = study.create_agent(slot, secrets.randbits(128) if seed is None else seed)
+    agent = create_agent(study, slot, secrets.randbits(128) if seed is None else seed)
     state = journal.load_state()
     if not state:
         agent.enqueue(enqueue)
@@ -47,4 +48,4 @@ def recorded_agent(journal: Journal) -> Agent:
     """
     journal.require_kind(KIND)
     identity = journal.identity
-    return load_agent(journal, Study.from_dict(identity), identity["slot"])
+    return load_agent(journal, TuningStudy.from_dict(identity), identity["slot"])

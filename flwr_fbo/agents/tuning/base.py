@@ -6,19 +6,18 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatch, Trial
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace, SubRegions
 
 FloatArray = NDArray[np.float64]
-Direction = Literal["maximize", "minimize"]
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -26,12 +25,6 @@ _log = logging.getLogger("flwr.fbo")
 _LARGEST_VALUE = 1e100
 # So often an evaluation may be cut off: more, and it is what ends the client.
 _MAX_CUTS = 5
-
-
-def check_direction(direction: Any) -> None:
-    """Raise ValueError unless ``direction`` is one of the two."""
-    allowed = f"one of {get_args(Direction)}"
-    require(direction in get_args(Direction), "direction", direction, allowed)
 
 
 class Agent(ABC):

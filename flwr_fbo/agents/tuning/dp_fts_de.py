@@ -7,62 +7,18 @@ each iteration it can send a posterior sample of the weights of the shared featu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
-
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose
-from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.tuning.own_search import SearchAgent, SearchSettings
+from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.tuning_settings import (
+    ThompsonSettings,
+)
 
 FloatArray = NDArray[np.float64]
-_POWERS = {"inverse": 1.0, "inverse-sqrt": 0.5, "inverse-square": 2.0}
-Follow = Literal["never", "inverse", "inverse-sqrt", "inverse-square"]
-
-
-@dataclass(frozen=True)
-class ThompsonSettings(SearchSettings):
-    """The agent's settings; the defaults are those published for real data.
-
-    See `SearchSettings` for the others.
-
-    Attributes
-    ----------
-    num_sub_regions : int
-        P, >= 1.
-    lengthscale : float
-        l of the shared features, in units of the cube, > 0.
-    regularization : float
-        lambda of the posterior behind a message, > 0.
-    follow : {"inverse", "inverse-sqrt", "inverse-square", "never"}
-        1 - p_t is 1/t, 1/sqrt(t), 1/t^2, or 0; if not 0, iteration 1 always follows.
-    """
-
-    num_sub_regions: int = 4
-    lengthscale: float = 0.01
-    regularization: float = 1e-6
-    follow: Follow = "inverse"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("lengthscale", "regularization"):
-            require_positive(name, getattr(self, name))
-        allowed = f"one of {get_args(Follow)}"
-        require(self.follow in get_args(Follow), "follow", self.follow, allowed)
-
-    def follow_probability(self, iteration: int) -> float:
-        """Return 1 - p_t for t >= 1."""
-        if self.follow == "never":
-            return 0.0
-        return float(iteration ** -_POWERS[self.follow])
-
-    def shared_lengthscale(self, dim: int) -> float:
-        """Return l, whatever the dimension."""
-        return self.lengthscale
 
 
 class ThompsonAgent(SearchAgent):

@@ -24,7 +24,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +32,15 @@ from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.agents.tuning.expected_improvement import standardised, suggest
-from flwr_fbo.agents.tuning.own_search import SearchAgent, SearchSettings
-from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.privacy.sampling import check_sampling_probability
+from flwr_fbo.protocol.voting_settings import VotingSettings
 from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
-OwnSearch = Literal["thompson", "expected-improvement"]
 
 # How often chance may look like a crowd, over K places together.
 _SIGNIFICANCE = 0.05
@@ -53,74 +50,6 @@ _SHARE_ON_FACES = 1 / 3
 _NUM_DRAWS = 1000
 # Improvement has few maxima: the best candidates soon lie on the same.
 _NUM_STARTS = 2
-
-
-@dataclass(frozen=True)
-class VotingSettings(SearchSettings):
-    """The agent's settings; see `SearchSettings` for the others.
-
-    Attributes
-    ----------
-    num_features : int
-        M, even.
-    num_cells : int
-        K >= 2: how many places votes can tell apart. The kernel's square fills 1 / K
-        of the cube.
-    max_similarity : float
-        In (0, 1): a place is new to an agent if k is at most this at all it has tried.
-    max_tries : int
-        >= 1: once it has tried so many places above the threshold, an agent has seen
-        what the others praise, and searches on its own.
-    own_search : {"thompson", "expected-improvement"}
-        How an agent searches on its own. The second finds more of a smooth function in
-        few evaluations; its model has a lengthscale an axis and standardises values
-        itself (``noise_floor``, ``num_surrogate_features`` and ``num_starts`` do
-        nothing).
-    num_agents : int
-        N, >= 1; the strategy fills it in, as it does the next two.
-    noise_std : float
-        Standard deviation, in votes, of the noise of a count, >= 0.
-    sampling_probability : float
-        q, in (0, 1].
-    """
-
-    num_features: int = 512
-    num_cells: int = 16
-    max_similarity: float = 0.7
-    max_tries: int = 10
-    own_search: OwnSearch = "thompson"
-    num_agents: int = 1
-    noise_std: float = 0.0
-    sampling_probability: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        even = self.num_features % 2 == 0
-        require(even, "num_features", self.num_features, "even, where agents vote")
-        one = self.num_sub_regions == 1
-        require(one, "num_sub_regions", self.num_sub_regions, "1, where agents vote")
-        require_int("num_cells", self.num_cells, 2)
-        require_int("max_tries", self.max_tries, 1)
-        require_int("num_agents", self.num_agents, 1)
-        allowed = f"one of {get_args(OwnSearch)}"
-        known = self.own_search in get_args(OwnSearch)
-        require(known, "own_search", self.own_search, allowed)
-        similarity, noise_std = self.max_similarity, self.noise_std
-        ok = is_number(similarity) and 0 < similarity < 1
-        require(ok, "max_similarity", similarity, "between 0 and 1")
-        ok = is_number(noise_std) and 0 <= noise_std < math.inf
-        require(ok, "noise_std", noise_std, "a finite number >= 0")
-        check_sampling_probability(self.sampling_probability)
-
-    def shared_lengthscale(self, dim: int) -> float:
-        """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""
-        return float(self.num_cells ** (-1.0 / dim) / math.sqrt(math.pi))
-
-    def shared_features(self, dim: int, feature_seed: int) -> RandomFeatures:
-        """Return the features that all agents of a study, and its server, share."""
-        rng = generator(feature_seed, Purpose.SHARED_FEATURES)
-        length = self.shared_lengthscale(dim)
-        return RandomFeatures.spread(rng, self.num_features, dim, length)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,65 +9,20 @@ p_1 would be 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from flwr_fbo._random import Purpose
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.tuning.dp_fts_de import Follow, ThompsonAgent, ThompsonSettings
+from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
 from flwr_fbo.agents.tuning.relayed import checked, others_present
+from flwr_fbo.protocol.tuning_settings import (
+    FTSSettings,
+)
 
 FloatArray = NDArray[np.float64]
-Weighting = Literal["uniform", "similarity"]
-
-
-@dataclass(frozen=True)
-class FTSSettings(ThompsonSettings):
-    """The agent's settings; the defaults are those published for real data.
-
-    See `ThompsonSettings` for the others.
-
-    Attributes
-    ----------
-    num_sub_regions : int
-        1.
-    follow : {"inverse-square", "inverse-sqrt", "inverse", "never"}
-        1 - p_t is 1/t^2 (published for real data), 1/sqrt(t) (for synthetic
-        functions), 1/t, or 0; t is at least 2.
-    share_after : int, optional
-        None: all agents send a message after every iteration, and follow the newest.
-        K >= 0: they search alone up to iteration K, send one message, and follow each
-        other's once; t counts from there.
-    weighting : {"uniform", "similarity"}
-        P_N. ``"uniform"``, as published: all agents alike whose message is there.
-        ``"similarity"``: by how well a message ranks the agent's own observations,
-        Kendall's tau where it is positive; agents that rank no better than chance are
-        not followed.
-    """
-
-    num_sub_regions: int = 1
-    num_initial: int = 3
-    follow: Follow = "inverse-square"
-    share_after: int | None = None
-    weighting: Weighting = "uniform"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        P = self.num_sub_regions
-        require(P == 1, "num_sub_regions", P, "1, where agents follow each other")
-        if self.share_after is not None:
-            require_int("share_after", self.share_after, 0)
-        ok = self.weighting in get_args(Weighting)
-        require(ok, "weighting", self.weighting, f"one of {get_args(Weighting)}")
-
-    def follow_probability(self, iteration: int) -> float:
-        """Return 1 - p_t for t >= 1."""
-        since = iteration - (self.share_after or 0)
-        return super().follow_probability(max(since, 2))
 
 
 class FTSAgent(ThompsonAgent):

@@ -9,22 +9,21 @@ this out, the authors' code has it.
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require_int, require_positive
+from flwr_fbo._random import Purpose
 from flwr_fbo.agents.tuning.acquisition import maximize
-from flwr_fbo.agents.tuning.base import Agent, Direction
+from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, fit_hyperparameters, sample_function
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
 from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 _log = logging.getLogger("flwr.fbo")
@@ -32,75 +31,6 @@ _log = logging.getLogger("flwr.fbo")
 FloatArray = NDArray[np.float64]
 
 _FEW_RESTARTS, _MANY_RESTARTS = 2, 8
-
-
-@dataclass(frozen=True)
-class SearchSettings(ABC):
-    """What agents have in common that exchange vectors and search on their own.
-
-    Attributes
-    ----------
-    num_features : int
-        M, the length of a message, >= 1.
-    num_sub_regions : int
-        P >= 1, the vectors that the server releases.
-    num_initial : int
-        Evaluations before the first query, in the agent's sub-region, >= 1.
-    num_surrogate_features : int
-        M of the agent's own Thompson sample, drawn afresh in each iteration, >= 1.
-    refit_every : int
-        New observations between two fits of the hyperparameters, >= 1.
-    noise_floor : float
-        Smallest noise variance of the agent's own model, > 0. It is absolute, and the
-        published model neither centres nor scales: give it values whose spread is
-        neither far below 1 nor far below their mean.
-    num_candidates, num_starts : int
-        Of the acquisition's optimiser, >= 1.
-    """
-
-    num_features: int = 100
-    num_sub_regions: int = 1
-    num_initial: int = 10
-    num_surrogate_features: int = 100
-    refit_every: int = 5
-    noise_floor: float = 1e-5
-    num_candidates: int = 1000
-    num_starts: int = 20
-
-    def __post_init__(self) -> None:
-        for name in (
-            "num_features",
-            "num_sub_regions",
-            "num_initial",
-            "num_surrogate_features",
-            "refit_every",
-            "num_candidates",
-            "num_starts",
-        ):
-            require_int(name, getattr(self, name), 1)
-        require_positive("noise_floor", self.noise_floor)
-
-    @property
-    def message_length(self) -> int:
-        """Numbers in a message."""
-        return self.num_features
-
-    def follow_probability(self, iteration: int) -> float:
-        """Return how likely an agent looks at the server's vectors at t >= 1."""
-        return 1.0
-
-    @abstractmethod
-    def shared_lengthscale(self, dim: int) -> float:
-        """Return the lengthscale of the shared features, in units of the cube."""
-
-    def shared_features(self, dim: int, feature_seed: int) -> RandomFeatures:
-        """Return the features that all agents of a study, and its server, share."""
-        return RandomFeatures.draw(
-            generator(feature_seed, Purpose.SHARED_FEATURES),
-            self.num_features,
-            dim,
-            self.shared_lengthscale(dim),
-        )
 
 
 @lru_cache(maxsize=8)  # a process may be host to many agents of one study

@@ -1,0 +1,40 @@
+"""Which agent plays by which settings."""
+
+from __future__ import annotations
+
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
+from flwr_fbo.agents.tuning.fed_vote import VotingAgent
+from flwr_fbo.agents.tuning.fts import FTSAgent
+from flwr_fbo.agents.tuning.own_search import SearchAgent
+from flwr_fbo.agents.tuning.random_search import RandomSearchAgent
+from flwr_fbo.agents.tuning.transfer import RGPEAgent, TAFAgent
+from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
+from flwr_fbo.protocol.tuning_settings import (
+    FTSSettings,
+    RandomSearchSettings,
+    SearchSettings,
+    ThompsonSettings,
+)
+from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.protocol.voting_settings import VotingSettings
+
+_AGENTS: dict[type[SearchSettings], type[SearchAgent]] = {
+    ThompsonSettings: ThompsonAgent,
+    FTSSettings: FTSAgent,
+    VotingSettings: VotingAgent,
+    RGPESettings: RGPEAgent,
+    TAFSettings: TAFAgent,
+}
+
+
+def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
+    """Return the agent of ``slot``; ``entropy`` is the seed of its draws."""
+    space, direction, settings = study.space, study.direction, study.agent
+    if not isinstance(settings, RandomSearchSettings):
+        agent = _AGENTS[type(settings)]
+        return agent(space, direction, settings, slot, entropy, study.feature_seed)
+    sub_regions = space.sub_regions(settings.num_sub_regions)
+    return RandomSearchAgent(
+        space, direction, sub_regions, settings.num_initial, slot, entropy
+    )

@@ -1,0 +1,143 @@
+"""How studies and instructions travel: as plain scalars in Flower's config.
+
+A client is told the whole study in every message, because in a deployment each message
+starts a fresh process. There is one version for all of them, and one form: an entry
+``fbo-NAME`` for each field of an instruction, and the study as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Self
+
+# Raised when a message of an older version would be misunderstood.
+PROTOCOL_VERSION = 6
+_VERSION, _KIND = "fbo-protocol", "fbo-kind"
+
+Config = dict[str, int | str | bool]
+
+
+class Phase(Enum):
+    """What a message asks for."""
+
+    ENROL = "enrol"  # say which slot you hold, if you know
+    ROUND = "round"  # play, and answer with a message if it is wanted
+
+
+class Study(ABC):
+    """What server and agents agree on; each kind of study is a frozen dataclass.
+
+    Attributes
+    ----------
+    own : tuple of str
+        The fields that tell a study from another one with the same settings.
+    """
+
+    own: ClassVar[tuple[str, ...]] = ("study_id",)
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the study as JSON values."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the study that ``to_dict`` gave."""
+
+    @abstractmethod
+    def enrolment(self) -> Config:
+        """Return the config that asks a client which slot it holds."""
+
+    @cached_property
+    def text(self) -> str:
+        """The study as JSON: made once, sent to every agent in every round."""
+        return json.dumps(self.to_dict())
+
+
+@lru_cache(maxsize=8)  # a process may answer for many agents of one study
+def _parsed(kind: type[Study], text: str) -> Study:
+    return kind.from_dict(json.loads(text))
+
+
+@dataclass(frozen=True)
+class Instruction(ABC):
+    """What the server asks of one agent; subclasses add fields that are int or bool.
+
+    Attributes
+    ----------
+    phase : Phase
+    study : Study
+    slot : int
+        The agent's slot; -1 while enrolling.
+    kind : str
+        Tells the instructions of the subclasses apart.
+    study_type : type
+        Of the study.
+    """
+
+    kind: ClassVar[str]
+    study_type: ClassVar[type[Study]]
+
+    phase: Phase
+    study: Any
+    slot: int = -1
+
+    def to_config(self) -> Config:
+        """Return the instruction as entries of a Flower config."""
+        config: Config = {_VERSION: PROTOCOL_VERSION, _KIND: self.kind}
+        for field in fields(self):
+            config[_entry(field.name)] = getattr(self, field.name)
+        phase, study = _entry("phase"), _entry("study")
+        return {**config, phase: self.phase.value, study: self.study.text}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Return the instruction in a config.
+
+        Raises
+        ------
+        ValueError
+            If the config is not of a flwr_fbo strategy, of another version, or of a
+            strategy with other clients.
+        """
+        version, kind = config.get(_VERSION), config.get(_KIND)
+        if version != PROTOCOL_VERSION:
+            raise ValueError(
+                f"This client speaks version {PROTOCOL_VERSION} of flwr_fbo's "
+                f"protocol, the server sent {version!r} (None: not a flwr_fbo "
+                "strategy). Install the same version of flwr_fbo on both sides."
+            )
+        if kind != cls.kind:
+            raise ValueError(
+                f"This client takes part in {cls.kind} studies, the server's strategy "
+                f"runs a {kind} study."
+            )
+        values = {field.name: config[_entry(field.name)] for field in fields(cls)}
+        values["phase"] = Phase(values["phase"])
+        values["study"] = _parsed(cls.study_type, str(values["study"]))
+        return cls(**values)
+
+    @classmethod
+    def is_in(cls, config: Mapping[str, Any]) -> bool:
+        """Return whether a config has such an instruction, of whatever version."""
+        return _VERSION in config and config.get(_KIND) == cls.kind
+
+
+def is_instruction(config: Mapping[str, Any]) -> bool:
+    """Return whether a config is of a flwr_fbo strategy, of whatever version."""
+    return _VERSION in config
+
+
+def fresh_seed() -> int:
+    """Return a seed from the operating system, below 2**63."""
+    return secrets.randbits(63)
+
+
+def _entry(name: str) -> str:
+    return f"fbo-{name.replace('_', '-')}"

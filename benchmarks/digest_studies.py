@@ -79,7 +79,6 @@ _OF_RUNS = {
     "metrics",
     "min_agents",
     "noise_multiplier",
-    "options",
     "when_exhausted",
 }
 
@@ -92,18 +91,18 @@ def explicit(kind: Callable[..., T], **values: Any) -> T:
     TypeError
         If a parameter is not given.
     """
-    missing = set(_parameters(kind)) - set(values) - _OF_RUNS
+    missing = set(_defaults(kind)) - set(values) - _OF_RUNS
     if missing:
         raise TypeError(f"{kind.__name__} is played with defaults: {sorted(missing)}")
     return kind(**values)
 
 
-def _parameters(kind: Callable[..., Any]) -> Iterator[str]:
-    """Yield the parameters of a class, and of its bases where it takes options."""
+def _defaults(kind: Callable[..., Any]) -> Iterator[str]:
+    """Yield what has a default, in a class and in its bases where it takes options."""
     for base in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
-        parameters = inspect.signature(base).parameters
-        yield from parameters
-        if "options" not in parameters:
+        parameters = inspect.signature(base).parameters.values()
+        yield from (p.name for p in parameters if p.default is not p.empty)
+        if all(p.kind != p.VAR_KEYWORD for p in parameters):
             return
 
 

@@ -75,7 +75,7 @@ def test_run_reports_and_show_repeats_it(tmp_path: Path, file: str) -> None:
 
 
 def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
-    voting = TOML.replace("paper-synthetic", "effective")
+    voting = TOML.replace('preset = "paper-synthetic"', 'strategy = "FedVote"')
     voting = re.sub("noise_m.*\nsampling.*\n", "epsilon = 2.0\n", voting)
     path = tmp_path / "votes.toml"
     path.write_text(voting)

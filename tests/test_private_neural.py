@@ -553,9 +553,9 @@ def test_it_counts_what_is_sent() -> None:
 def test_a_stranger_s_record_is_refused() -> None:
     """A server of the version before is told so."""
     app = neural_bandit_app(make_environment)
-    config: Any = {**strategy_of().study.enrolment(), "fbo-neural-protocol": 1}
+    config: Any = {**strategy_of().study.enrolment(), "fbo-protocol": 1}
     grid = InProcessGrid(app, N)
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord(config)})
     message = Message(content, next(iter(grid.contexts)), "train")
     [reply] = grid.send_and_receive([message])
-    assert "version 2" in str(reply.error.reason)
+    assert "version 6" in str(reply.error.reason)

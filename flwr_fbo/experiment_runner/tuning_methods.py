@@ -255,7 +255,9 @@ def _federated(
     agent = curve.agent(experiment.base.agent)
     assert isinstance(agent, ThompsonSettings | VotingSettings)
     base = experiment.base
-    q = privacy.sampling_probability or base.sampling_probability
+    q, clip_norm = privacy.sampling_probability, curve.clip_norm
+    q = base.sampling_probability if q is None else q
+    clip_norm = base.clip_norm if clip_norm is None else clip_norm
     build: Callable[..., TuningStrategy] = FedVote
     if not base.votes:
         build = partial(DPFTSDE, preset=experiment.preset or "paper")
@@ -264,7 +266,7 @@ def _federated(
         task.direction,
         experiment.num_agents,
         agent=agent,
-        clip_norm=(curve.clip_norm or base.clip_norm) if private else math.inf,
+        clip_norm=clip_norm if private else math.inf,
         noise_multiplier=privacy.noise_multiplier if private else 0.0,
         epsilon=privacy.epsilon if private else None,
         sampling_probability=q if private else 1.0,

@@ -72,5 +72,6 @@ def preset_of(strategy: str, preset: str | None) -> Preset:
         require(preset is None, "preset", preset, "left out, with FedVote")
         return VOTES
     preset = "paper" if preset is None else preset
-    require(preset in PUBLISHED, "preset", preset, nearest(preset, PUBLISHED))
+    known = isinstance(preset, str) and preset in PUBLISHED
+    require(known, "preset", preset, nearest(str(preset), PUBLISHED))
     return PUBLISHED[preset]

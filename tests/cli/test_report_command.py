@@ -21,7 +21,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.dp_fts_de import PRESETS
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 from tests.strategies import bandit_sites as bandit
-from tests.strategies import test_decentralized_fed_ucb as peers
+from tests.strategies import peer_studies as peers
 from tests.strategies import test_fed_go_ucb as neural
 
 ROOT = Path(__file__).parents[2]

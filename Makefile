@@ -10,7 +10,7 @@ PYTEST_ARGS ?= -m "not slow" --no-cov
 .PHONY: demo test lint docs bench clean
 
 demo: .venv/core
-	$(BIN)/flwr-fbo run digits-effective
+	$(BIN)/flwr-fbo run digits-votes
 
 test: .venv/test
 	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses 2 \

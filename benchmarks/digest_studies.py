@@ -28,6 +28,7 @@ from flwr_fbo import (
     DecentralizedFedUCB,
     FedGOUCB,
     FedUCB,
+    FedVote,
     FTSSettings,
     InProcessGrid,
     LinearUCBSettings,
@@ -50,6 +51,7 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.tasks.nonlinear_bandit import (
     FunctionBanditTask,
@@ -77,7 +79,6 @@ _OF_RUNS = {
     "metrics",
     "min_agents",
     "noise_multiplier",
-    "options",
     "when_exhausted",
 }
 
@@ -90,10 +91,19 @@ def explicit(kind: Callable[..., T], **values: Any) -> T:
     TypeError
         If a parameter is not given.
     """
-    missing = set(inspect.signature(kind).parameters) - set(values) - _OF_RUNS
+    missing = set(_defaults(kind)) - set(values) - _OF_RUNS
     if missing:
         raise TypeError(f"{kind.__name__} is played with defaults: {sorted(missing)}")
     return kind(**values)
+
+
+def _defaults(kind: Callable[..., Any]) -> Iterator[str]:
+    """Yield what has a default, in a class and in its bases where it takes options."""
+    for base in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
+        parameters = inspect.signature(base).parameters.values()
+        yield from (p.name for p in parameters if p.default is not p.empty)
+        if all(p.kind != p.VAR_KEYWORD for p in parameters):
+            return
 
 
 class RecordingGrid(InProcessGrid):
@@ -185,7 +195,6 @@ def _thompson(num_sub_regions: int, follow: str) -> ThompsonSettings:
 def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Steps:
     votes = isinstance(agent, VotingSettings)
     usual: dict[str, Any] = {
-        "preset": "effective" if votes else "paper",
         "clip_norm": 1.0 if votes else 5.0,
         "epsilon": 20.0,
         "sampling_probability": 1.0 if votes else 0.7,
@@ -196,8 +205,9 @@ def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Step
         "delta": 1e-3,
         "noise_only": False,
     }
+    published = {} if votes else {"preset": "paper"}
     strategy = explicit(
-        DPFTSDE,
+        FedVote if votes else DPFTSDE,
         space=SPACE,
         direction="maximize",
         num_agents=NUM_AGENTS,
@@ -206,7 +216,7 @@ def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Step
         feature_seed=FEATURE_SEED,
         noise_seed=NOISE_SEED,
         patience=0.0,
-        **{**usual, **options},
+        **{**usual, **published, **options},
     )
     yield from _tuned(strategy)
     spent = strategy.privacy_spent
@@ -236,13 +246,13 @@ def _fts(**agent: Any) -> Steps:
     yield from _tuned(strategy)
 
 
-def _tuned(strategy: DPFTSDE | FTS) -> Steps:
+def _tuned(strategy: PrivateTuningStrategy | FTS) -> Steps:
     grid = RecordingGrid(tuning_app(_make_objective), NUM_AGENTS)
     result = strategy.start(grid, num_rounds=NUM_ITERATIONS + 1)
     yield from grid.steps
     for agent in grid.agents(strategy.study):
         yield from _history(agent)
-    if isinstance(strategy, DPFTSDE):
+    if not isinstance(strategy, FTS):
         yield "recommended", result.recommended
 
 
@@ -455,7 +465,7 @@ _TUNING = {
 }
 _VOTES = {
     **_TUNING,
-    "preset": "effective",
+    "strategy": "FedVote",
     "methods": ["ts", "random", "fts-de", "dp-fts-de", "noise-only", "liars", "blind"],
     "privacy": {
         "delta": 1e-3,
@@ -467,6 +477,7 @@ _VOTES = {
 }
 _PUBLISHED = {
     **_TUNING,
+    "strategy": "DPFTSDE",
     "preset": "paper-synthetic",
     "methods": ["ts", "random", "fts-de", "dp-fts-de", "noise-only"],
     "privacy": {

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from benchmarks.measure import Section, compare
 from benchmarks.scale import NUM_WORKERS, make_objective
 from benchmarks.study import NUM_AGENTS, NUM_ROUNDS, SPACE
-from flwr_fbo import DPFTSDE, InProcessGrid, tuning_app
+from flwr_fbo import FedVote, InProcessGrid, tuning_app
 
 FloatArray = NDArray[np.float64]
 
 ENGINE = "simulation engine"
 
 
-class TimedStudy(DPFTSDE):
+class TimedStudy(FedVote):
     """Which notes when each of its rounds begins."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -32,6 +32,7 @@ _PUBLISHED = {"noise_multiplier": 1.0, "sampling_probability": 0.35, "delta": 1e
 _EI = {
     "ei": {"label": "EI", "method": "ts", "own_search": "expected-improvement"},
 }
+_SETTINGS = (("FedVote", None), ("DPFTSDE", "paper"), ("DPFTSDE", "paper-synthetic"))
 _TUNING = ("ts", "random", "fts-de", "dp-fts-de", "noise-only")
 
 
@@ -68,12 +69,13 @@ def _tuning_studies(num_iterations: int) -> Iterator[Study]:
     if "FLWR_FBO_DATA" in os.environ:
         tasks["landmine, noisy"] = ({"name": "landmine", "noisy": True}, 5)
     for name, (task, num_seeds) in tasks.items():
-        for preset in ("effective", "paper", "paper-synthetic"):
-            votes = preset == "effective"
+        for strategy, preset in _SETTINGS:
+            votes = strategy == "FedVote"
             experiment = {
                 "name": "short",
                 "num_agents": 6,
                 "num_iterations": num_iterations,
+                "strategy": strategy,
                 "preset": preset,
                 "task": task,
                 "methods": _TUNING,
@@ -83,7 +85,9 @@ def _tuning_studies(num_iterations: int) -> Iterator[Study]:
             compared = ["ts", "fts-de", "dp-fts-de", *(_EI if votes else ())]
             for method in compared:
                 for seed in range(num_seeds):
-                    yield Study(f"{name}, {preset}", experiment, method, seed)
+                    yield Study(
+                        f"{name}, {preset or strategy}", experiment, method, seed
+                    )
 
 
 def _bandit_studies(num_iterations: int) -> Iterator[Study]:

@@ -30,7 +30,7 @@ from flwr.app import Context, Message, UserConfig
 
 from benchmarks.measure import Bar, Row, Section, compare, figure
 from benchmarks.study import SPACE, objective
-from flwr_fbo import DPFTSDE, InProcessGrid, tuning_app
+from flwr_fbo import FedVote, InProcessGrid, tuning_app
 
 NUM_AGENTS = (100, 1000, 10_000)
 NUM_ROUNDS, NUM_WORKERS = 4, 2
@@ -96,7 +96,7 @@ def _workers_cpu() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-class _MeteredStrategy(DPFTSDE):
+class _MeteredStrategy(FedVote):
     meter: _Meter
 
     def configure_train(self, *args: Any, **kwargs: Any) -> Iterable[Message]:

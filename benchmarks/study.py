@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo import DPFTSDE, InProcessGrid, ThompsonSettings, tuning_app
+from flwr_fbo import FedVote, InProcessGrid, ThompsonSettings, tuning_app
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.tuning import own_search as search
 from flwr_fbo.agents.tuning.base import Agent, play_round
@@ -99,7 +99,7 @@ def play(
 
     def strategy_part(name: str) -> Any:
         return patch.object(
-            DPFTSDE, name, clock.timed("server", getattr(DPFTSDE, name))
+            FedVote, name, clock.timed("server", getattr(FedVote, name))
         )
 
     answer = clock.timed("agent", session.Tuner.answer)
@@ -108,7 +108,7 @@ def play(
         stack.enter_context(strategy_part("aggregate_train"))
         stack.enter_context(strategy_part("configure_train"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        strategy = DPFTSDE(
+        strategy = FedVote(
             SPACE,
             "maximize",
             num_agents,
@@ -246,7 +246,7 @@ def beside_fedavg(repeats: int) -> Section:
 
 def _beside_fedavg(what: str, repeats: int, releases: Any) -> Row:
     works: dict[str, Callable[[], object]] = {
-        "DPFTSDE": lambda: _study_of_echoes(releases),
+        "FedVote": lambda: _study_of_echoes(releases),
         "FedAvg": _fedavg_of_echoes,
     }
     seconds = alternate(works, repeats)
@@ -276,7 +276,7 @@ def _grid() -> InProcessGrid:
 
 
 def _study_of_echoes(releases: Any) -> None:
-    strategy = DPFTSDE(
+    strategy = FedVote(
         SPACE,
         "maximize",
         N_OF_FEDAVG,

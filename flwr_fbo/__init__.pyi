@@ -12,7 +12,7 @@ from .clients.linear_bandit_client import linear_bandit_app as linear_bandit_app
 from .clients.neural_bandit_client import NeuralBanditClient as NeuralBanditClient
 from .clients.neural_bandit_client import neural_bandit_app as neural_bandit_app
 from .clients.session import best_params as best_params
-from .clients.tuning_client import ThompsonClient as ThompsonClient
+from .clients.tuning_client import TuningClient as TuningClient
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
 from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
@@ -30,6 +30,7 @@ from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as Decentraliz
 from .strategies.dp_fts_de import DPFTSDE as DPFTSDE
 from .strategies.fed_go_ucb import FedGOUCB as FedGOUCB
 from .strategies.fed_ucb import FedUCB as FedUCB
+from .strategies.fed_vote import FedVote as FedVote
 from .strategies.fts import FTS as FTS
 from .strategies.result import BanditResult as BanditResult
 from .strategies.result import TuningResult as TuningResult

@@ -11,9 +11,11 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from flwr_fbo import (
     DPFTSDE,
+    FedVote,
     InProcessGrid,
-    ThompsonClient,
     ThompsonSettings,
+    TuningClient,
+    VotingSettings,
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
@@ -50,10 +52,10 @@ def numpy_app(
     make: Callable[[Context], Objective] = make_objective,
     mods: list[Mod] | None = None,
 ) -> ClientApp:
-    """Return a ClientApp around `ThompsonClient`."""
+    """Return a ClientApp around `TuningClient`."""
 
     def client_fn(context: Context) -> Any:
-        return ThompsonClient(make(context), context).to_client()
+        return TuningClient(make(context), context).to_client()
 
     return ClientApp(client_fn=client_fn, mods=mods)
 
@@ -102,13 +104,12 @@ class CountingGrid(InProcessGrid):
         return replies
 
 
-def strategy(**options: Any) -> DPFTSDE:
+def strategy(**options: Any) -> DPFTSDE | FedVote:
     """Return a seeded strategy; ``options`` replace its defaults."""
     defaults: dict[str, Any] = {
         "space": SPACE,
         "direction": "maximize",
         "num_agents": NUM_AGENTS,
-        "preset": "paper",
         "agent": AGENT,
         "delta": 1e-3,
         "study_seed": 11,
@@ -117,12 +118,13 @@ def strategy(**options: Any) -> DPFTSDE:
         "patience": 0.0,
         "releases": "all",
     }
-    return DPFTSDE(**{**defaults, **options})
+    votes = isinstance(options.get("agent"), VotingSettings)
+    return (FedVote if votes else DPFTSDE)(**{**defaults, **options})
 
 
 def run(
     app: ClientApp, num_rounds: int = NUM_ITERATIONS + 1, **options: Any
-) -> tuple[DPFTSDE, list[Agent]]:
+) -> tuple[DPFTSDE | FedVote, list[Agent]]:
     """Run a study in an in-process grid; return strategy and agents."""
     shuffle_seed = options.pop("shuffle_seed", None)
     study = strategy(**options)

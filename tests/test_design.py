@@ -29,7 +29,7 @@ SERVER_IMPORTS = """
 from flwr.serverapp import ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import DPFTSDE
+from flwr_fbo import FedVote
 
 """
 CLIENT = """
@@ -46,7 +46,7 @@ SERVER = """
 app = ServerApp()
 @app.main()
 def main(grid, context):
-    s = DPFTSDE(space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    s = FedVote(space={"C": FloatDistribution(1e-3, 1e3, log=True)},
                 direction="maximize", num_agents=20,
                 epsilon=2, delta=1e-3, folder="/var/lib/fbo")
     result = s.start(grid, num_rounds=40)

@@ -49,7 +49,7 @@ def test_messages_written_for_the_message_api() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"preset": "effective", "agent": VotingSettings(num_initial=4), "epsilon": 4}],
+    [{}, {"agent": VotingSettings(num_initial=4), "epsilon": 4}],
 )
 def test_without_flower(options: dict[str, Any]) -> None:
     """simulation/loop.py, the algorithm and nothing else."""

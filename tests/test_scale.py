@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fbo import DPFTSDE, FedUCB, InProcessGrid, journal
+from flwr_fbo import DPFTSDE, FedUCB, FedVote, InProcessGrid, journal
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.privacy.continual import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
@@ -109,7 +109,7 @@ def test_enrolment_walks_through_the_slots_once_for_all(known: bool) -> None:
     assert walks[0] == walks[1]
 
 
-def _tuning(num_agents: int) -> DPFTSDE:
+def _tuning(num_agents: int) -> DPFTSDE | FedVote:
     options: dict[str, Any] = {"noise_multiplier": 0, "sampling_probability": 1}
     return strategy(num_agents=num_agents, **options)
 

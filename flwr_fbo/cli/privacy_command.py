@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED
 from flwr_fbo.privacy.accounting import (
@@ -24,7 +24,8 @@ from flwr_fbo.privacy.accounting import (
 )
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.strategies.dp_fts_de import PRESETS, published_delta
+from flwr_fbo.strategies.presets import STRATEGIES, Preset, preset_of
+from flwr_fbo.strategies.private_tuning_strategy import published_delta
 
 HEADINGS = {
     "published": "published noise,\npublished sensitivity",
@@ -88,9 +89,12 @@ def privacy(
     delta: Annotated[
         float | None, typer.Option(help="The paper's 1/N^1.1 unless given.")
     ] = None,
+    strategy: Annotated[
+        str, typer.Option(help=f"Weights and sub-regions of {' or '.join(STRATEGIES)}.")
+    ] = "DPFTSDE",
     preset: Annotated[
-        str, typer.Option(help=f"Weights and sub-regions: {' or '.join(PRESETS)}.")
-    ] = "paper",
+        str | None, typer.Option(help="Of DPFTSDE: paper or paper-synthetic.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in place of the table.")
     ] = False,
@@ -102,7 +106,8 @@ def privacy(
     $ flwr-fbo privacy --agents 20 --rounds 40 --epsilon 2 --delta 1e-3
     """
     with plain_errors(ValueError):
-        question = _question(agents, rounds, q, z, epsilon, delta, preset)
+        base = preset_of(strategy, preset)
+        question = _question(agents, rounds, q, z, epsilon, delta, base)
         worth = question.worth
         multipliers = {"published": [1.0] * rounds, "exact": worth}
         answers = {
@@ -122,9 +127,10 @@ def privacy(
             err=True,
         )
     if as_json:
-        typer.echo(_json(question, preset, answers, worth))
+        typer.echo(_json(question, strategy, preset, answers, worth))
     else:
-        _print(question, preset, answers, worth, Console())
+        named = strategy if preset is None else f"{strategy}, preset {preset!r}"
+        _print(question, named, answers, worth, Console())
 
 
 def _question(
@@ -134,9 +140,8 @@ def _question(
     z: float | None,
     epsilon: float | None,
     delta: float | None,
-    preset: str,
+    base: Preset,
 ) -> Question:
-    require(preset in PRESETS, "preset", preset, nearest(preset, PRESETS))
     require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
     require(1 <= rounds <= _MOST_ROUNDS, "rounds", rounds, f"1 to {_MOST_ROUNDS:,}")
     if epsilon is None:
@@ -144,7 +149,6 @@ def _question(
         require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
     else:
         require(z is None, "epsilon", epsilon, "only without z, which decides it")
-    base = PRESETS[preset]
     settings = ReleaseSettings(
         num_agents=agents,
         num_sub_regions=base.agent.num_sub_regions,
@@ -161,7 +165,11 @@ Answers = dict[Method, dict[str, float]]
 
 
 def _json(
-    question: Question, preset: str, answers: Answers, worth: Sequence[float]
+    question: Question,
+    strategy: str,
+    preset: str | None,
+    answers: Answers,
+    worth: Sequence[float],
 ) -> str:
     return json.dumps(
         {
@@ -169,6 +177,7 @@ def _json(
             "rounds": question.num_releases,
             "q": question.settings.sampling_probability,
             "delta": question.delta,
+            "strategy": strategy,
             "preset": preset,
             "noise_multiplier": question.noise_multiplier,
             "epsilon": question.epsilon,
@@ -188,7 +197,7 @@ def _json(
 
 def _print(
     question: Question,
-    preset: str,
+    named: str,
     answers: Answers,
     worth: Sequence[float],
     console: Console,
@@ -199,7 +208,7 @@ def _print(
         f"{s.num_agents} agents, {question.num_releases} releases, q = "
         f"{s.sampling_probability:g}, delta = {question.delta:.3g}"
         f"{' (1/N^1.1, as in the paper)' if published else ''}; {s.num_sub_regions} "
-        f"sub-regions and weights of preset {preset!r}"
+        f"sub-regions and weights of {named}"
     )
     if question.epsilon is None:
         title = f"epsilon at z = {question.noise_multiplier:g}"

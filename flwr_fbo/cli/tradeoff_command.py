@@ -36,7 +36,7 @@ def tradeoff(
 
     Examples
     --------
-    $ flwr-fbo tradeoff results/digits-effective*
+    $ flwr-fbo tradeoff results/digits-votes*
     """
     with plain_errors(ValueError):
         read = [read_results(path) for path in results]

@@ -51,7 +51,7 @@ class SiteClient(NumPyClient):
         return list(reply.arrays), 1, dict(reply.metrics)
 
 
-class ThompsonClient(SiteClient):
+class TuningClient(SiteClient):
     """Tunes one site's objective in a federation.
 
     Parameters
@@ -73,7 +73,7 @@ class ThompsonClient(SiteClient):
     Examples
     --------
     >>> def client_fn(context):
-    ...     return ThompsonClient(make_objective(context), context).to_client()
+    ...     return TuningClient(make_objective(context), context).to_client()
     >>> app = ClientApp(client_fn=client_fn)  # doctest: +SKIP
     """
 

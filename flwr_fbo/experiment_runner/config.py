@@ -45,7 +45,7 @@ from flwr_fbo.experiment_runner.tuning_methods import (
 )
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun, run_one, sending, spending
 from flwr_fbo.experiment_runner.tuning_table import verdict
-from flwr_fbo.strategies.dp_fts_de import PRESETS
+from flwr_fbo.strategies.presets import Preset, preset_of
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
@@ -58,8 +58,10 @@ class TuningExperiment(OptimisationExperiment):
     Attributes
     ----------
     privacy : Privacy
-    preset : str
-        Of `DPFTSDE`; the controls share its agent.
+    strategy : {"FedVote", "DPFTSDE"}
+        The federated methods'; the controls share its agent.
+    preset : str, optional
+        Of `DPFTSDE`.
     methods : tuple of str
         Those without liars unless given, and all curves.
     curves : dict of Curve
@@ -72,14 +74,14 @@ class TuningExperiment(OptimisationExperiment):
     _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
 
     privacy: Privacy
-    preset: str = "paper"
+    strategy: str = "DPFTSDE"
+    preset: str | None = None
     methods: tuple[str, ...] = USUAL_METHODS
     curves: dict[str, Curve] = field(default_factory=dict)
     form: Literal["convergence", "tradeoff"] = "convergence"
 
     def __post_init__(self) -> None:
-        known = self.preset in PRESETS
-        require(known, "preset", self.preset, nearest(self.preset, PRESETS))
+        preset_of(self.strategy, self.preset)  # which names what it does not allow
         for name in self.curves:
             ok = name not in METHODS and not name.endswith("-noise-only")
             require(ok, "curves", name, "a name that no method or control has")
@@ -93,13 +95,25 @@ class TuningExperiment(OptimisationExperiment):
             require(len(private) > 0 and not alone, "curves", alone, allowed)
 
     @property
+    def setting(self) -> str:
+        """Strategy and preset, for a legend."""
+        return (
+            self.strategy if self.preset is None else f"{self.strategy} {self.preset}"
+        )
+
+    @property
+    def base(self) -> Preset:
+        """What the federated methods and their controls set unless a curve does."""
+        return preset_of(self.strategy, self.preset)
+
+    @property
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name."""
         return {**METHODS, **methods_of(self.curves)}
 
     def label_of(self, method: str) -> str:
         """Return what tables and figures call a method."""
-        return label_of(self.known_methods[method], self.preset)
+        return label_of(self.known_methods[method], self.base)
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
@@ -113,7 +127,7 @@ class TuningExperiment(OptimisationExperiment):
         for name in ("privacy", "curves"):
             values.pop(name, None)
         chosen = self.known_methods[method]
-        return {**values, **recipe_of(chosen, self.preset, self.privacy)}
+        return {**values, **recipe_of(chosen, self.base, self.privacy)}
 
     def check(self) -> None:
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""

@@ -42,7 +42,6 @@ from flwr_fbo.experiment_runner.sweep import (
 )
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.experiment_runner.tuning_methods import Privacy
-from flwr_fbo.strategies.dp_fts_de import PRESETS
 
 # Of the lines of a method, at one value each of what else is swept.
 _STYLES = ("-", "--", "-.")
@@ -115,9 +114,9 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Target) -> None:
     allowed = f"1 to {first.num_iterations}"
     require(1 <= until <= first.num_iterations, "until", until, allowed)
     figure, axes = new_figure()
-    for preset in sorted({experiment.preset for experiment, _ in results}):
-        group = [one for one in results if one[0].preset == preset]
-        _draw_preset(axes, preset, group, until)
+    for setting in sorted({experiment.setting for experiment, _ in results}):
+        group = [one for one in results if one[0].setting == setting]
+        _draw_setting(axes, setting, group, until)
     settings = [experiment.privacy for experiment, _ in results]
     _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
     axes.set_ylabel(f"best {first.task.unit}, mean of iterations 1 to {until}")
@@ -356,10 +355,12 @@ def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
     return max(spent)
 
 
-def _draw_preset(axes: Any, preset: str, group: Sequence[Results], until: int) -> None:
+def _draw_setting(
+    axes: Any, setting: str, group: Sequence[Results], until: int
+) -> None:
     """Draw what does not depend on epsilon as lines, the rest as points."""
-    style = "-" if PRESETS[preset].votes else ":"
     first = group[0][0]
+    style = "-" if first.base.votes else ":"
     looks = looks_of(first)
     for name in first.methods:
         estimates = [
@@ -368,7 +369,7 @@ def _draw_preset(axes: Any, preset: str, group: Sequence[Results], until: int) -
             if name in experiment.methods
         ]
         look = (looks[name][0], style, looks[name][2])
-        label = f"{first.label_of(name)} ({preset})"
+        label = f"{first.label_of(name)} ({setting})"
         if first.known_methods[name].noisy:
             _draw_points(axes, sorted(estimates, key=_x), look, label)
         else:

@@ -24,7 +24,9 @@ from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.protocol.voting_settings import OwnSearch, VotingSettings
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.dp_fts_de import DPFTSDE, PRESETS
+from flwr_fbo.strategies.dp_fts_de import DPFTSDE
+from flwr_fbo.strategies.fed_vote import FedVote
+from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tasks.base import STRICT
 
@@ -67,7 +69,7 @@ class Privacy(PrivacySetting):
     noise_multiplier, epsilon : float
         One of the two, as for `DPFTSDE`.
     sampling_probability : float, optional
-        q of `DPFTSDE`; the preset's unless given.
+        q; the preset's unless given.
     sampling, calibration : str
         Of `ReleaseSettings`; a fixed size is accounted for by Renyi's divergence.
     """
@@ -123,7 +125,7 @@ class Curve:
     lengthscale, regularization : float, optional
         Of the messages: l and lambda. Not of ``"ts"``, which sends none.
     own_search : str, optional
-        Of `VotingSettings`, with the preset "effective".
+        Of `VotingSettings`, with `FedVote`.
     clip_norm : float, optional
         S, of ``"dp-fts-de"``.
     noise_multiplier : float, optional
@@ -229,7 +231,7 @@ def _local(
 
 
 def _random(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
-    agent = PRESETS[experiment.preset].agent
+    agent = experiment.base.agent
     settings = RandomSearchSettings(agent.num_sub_regions, agent.num_initial)
     return _local(settings, experiment, seeds)
 
@@ -237,7 +239,7 @@ def _random(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
 def _thompson(
     experiment: TuningExperiment, seeds: Seeds, curve: Curve = _AS_PRESET
 ) -> TuningStrategy:
-    agent = PRESETS[experiment.preset].agent
+    agent = experiment.base.agent
     return _local(curve.agent(agent), experiment, seeds)
 
 
@@ -250,23 +252,27 @@ def _federated(
     curve: Curve = _AS_PRESET,
 ) -> TuningStrategy:
     task, privacy = experiment.task, curve.privacy(experiment.privacy)
-    agent = curve.agent(PRESETS[experiment.preset].agent)
+    agent = curve.agent(experiment.base.agent)
     assert isinstance(agent, ThompsonSettings | VotingSettings)
-    return DPFTSDE(
+    base = experiment.base
+    q = privacy.sampling_probability or base.sampling_probability
+    build: Callable[..., TuningStrategy] = FedVote
+    if not base.votes:
+        build = partial(DPFTSDE, preset=experiment.preset or "paper")
+    return build(
         task.space,
         task.direction,
         experiment.num_agents,
-        preset=experiment.preset,
         agent=agent,
-        clip_norm=curve.clip_norm if private else math.inf,
+        clip_norm=(curve.clip_norm or base.clip_norm) if private else math.inf,
         noise_multiplier=privacy.noise_multiplier if private else 0.0,
         epsilon=privacy.epsilon if private else None,
-        sampling_probability=privacy.sampling_probability if private else 1.0,
+        sampling_probability=q if private else 1.0,
         sampling=privacy.sampling if private else "poisson",
         accountant=privacy.accountant if private else "pld",
         calibration=privacy.calibration,
         delta=privacy.delta,
-        releases=None if PRESETS[experiment.preset].votes else "all",  # as published
+        releases=base.releases if base.votes else "all",  # as published
         noise_only=noise_only,
         study_seed=seeds.study,
         feature_seed=seeds.features,
@@ -352,9 +358,9 @@ def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
     return [method, zeroed]
 
 
-def recipe_of(method: TuningMethod, preset: str, privacy: Privacy) -> dict[str, Any]:
+def recipe_of(method: TuningMethod, base: Preset, privacy: Privacy) -> dict[str, Any]:
     """Return what decides a method's runs on a task, whatever it is called."""
-    base, curve = PRESETS[preset], method.curve
+    curve = method.curve
     recipe: dict[str, Any] = {
         "method": method.base or method.name,
         "num_sub_regions": curve.agent(base.agent).num_sub_regions,
@@ -373,7 +379,7 @@ def recipe_of(method: TuningMethod, preset: str, privacy: Privacy) -> dict[str, 
 _LABELS_OF_VOTES = {"fts-de": "open vote", "dp-fts-de": "private vote"}
 
 
-def label_of(method: Method, preset: str) -> str:
+def label_of(method: Method, base: Preset) -> str:
     """Return what tables and figures call a method whose federation is a preset's."""
-    labels = _LABELS_OF_VOTES if PRESETS[preset].votes else {}
+    labels = _LABELS_OF_VOTES if base.votes else {}
     return labels.get(method.name, method.label)

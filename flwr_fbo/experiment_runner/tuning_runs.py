@@ -25,7 +25,7 @@ from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.dp_fts_de import DPFTSDE
+from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tasks.base import Objective
 
@@ -131,7 +131,7 @@ def tell_truth(agent: Agent, truth: Objective | None) -> None:
 
 def spending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
     """Return epsilon after iterations 0 to T, shape (T + 1,), if the noise is real."""
-    if not isinstance(strategy, DPFTSDE):
+    if not isinstance(strategy, PrivateTuningStrategy):
         return np.zeros(num_iterations + 1)
     strategy.plan(num_iterations)
     server, release = strategy.server, strategy.server.release
@@ -156,7 +156,7 @@ def sending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
     the next iteration.
     """
     sent = np.zeros(num_iterations + 1)
-    if not isinstance(strategy, DPFTSDE):
+    if not isinstance(strategy, PrivateTuningStrategy):
         return sent
     strategy.plan(num_iterations)
     agent, num_agents = strategy.study.agent, strategy.server.num_agents
@@ -170,8 +170,15 @@ def sending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
 
 
 def _epsilon(strategy: TuningStrategy) -> float:
-    return strategy.privacy_spent.epsilon if isinstance(strategy, DPFTSDE) else 0.0
+    return (
+        strategy.privacy_spent.epsilon
+        if isinstance(strategy, PrivateTuningStrategy)
+        else 0.0
+    )
 
 
 def _private(strategy: TuningStrategy) -> bool:
-    return not isinstance(strategy, DPFTSDE) or strategy.server.release.private
+    return (
+        not isinstance(strategy, PrivateTuningStrategy)
+        or strategy.server.release.private
+    )

@@ -2,102 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
-from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._compat import ClientApi
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_bool, require_seed
-from flwr_fbo.agents.tuning.acquisition import maximize
-from flwr_fbo.agents.tuning.fed_vote import even_votes
-from flwr_fbo.privacy.accounting import (
-    Method,
-    PrivacySpent,
-    ReleaseAccountant,
-    check_epsilon,
-    smallest_noise_multiplier,
-)
-from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
-from flwr_fbo.privacy.sampling import Sampling
-from flwr_fbo.privacy.schedule import (
-    MIN_FOLLOW_PROBABILITY,
-    Schedule,
-    check_schedule,
-    release_iterations,
-)
-from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.codec import fresh_seed
+from flwr_fbo._validation import require
+from flwr_fbo.privacy.schedule import Schedule
 from flwr_fbo.protocol.tuning_settings import Direction, ThompsonSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.protocol.voting_settings import VotingSettings
-from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
-from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.strategies.result import TuningResult
-from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-
-_log = logging.getLogger("flwr.fbo")
-
-# Two releases that share the budget: when agents have looked around for themselves, and
-# when they have tried what the first votes pointed at.
-VOTES_AFTER = (1, 5)
+from flwr_fbo.strategies.presets import preset_of
+from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 
 
-@dataclass(frozen=True)
-class Preset:
-    """Settings that go together.
-
-    Attributes
-    ----------
-    agent : ThompsonSettings or VotingSettings
-    clip_norm : float
-        S.
-    sampling_probability : float
-        q.
-    releases : "all", int, float or collection of int
-        See `DPFTSDE`.
-    weights : WeightSchedule
-    """
-
-    agent: ThompsonSettings | VotingSettings = field(default_factory=ThompsonSettings)
-    clip_norm: float = 22.0
-    sampling_probability: float = 0.35
-    releases: Schedule = MIN_FOLLOW_PROBABILITY
-    weights: WeightSchedule = field(default_factory=WeightSchedule)
-
-    @property
-    def votes(self) -> bool:
-        """Whether its agents vote, in place of the published exchange."""
-        return isinstance(self.agent, VotingSettings)
-
-
-PRESETS = {
-    "effective": Preset(
-        VotingSettings(),
-        clip_norm=1.0,
-        sampling_probability=1.0,
-        releases=VOTES_AFTER,
-        weights=WeightSchedule(peak=0.0),
-    ),
-    "paper": Preset(),
-    "paper-synthetic": Preset(
-        ThompsonSettings(num_features=50, follow="inverse-sqrt"),
-        clip_norm=11.0,
-        weights=WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
-    ),
-}
-
-
-class DPFTSDE(TuningStrategy):
+class DPFTSDE(PrivateTuningStrategy):
     """Differentially private federated Thompson sampling, distributed exploration.
+
+    Dai, Low & Jaillet, Differentially Private Federated Bayesian Optimization with
+    Distributed Exploration (NeurIPS 2021).
 
     Parameters
     ----------
@@ -106,54 +27,22 @@ class DPFTSDE(TuningStrategy):
     direction : {"maximize", "minimize"}
     num_agents : int
         N, the slots of the study, whoever answers.
-    preset : {"effective", "paper", "paper-synthetic"}
-        Private votes; the published setting for real data;
-        that for synthetic functions.
-    agent : ThompsonSettings or VotingSettings, optional
-        Replaces the preset's and is of its kind. With a published preset
+    preset : {"paper", "paper-synthetic"}
+        The published setting for real data, or that for synthetic functions.
+    agent : ThompsonSettings, optional
+        The agents' settings; the preset's unless given.
         ``ThompsonSettings(num_sub_regions=1)`` gives DP-FTS.
     clip_norm : float, optional
-        S, replaces the preset's.
-    noise_multiplier : float, optional
-        z >= 0; 1 unless it or ``epsilon`` is given. FTS-DE is ``noise_multiplier=0,
-        sampling_probability=1, clip_norm=math.inf``.
-    epsilon : float, optional
-        In place of z: what the whole study may spend at ``delta``, which must be given.
-        `start` then takes the smallest z that keeps to it over the rounds' releases.
+        Clipping norm S of an agent's message; the preset's unless given. FTS-DE is
+        ``noise_multiplier=0, sampling_probability=1, clip_norm=math.inf``.
     sampling_probability : float, optional
-        q in (0, 1], replaces the preset's.
-    sampling : {"poisson", "fixed-size"}
-        See `ReleaseSettings`; a fixed size needs ``accountant="rdp"``, and its epsilon
-        does not compare.
-    accountant : {"pld", "rdp", "moments"}
-        Counts epsilon: the tightest, Flower's Renyi accountant, or that of the papers.
-    calibration : {"joint", "published", "published-per-region"}
-        See `ReleaseSettings`; ``"joint"`` is the least noise for a given z.
+        q in (0, 1]; the preset's unless given.
     releases : "all", int, float or collection of int, optional
         After which iterations there is a release: all; the first K; while an agent
-        follows it with at least this probability (not where agents vote); or those
-        listed. A round without a release costs no privacy, and agents keep the vectors
-        that they have. Replaces the preset's: two votes, or, as published, until one
-        agent in twenty would follow.
-    max_epsilon : float, optional
-        The budget at ``delta``: a release that would exceed it is not made.
-    when_exhausted : {"halt", "raise"}
-        Then the releases end and the agents go on, or `start` raises
-        ``PrivacyBudgetExhausted``.
-    delta : float, optional
-        In (0, 1): where epsilon is reported. The published 1 / N^1.1 unless given,
-        which is too large for a small federation: 0.17 for five agents.
-    noise_only : bool
-        The control: every contribution is replaced by zero.
-    study_seed : int, optional
-        Makes the agents' draws repeat; the agents are told it.
-    feature_seed : int, optional
-        Public seed of the shared features; drawn from the operating system unless
-        given.
-    noise_seed : int, optional
-        *Experiments only*: makes noise and mask repeat, which protects nobody.
-    min_agents, patience, client_api, metrics, authenticated, max_empty_rounds, folder
-        See `TuningStrategy`.
+        follows it with at least this probability; or those listed. As published, until
+        one agent in twenty would follow, unless given.
+    **options
+        Noise, budget and seeds: see `PrivateTuningStrategy`.
 
     Raises
     ------
@@ -164,23 +53,23 @@ class DPFTSDE(TuningStrategy):
 
     Notes
     -----
-    *Formal guarantees*: those of `Release`, composed over the rounds:
-    ``privacy_spent`` is what a neighbouring study (one agent's messages zeroed) could
-    be told apart by, from everything that all agents together receive. Reported
-    metrics are not covered.
+    *Formal guarantees*: those of `Release`, composed over the rounds; see
+    `PrivateTuningStrategy`.
 
     Examples
     --------
+    >>> from flwr_fbo import InProcessGrid, tuning_app
+    >>> from optuna.distributions import FloatDistribution
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
     >>> strategy = DPFTSDE(
     ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
     ...     direction="maximize",
     ...     num_agents=20,
     ... )
-    >>> strategy.start(grid, num_rounds=41)  # doctest: +SKIP
-    >>> strategy.privacy_spent.epsilon  # doctest: +SKIP
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=3)
+    >>> result.privacy_spent.num_releases
+    2
     """
-
-    server: DistributedExplorationServer
 
     def __init__(
         self,
@@ -188,266 +77,26 @@ class DPFTSDE(TuningStrategy):
         direction: Direction,
         num_agents: int,
         *,
-        preset: str = "effective",
-        agent: ThompsonSettings | VotingSettings | None = None,
+        preset: str = "paper",
+        agent: ThompsonSettings | None = None,
         clip_norm: float | None = None,
-        noise_multiplier: float | None = None,
-        epsilon: float | None = None,
         sampling_probability: float | None = None,
-        sampling: Sampling = "poisson",
-        accountant: Method = "pld",
-        calibration: Calibration = "joint",
         releases: Schedule | None = None,
-        max_epsilon: float | None = None,
-        when_exhausted: Literal["halt", "raise"] = "halt",
-        delta: float | None = None,
-        noise_only: bool = False,
-        study_seed: int | None = None,
-        feature_seed: int | None = None,
-        noise_seed: int | None = None,
-        min_agents: int | None = None,
-        patience: float = 300.0,
-        client_api: ClientApi = "both",
-        metrics: Collection[str] = (),
-        authenticated: bool = False,
-        max_empty_rounds: int = 1,
-        folder: str | Path | None = None,
+        **options: Any,
     ) -> None:
-        ok = isinstance(preset, str) and preset in PRESETS
-        require(ok, "preset", preset, f"one of {sorted(PRESETS)}")
-        require_bool("noise_only", noise_only)
-        base = PRESETS[preset]
-        kind = type(base.agent)
-        ok = agent is None or type(agent) is kind
-        require(ok, "agent", agent, f"a {kind.__name__}, with preset={preset!r}")
-        if epsilon is not None:
-            allowed = "None where noise_multiplier is given, which decides it"
-            require(noise_multiplier is None, "epsilon", epsilon, allowed)
-            require(delta is not None, "delta", delta, "given, where epsilon is")
-            check_epsilon(epsilon)
-        if max_epsilon is not None:
-            require(delta is not None, "delta", delta, "given, where max_epsilon is")
-        releases = base.releases if releases is None else releases
-        check_schedule(releases)
-        allowed = "'all', K or iterations: agents that vote look at each vector"
-        ok = not (base.votes and isinstance(releases, float))
-        require(ok, "releases", releases, allowed)
-        allowed = "1, the length of a vote, or inf without noise"
-        ok = not base.votes or clip_norm in (None, 1, math.inf)
-        require(ok, "clip_norm", clip_norm, allowed)
-        if sampling_probability is None:
-            sampling_probability = base.sampling_probability
-        ok = when_exhausted in ("halt", "raise")
-        require(ok, "when_exhausted", when_exhausted, "'halt' or 'raise'")
-        agent = base.agent if agent is None else agent
-        study = TuningStudy(
-            SearchSpace(space),
-            direction,
-            agent,
-            study_seed=study_seed,
-            feature_seed=fresh_seed() if feature_seed is None else feature_seed,
-        )
-        settings = ReleaseSettings(
-            num_agents=num_agents,
-            num_sub_regions=agent.num_sub_regions,
-            clip_norm=base.clip_norm if clip_norm is None else clip_norm,
-            noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
-            sampling_probability=sampling_probability,
-            sampling=sampling,
-            calibration=calibration,
-            noise_only=noise_only,
-            weights=base.weights,
-        )
-        if delta is None:
-            delta = published_delta(num_agents)
-        if settings.noise_multiplier > 0:
-            # Above q, "never sampled" explains everything: epsilon would be 0.
-            allowed = f"below sampling_probability={sampling_probability}"
-            ok = is_number(delta) and delta < sampling_probability
-            require(ok, "delta", delta, allowed)
-        server = DistributedExplorationServer(
-            Release(settings, _entropy(settings, noise_seed)),
-            agent.num_features,
-            delta,
-            max_epsilon=max_epsilon,
-            accountant=accountant,
-        )
+        base = preset_of("DPFTSDE", preset)
+        settings = base.agent if agent is None else agent
+        ok = type(settings) is ThompsonSettings
+        require(ok, "agent", settings, "a ThompsonSettings")
+        q = sampling_probability
         super().__init__(
-            server,
-            study,
-            min_agents=min_agents,
-            patience=patience,
-            client_api=client_api,
-            metrics=metrics,
-            authenticated=authenticated,
-            max_empty_rounds=max_empty_rounds,
-            folder=folder,
-        )
-        self._epsilon = epsilon
-        self._schedule = releases
-        self._said_exhausted = False
-        self._raises = when_exhausted == "raise"
-        self._given_seeds = {"feature_seed": feature_seed, "noise_seed": noise_seed}
-
-    def plan(self, horizon: int) -> None:
-        """Fix the releases, their noise, and what agents are told about it."""
-        agent = self._agent
-        iterations = release_iterations(
-            self._schedule, horizon, agent.follow_probability
-        )
-        self.server.iterations = iterations
-        if self._epsilon is not None and iterations:
-            spends = partial(self._spends, iterations)
-            z = smallest_noise_multiplier(spends, self._epsilon)
-            self.server.release = self.server.release.with_noise_multiplier(z)
-        if isinstance(agent, VotingSettings):
-            self.study = replace(self.study, agent=self._told(agent))
-
-    @property
-    def _agent(self) -> ThompsonSettings | VotingSettings:
-        agent = self.study.agent
-        assert isinstance(agent, ThompsonSettings | VotingSettings)
-        return agent
-
-    def _told(self, agent: VotingSettings) -> VotingSettings:
-        """Return the settings with what it takes to read a count of votes."""
-        release, num_agents = self.server.release, self.server.num_agents
-        return replace(
-            agent,
-            num_agents=num_agents,
-            noise_std=num_agents * float(release.noise_std(0)[0]),
-            sampling_probability=release.settings.sampling_probability,
-        )
-
-    def _spends(self, iterations: Iterable[int], noise_multiplier: float) -> float:
-        """Return what releases after ``iterations`` would spend at that z."""
-        release = self.server.release.with_noise_multiplier(noise_multiplier)
-        accountant = ReleaseAccountant(
-            release.settings.subsampling,
-            self.server.delta,
-            self.server.accounting_method,
-        )
-        for iteration in iterations:
-            accountant.charge(release.effective_noise_multiplier(iteration))
-        return accountant.spent().epsilon
-
-    def summary(self) -> None:
-        """Log the settings, and what is not private about them."""
-        super().summary()
-        agent = self._agent
-        if isinstance(agent, VotingSettings):
-            self._say_crowd(agent)
-        if self._folder is None and self.server.release.private:
-            _log.info(
-                "\t├──> no folder: nothing of this study is on disk; started again, it "
-                "is another study, and their epsilons and deltas add up"
-            )
-
-    def _say_crowd(self, agent: VotingSettings) -> None:
-        """Log how many agents must agree; warn if there are not as many."""
-        if not self.server.iterations:
-            _log.warning("No release fits into these rounds: nothing will be shared.")
-            return
-        study, num_agents = self.study, self.server.num_agents
-        crowd = even_votes(agent, study.space, study.feature_seed).smallest_crowd
-        if crowd <= num_agents:
-            _log.info("\t├──> %d agents with one opinion make the others try it", crowd)
-            return
-        _log.warning(
-            "Under this noise %d agents would have to agree before their votes stand "
-            "out, and there are %d: agents will search on their own, and epsilon buys "
-            "them nothing. More agents, or a larger epsilon, would.",
-            crowd,
-            num_agents,
-        )
-
-    def _identity(self, num_rounds: int) -> dict[str, Any]:
-        return {
-            **super()._identity(num_rounds),
-            **self._given_seeds,
-            "delta": self.server.delta,
-            "max_epsilon": self.server.max_epsilon,
-            "accountant": self.server.accounting_method,
-            "releases": list(self.server.iterations or ()),
-            **asdict(self.server.release.settings),
-        }
-
-    def _before_round(self, server_round: int) -> None:
-        self.server.wants_messages(server_round - 1)  # which looks at the budget
-        if not self.server.exhausted or self._said_exhausted:
-            return
-        self._said_exhausted = True
-        reason = (
-            f"Round {server_round}: a release would exceed the privacy budget "
-            f"max_epsilon={self.server.max_epsilon:g} "
-            f"({self.privacy_spent.epsilon:.3f} spent)."
-        )
-        if self._raises:
-            raise PrivacyBudgetExhausted(reason)
-        _log.warning("%s No more releases: agents go on with what they have.", reason)
-
-    def _after_round(self, server_round: int) -> None:
-        spent = self.privacy_spent
-        epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
-        self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
-        _log.info(
-            "Privacy spent so far: epsilon = %.3f at delta = %.3g, %d releases",
-            spent.epsilon,
-            spent.delta,
-            spent.num_releases,
-        )
-
-    def _end(self, result: TuningResult) -> None:
-        spent = result.privacy_spent = self.privacy_spent
-        result.recommended = self.recommended
-        _log.info("Recommended for all: %s", result.recommended)
-        _log.info(
-            "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
-            spent.epsilon,
-            spent.delta,
-            spent.accounting_method,
-            spent.num_releases,
-            "" if self.server.release.private else "; NOT PRIVATE, see the summary",
-        )
-
-    @property
-    def recommended(self) -> Params | None:
-        """The maximiser of the function released last; None before a release.
-
-        Post-processing of what the agents receive anyway.
-        """
-        vectors, agent = self.server.vectors, self._agent
-        if vectors is None:
-            return None
-        space, seed = self.study.space, self.study.feature_seed
-        point = maximize(
-            agent.shared_features(space.dim, seed),
-            vectors,
             space,
-            space.sub_regions(agent.num_sub_regions),
-            generator(seed, Purpose.SEARCH),
-            agent.num_candidates,
-            agent.num_starts,
+            direction,
+            num_agents,
+            agent=settings,
+            clip_norm=base.clip_norm if clip_norm is None else clip_norm,
+            sampling_probability=base.sampling_probability if q is None else q,
+            releases=base.releases if releases is None else releases,
+            weights=base.weights,
+            **options,
         )
-        return space.from_unit(space.snap(point))
-
-    @property
-    def privacy_spent(self) -> PrivacySpent:
-        """Epsilon at delta of all releases so far, in Flower's type.
-
-        With a ``noise_seed`` it is what the study would have spent with real noise.
-        """
-        return self.server.privacy_spent
-
-
-def published_delta(num_agents: int) -> float:
-    """Return 1 / N^1.1, at most 1/2 (DP-FTS-DE, section 5)."""
-    return float(min(0.5, num_agents**-1.1))
-
-
-def _entropy(settings: ReleaseSettings, noise_seed: int | None) -> Entropy | None:
-    require_seed("noise_seed", noise_seed)
-    if noise_seed is not None:
-        return SeededEntropy(noise_seed)
-    needs_none = settings.noise_multiplier == 0 and settings.sampling_probability == 1
-    return None if needs_none else OsEntropy()

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import flwr_fbo
 from flwr_fbo.cli import app
 from flwr_fbo.privacy.release import Release
-from flwr_fbo.strategies.dp_fts_de import PRESETS
+from flwr_fbo.strategies.presets import PUBLISHED
 
 TOML = """
 name = "mine"
@@ -189,7 +189,7 @@ def test_many_rounds_are_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     times = values["published_noise_over_default_noise"]
     assert len(times) == 1000
     assert len(computed) <= 40
-    settings = PRESETS["paper"]
+    settings = PUBLISHED["paper"]
     uniform = settings.weights.weights(999, 20, settings.agent.num_sub_regions)
     largest = np.linalg.norm(uniform, axis=1).max()
     root = np.sqrt(settings.agent.num_sub_regions)

@@ -18,7 +18,7 @@ from flwr_fbo.experiment_runner.config import builtin_experiments, load_experime
 from flwr_fbo.experiment_runner.looks import looks_of
 from flwr_fbo.experiment_runner.results import read_results
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.strategies.dp_fts_de import PRESETS
+from flwr_fbo.strategies.presets import PUBLISHED
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 from tests.strategies import bandit_sites as bandit
 from tests.strategies import peer_studies as peers
@@ -259,7 +259,7 @@ def test_all_that_is_on_a_page_is_escaped() -> None:
 
 def test_claims_of_a_built_in_experiment_have_verdicts(tmp_path: Path) -> None:
     """Results do not hold them; they are those of the plan."""
-    plan = load_experiment(builtin_experiments()["digits-effective"])
+    plan = load_experiment(builtin_experiments()["digits-votes"])
     path = tmp_path / "results.jsonl"
     length = plan.num_iterations + 1
     lines = [json.dumps({"flwr_fbo": "0.0.7", "experiment": plan.to_dict()})]
@@ -304,7 +304,7 @@ def test_numbers_are_counted_as_they_are_sent(experiments: dict[str, Path]) -> N
     # the vectors of P = 4 sub-regions.
     up, down = 4 * 50, 4 * 4 * 50
     assert sent is not None
-    assert PRESETS["paper-synthetic"].agent.num_sub_regions == 4
+    assert PUBLISHED["paper-synthetic"].agent.num_sub_regions == 4
     assert sent.tolist() == [up, 2 * up + down, 3 * up + 2 * down, 3 * up + 3 * down]
 
 

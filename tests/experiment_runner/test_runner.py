@@ -426,7 +426,7 @@ def test_means_may_end_before_the_last_iteration() -> None:
 
 
 def test_votes_have_names_of_their_own() -> None:
-    voting = replace(SMALL, preset="effective", privacy=Privacy(1e-3, epsilon=2.0))
+    voting = replace(SMALL, strategy="FedVote", privacy=Privacy(1e-3, epsilon=2.0))
     levels = {name: [0.5, 0.6] for name in NAMES}
     labels = [row.label for row in summarize(voting, _runs(levels)).values()]
     assert labels == ["TS", "random", "open vote", "private vote", "noise-only"]
@@ -434,7 +434,7 @@ def test_votes_have_names_of_their_own() -> None:
 
 def test_an_experiment_may_name_its_epsilon() -> None:
     run = run_one(
-        replace(SMALL, preset="effective", privacy=Privacy(1e-3, epsilon=2.0)),
+        replace(SMALL, strategy="FedVote", privacy=Privacy(1e-3, epsilon=2.0)),
         "dp-fts-de",
         0,
     )
@@ -449,7 +449,7 @@ def test_another_epsilon_takes_over_what_it_does_not_touch(tmp_path: Path) -> No
     voting = replace(
         SMALL,
         task=SyntheticTask(),
-        preset="effective",
+        strategy="FedVote",
         privacy=Privacy(1e-3, epsilon=2.0),
     )
     with ResultsFile(tmp_path / "a", voting) as results:
@@ -472,7 +472,7 @@ def test_another_epsilon_takes_over_what_it_does_not_touch(tmp_path: Path) -> No
 
 
 def test_the_tradeoff_is_drawn_from_results_of_one_task(tmp_path: Path) -> None:
-    voting = replace(SMALL, preset="effective", privacy=Privacy(1e-3, epsilon=2.0))
+    voting = replace(SMALL, strategy="FedVote", privacy=Privacy(1e-3, epsilon=2.0))
     runs = _runs({name: [0.5, 0.6] for name in NAMES})
     both = [(voting, runs), (voting.with_epsilon(8.0), runs), (SMALL, runs)]
     draw_tradeoff(both, 2, tmp_path / "figure.png")
@@ -497,7 +497,7 @@ def test_liars_all_praise_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     voting = replace(
         SMALL,
         num_agents=6,
-        preset="effective",
+        strategy="FedVote",
         privacy=Privacy(1e-3, noise_multiplier=1e-3),
         methods=methods,
         task=task,

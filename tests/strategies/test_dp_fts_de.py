@@ -22,13 +22,13 @@ from flwr.serverapp.exception import AggregationError
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import flwr_fbo._compat as compat
-from flwr_fbo import InProcessGrid, ThompsonClient, ThompsonSettings, tuning_app
+from flwr_fbo import InProcessGrid, ThompsonSettings, TuningClient, tuning_app
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.dp_fts_de import published_delta
 from flwr_fbo.strategies.enrolment import TooFewAgents
+from flwr_fbo.strategies.private_tuning_strategy import published_delta
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     NUM_AGENTS,
@@ -364,7 +364,7 @@ def test_a_large_delta_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_is_no_function_is_named() -> None:
     with pytest.raises(ValueError, match="objective=3 is not allowed"):
-        ThompsonClient(3, None)  # type: ignore[arg-type]
+        TuningClient(3, None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="make_objective=3 is not allowed"):
         tuning_app(3)  # type: ignore[arg-type]
 

@@ -259,7 +259,7 @@ def test_the_two_strategies_take_their_own_agents() -> None:
     with pytest.raises(ValueError, match="an FTSSettings"):
         FTS(SPACE, "maximize", 4, agent=ThompsonSettings())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"agent=FTSSettings.* is not allowed"):
-        DPFTSDE(SPACE, "maximize", 4, preset="paper", agent=SETTINGS)
+        DPFTSDE(SPACE, "maximize", 4, agent=SETTINGS)
 
 
 def test_it_says_that_it_is_not_private(

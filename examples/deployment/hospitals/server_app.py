@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import DPFTSDE
+from flwr_fbo import FedVote
 
 app = ServerApp()
 
@@ -14,7 +14,7 @@ def main(grid: Grid, context: Context) -> None:
     """Begin the study, or go on with the one that is recorded."""
     config = context.run_config
     seeded = bool(config["experiment"])
-    strategy = DPFTSDE(
+    strategy = FedVote(
         space={
             "C": FloatDistribution(1e-3, 1e3, log=True),
             "gamma": FloatDistribution(1e-6, 1e1, log=True),

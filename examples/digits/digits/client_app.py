@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from sklearn.svm import SVC
 
-from flwr_fbo import ThompsonClient
+from flwr_fbo import TuningClient
 from flwr_fbo.datasets.digits import partition
 
 
@@ -36,7 +36,7 @@ def make_objective(context: Context) -> Callable[[dict[str, Any]], float]:
 
 def client_fn(context: Context) -> Any:
     """Return the client of one node."""
-    return ThompsonClient(make_objective(context), context).to_client()
+    return TuningClient(make_objective(context), context).to_client()
 
 
 app = ClientApp(client_fn=client_fn)

@@ -6,7 +6,7 @@ from flwr.serverapp.strategy import FedAvg
 from optuna.distributions import FloatDistribution as Float
 
 from digits_cnn import task
-from flwr_fbo import DPFTSDE
+from flwr_fbo import FedVote
 
 SPACE = {
     "learning_rate": Float(1e-4, 1, log=True),
@@ -28,11 +28,10 @@ def tune_and_train(grid: Grid, config: UserConfig) -> tuple[float, float]:
     seed, num_rounds = int(config["seed"]), int(config["num-server-rounds"])
     if config["tuning-rounds"]:
         drawn_from = seed if config["experiment"] else None
-        tuning = DPFTSDE(
+        tuning = FedVote(
             SPACE,
             "maximize",
             num_agents=int(config["num-sites"]),
-            preset="effective",
             epsilon=6,
             delta=1e-3,
             noise_only=bool(config["noise-only"]),

@@ -1,4 +1,4 @@
-"""The preset "effective": agents vote, and try what the votes point at."""
+"""FedVote: agents vote, and try what the votes point at."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import DPFTSDE, SearchSpace, VotingSettings
+from flwr_fbo import DPFTSDE, FedVote, SearchSpace, ThompsonSettings, VotingSettings
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent, even_votes
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.privacy.noise import SeededEntropy
@@ -235,9 +235,9 @@ def test_a_liar_has_one_vote() -> None:
 CONTINUOUS = {"x": FloatDistribution(-1.0, 1.0)}
 
 
-def strategy(**options: Any) -> DPFTSDE:
+def strategy(**options: Any) -> FedVote:
     defaults = {"epsilon": 2.0, "delta": 1e-3, "noise_seed": 1, "num_agents": 30}
-    return DPFTSDE(CONTINUOUS, "maximize", **{**defaults, **options})
+    return FedVote(CONTINUOUS, "maximize", **{**defaults, **options})
 
 
 def test_it_is_the_default_and_keeps_to_its_budget() -> None:
@@ -329,9 +329,11 @@ def test_the_study_travels_as_json() -> None:
     assert isinstance(create_agent(again, 0, 1), VotingAgent)
 
 
-def test_presets_and_agents_go_together() -> None:
+def test_a_strategy_has_agents_of_its_kind() -> None:
     with pytest.raises(ValueError, match=r"agent=.*: a ThompsonSettings"):
-        strategy(preset="paper", agent=VotingSettings())
+        DPFTSDE(CONTINUOUS, "maximize", 9, agent=VotingSettings())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"agent=.*: a VotingSettings"):
+        strategy(agent=ThompsonSettings())
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,6 @@ def test_agents_that_agree_find_the_optimum_sooner() -> None:
 def test_it_runs_through_flower() -> None:
     study, agents = run(
         numpy_app(),
-        preset="effective",
         agent=VotingSettings(num_initial=4),
         releases=(1,),
     )

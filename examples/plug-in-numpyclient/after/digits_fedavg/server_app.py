@@ -6,7 +6,7 @@ from flwr.serverapp.strategy import FedAvg
 from optuna.distributions import FloatDistribution as Float
 
 from digits_fedavg import task
-from flwr_fbo import DPFTSDE
+from flwr_fbo import FedVote
 
 app = ServerApp()
 
@@ -21,7 +21,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def main(grid: Grid, context: Context) -> None:
     """Train for five rounds."""
     space = {"learning_rate": Float(1e-3, 1, log=True), "l2": Float(1e-6, 1, log=True)}
-    tuning = DPFTSDE(space, "maximize", num_agents=5, epsilon=6, delta=1e-3)
+    tuning = FedVote(space, "maximize", num_agents=5, epsilon=6, delta=1e-3)
     tuning.start(grid, num_rounds=6)
     strategy = FedAvg(
         # What the `fit` of a NumPyClient reads and returns; its `evaluate` differs.

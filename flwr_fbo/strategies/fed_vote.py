@@ -1,0 +1,156 @@
+"""Private votes as a Flower strategy: FedVote.
+
+Twice in a study each agent votes for where its best setting lies; see
+`flwr_fbo.agents.tuning.fed_vote` for what a vote is and how agents read the sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+
+from flwr_fbo._validation import require
+from flwr_fbo.agents.tuning.fed_vote import even_votes
+from flwr_fbo.privacy.schedule import Schedule
+from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo.protocol.voting_settings import VotingSettings
+from flwr_fbo.strategies.presets import VOTES
+from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class FedVote(PrivateTuningStrategy):
+    """Federated tuning by differentially private votes.
+
+    Each agent votes for where its best setting lies, the server releases the sum of the
+    votes with noise, and agents try places with significantly more votes than chance
+    and noise explain.
+
+    Parameters
+    ----------
+    space : mapping of str to Optuna distribution
+        The search space of all agents.
+    direction : {"maximize", "minimize"}
+    num_agents : int
+        N, the slots of the study, whoever answers.
+    agent : VotingSettings, optional
+        The agents' settings.
+    clip_norm : float
+        1, the length of a vote; ``math.inf`` is allowed without noise.
+    sampling_probability : float
+        q in (0, 1]: how likely an agent takes part in a release.
+    releases : "all", int or collection of int
+        After which iterations there is a release: all; the first K; or those listed.
+        After iterations 1 and 5 unless given.
+    **options
+        Noise, budget and seeds: see `PrivateTuningStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    ImportError
+        If real noise is wanted and OpenDP is missing; the message names the extra.
+
+    Notes
+    -----
+    *Formal guarantees*: those of `Release`, composed over the rounds; see
+    `PrivateTuningStrategy`. The server itself reads each agent's vote, and a vote shows
+    the agent's best setting.
+
+    Examples
+    --------
+    >>> from flwr_fbo import InProcessGrid, tuning_app
+    >>> from optuna.distributions import FloatDistribution
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
+    >>> strategy = FedVote(
+    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     direction="maximize",
+    ...     num_agents=20,
+    ...     epsilon=8.0,
+    ...     delta=1e-3,
+    ... )
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=3)
+    >>> round(result.privacy_spent.epsilon)
+    8
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, BaseDistribution],
+        direction: Direction,
+        num_agents: int,
+        *,
+        agent: VotingSettings | None = None,
+        clip_norm: float = VOTES.clip_norm,
+        sampling_probability: float = VOTES.sampling_probability,
+        releases: Schedule = VOTES.releases,
+        **options: Any,
+    ) -> None:
+        agent = VotingSettings() if agent is None else agent
+        require(isinstance(agent, VotingSettings), "agent", agent, "a VotingSettings")
+        allowed = "'all', K or iterations: agents that vote look at each vector"
+        require(not isinstance(releases, float), "releases", releases, allowed)
+        allowed = "1, the length of a vote, or inf without noise"
+        require(clip_norm in (1, math.inf), "clip_norm", clip_norm, allowed)
+        super().__init__(
+            space,
+            direction,
+            num_agents,
+            agent=agent,
+            clip_norm=clip_norm,
+            sampling_probability=sampling_probability,
+            releases=releases,
+            weights=VOTES.weights,
+            **options,
+        )
+
+    def plan(self, horizon: int) -> None:
+        """Fix the releases, their noise, and what agents are told about it."""
+        super().plan(horizon)
+        self.study = replace(self.study, agent=self._told(self._agent))
+
+    @property
+    def _agent(self) -> VotingSettings:
+        agent = self.study.agent
+        assert isinstance(agent, VotingSettings)
+        return agent
+
+    def _told(self, agent: VotingSettings) -> VotingSettings:
+        """Return the settings with what it takes to read a count of votes."""
+        release, num_agents = self.server.release, self.server.num_agents
+        return replace(
+            agent,
+            num_agents=num_agents,
+            noise_std=num_agents * float(release.noise_std(0)[0]),
+            sampling_probability=release.settings.sampling_probability,
+        )
+
+    def summary(self) -> None:
+        """Log the settings, and how many agents must agree to be heard."""
+        super().summary()
+        self._say_crowd(self._agent)
+
+    def _say_crowd(self, agent: VotingSettings) -> None:
+        """Log how many agents must agree; warn if there are not as many."""
+        if not self.server.iterations:
+            _log.warning("No release fits into these rounds: nothing will be shared.")
+            return
+        study, num_agents = self.study, self.server.num_agents
+        crowd = even_votes(agent, study.space, study.feature_seed).smallest_crowd
+        if crowd <= num_agents:
+            _log.info("\t├──> %d agents with one opinion make the others try it", crowd)
+            return
+        _log.warning(
+            "Under this noise %d agents would have to agree before their votes stand "
+            "out, and there are %d: agents will search on their own, and epsilon buys "
+            "them nothing. More agents, or a larger epsilon, would.",
+            crowd,
+            num_agents,
+        )

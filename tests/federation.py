@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, UserConfig
+from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
@@ -16,6 +16,7 @@ from flwr_fbo import (
     ThompsonSettings,
     TuningClient,
     VotingSettings,
+    tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.agents.tuning.base import Agent
@@ -57,6 +58,19 @@ def numpy_app(
         return TuningClient(make(context), context).to_client()
 
     return ClientApp(client_fn=client_fn, mods=mods)
+
+
+def counting() -> tuple[ClientApp, list[int]]:
+    """Return an app, and a list that grows with every message it gets."""
+    asked: list[int] = []
+    inner, app = tuning_app(make_objective), ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        asked.append(1)
+        return inner(message, context)
+
+    return app, asked
 
 
 class SilentGrid(InProcessGrid):

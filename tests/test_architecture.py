@@ -95,6 +95,12 @@ def test_a_module_is_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
 
 
+def test_a_test_file_is_short() -> None:
+    tests = Path(__file__).parent
+    lengths = {p: len(p.read_text().splitlines()) for p in tests.rglob("*.py")}
+    assert {p: length for p, length in lengths.items() if length > 600} == {}
+
+
 # Files of one algorithm, in several rooms, bear its name.
 ALGORITHMS = {
     "decentralized_fed_ucb",

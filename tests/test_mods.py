@@ -48,7 +48,7 @@ from tests.federation import (
     run,
     strategy,
 )
-from tests.test_fed_ucb import fed_ucb, make_environment
+from tests.strategies.bandit_sites import fed_ucb, make_environment
 
 PAGE = (ROOT / "docs/how-to/mods.md").read_text()
 

@@ -12,7 +12,7 @@ from flwr.app import UserConfig
 
 from flwr_fbo import InProcessGrid, best_params
 from tests.engine import FlwrRun
-from tests.test_emnist_task import needs_torch
+from tests.tasks.test_emnist import needs_torch
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plug-in-pytorch"
 README = (EXAMPLE / "README.md").read_text()

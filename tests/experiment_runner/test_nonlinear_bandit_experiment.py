@@ -43,7 +43,7 @@ from flwr_fbo.tasks.nonlinear_bandit import (
     NonlinearBandit,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TOML = """
 name = "mine"
 num_agents = 3

@@ -19,12 +19,12 @@ from flwr_fbo.experiment_runner.looks import looks_of
 from flwr_fbo.experiment_runner.results import read_results
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.presets import PUBLISHED
-from tests import test_fed_go_ucb as neural
-from tests import test_fed_ucb as bandit
-from tests import test_peers as peers
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
+from tests.strategies import bandit_sites as bandit
+from tests.strategies import peer_studies as peers
+from tests.strategies import test_fed_go_ucb as neural
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EVIL = '<script>alert("x")</script> $\\frac$ & more'
 
 TUNING = """

@@ -1,4 +1,4 @@
-"""The Flower side: enrolment, failures, bad input, what goes over the wire."""
+"""The Flower side: failures, bad input, what goes over the wire."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.enrolment import TooFewAgents, first_line
+from flwr_fbo.strategies.enrolment import TooFewAgents
 from flwr_fbo.strategies.private_tuning_strategy import published_delta
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
@@ -36,6 +36,7 @@ from tests.federation import (
     Objective,
     SilentGrid,
     assert_same,
+    counting,
     make_objective,
     numpy_app,
     run,
@@ -59,19 +60,6 @@ def spoiled(
         return spoil(int(context.node_config["partition-id"]), reply)
 
     return app
-
-
-def counting() -> tuple[ClientApp, list[int]]:
-    """Return an app, and a list that grows with every message it gets."""
-    asked: list[int] = []
-    inner, app = tuning_app(make_objective), ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        asked.append(1)
-        return inner(message, context)
-
-    return app, asked
 
 
 @pytest.mark.parametrize(
@@ -132,30 +120,6 @@ def test_bad_start_arguments_reach_no_client(
     assert not asked
 
 
-def test_too_few_clients_reach_none_of_them() -> None:
-    app, asked = counting()
-    with pytest.raises(TooFewAgents, match=r"4 agents are needed, .* 3 nodes"):
-        strategy().start(InProcessGrid(app, 3), num_rounds=3)
-    assert not asked
-
-
-def test_waiting_for_clients_is_bounded_and_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "flwr.fbo")
-    grid = InProcessGrid(numpy_app(), 3)
-    with pytest.raises(TooFewAgents, match=r"patience=0\.1 s, "):
-        strategy(patience=0.1).start(grid, num_rounds=3)
-    assert "Waiting for agents: 3 nodes connected, 0 enrolled, 4 wanted." in caplog.text
-
-
-def test_a_study_can_begin_with_fewer_than_its_slots() -> None:
-    study = strategy(min_agents=2)
-    grid = InProcessGrid(numpy_app(), 3)
-    study.start(grid, num_rounds=3)
-    assert [agent.slot for agent in grid.agents(study.study)] == [0, 1, 2]
-
-
 def test_a_strategy_runs_once() -> None:
     local = TuningStudy(SearchSpace(SPACE), "maximize", RandomSearchSettings())
     for once in (strategy(), TuningStrategy(LocalServer(NUM_AGENTS), local)):
@@ -177,144 +141,6 @@ def test_an_agent_that_leaves_counts_as_zero_and_the_study_goes_on() -> None:
     study.start(grid, num_rounds=4)
     assert study.privacy_spent.num_releases == 3
     assert [len(a.values) for a in grid.agents(study.study)] == [7] * 3
-
-
-def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
-    """Patience covers enrolment: a hiccup does not end the study."""
-    honest, app = tuning_app(make_objective), ClientApp()
-    failures = [1]
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        if context.node_config["partition-id"] == 1 and failures:
-            failures.pop()
-            raise ConnectionError("hiccup")
-        return honest(message, context)
-
-    _, agents = run(app, patience=5.0)
-    assert len(agents) == NUM_AGENTS
-
-
-def test_a_message_for_numpy_clients_is_named_by_others() -> None:
-    with pytest.raises(TooFewAgents, match="not written for this app"):
-        run(tuning_app(make_objective), client_api="numpy")
-
-
-def _node_configs(*ids: Any) -> list[dict[str, Any]]:
-    return [{"partition-id": n, "agent-id": i} for n, i in enumerate(ids)]
-
-
-def test_agent_id_goes_before_partition_id() -> None:
-    grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(3, "2", 1, 0))
-    study = strategy()
-    study.start(grid, num_rounds=2)
-    slots = [
-        int(str(c.state.config_records["flwr-fbo"]["slot"]))
-        for c in grid.contexts.values()
-    ]
-    assert slots == [3, 2, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("ids", "words"),
-    [
-        ((0, 1, 2, 2), "agent-id=2 is held by another node"),
-        ((0, 1, 2, 4), "agent-id=4 (else partition-id) is not allowed: 0 to 3"),
-        ((0, 1, 2, "x"), "agent-id='x' is not allowed: an integer"),
-        ((0, 1, 2, -1), "agent-id=-1 is not allowed: an integer"),
-        ((0, 1, 2, 1.5), "agent-id=1.5 is not allowed: an integer"),
-    ],
-)
-def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:
-    grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(*ids))
-    with pytest.raises(TooFewAgents) as error:
-        strategy().start(grid, num_rounds=2)
-    assert words in str(error.value)
-    assert not any(c.state.config_records for c in grid.contexts.values())
-
-
-def _issued(num_nodes: int) -> InProcessGrid:
-    app = numpy_app(lambda context: lambda params: params["x"])
-    return InProcessGrid(app, num_nodes, node_configs=[{}] * num_nodes)
-
-
-def test_agents_without_an_id_are_issued_a_slot_and_keep_it() -> None:
-    grid, first = _issued(4), strategy()
-    first.start(grid, num_rounds=2)
-    assert [a.slot for a in grid.agents(first.study)] == [0, 1, 2, 3]
-    # A second study in the same run begins afresh.
-    second = strategy(study_seed=3)
-    second.start(grid, num_rounds=2)
-    agents = grid.agents(second.study)
-    assert [a.slot for a in agents] == [0, 1, 2, 3]
-    assert [len(a.values) for a in agents] == [5] * 4
-
-
-def test_more_nodes_than_slots_leave_some_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        study, grid = strategy(), _issued(5)
-        study.start(grid, num_rounds=2)
-    assert len(grid.agents(study.study)) == 4
-    assert "all 4 slots are taken" in caplog.text
-
-
-def test_an_agent_that_comes_back_keeps_its_slot() -> None:
-    """A SuperNode restarts under another node id; nobody counts twice."""
-    grid, study = InProcessGrid(numpy_app(), 4), strategy()
-    study.plan(4)
-    study._running = True
-    for server_round in (1, 2, 3):
-        if server_round == 2:
-            context = grid.contexts.pop(1003)
-            context.node_id = 77
-            grid.contexts[77] = context
-        config = ConfigRecord()
-        messages = list(
-            study.configure_train(server_round, ArrayRecord(), config, grid)
-        )
-        assert len(messages) == 4
-        study.aggregate_train(server_round, grid.send_and_receive(messages))
-    assert sorted(study._enrolment.slots.values()) == [0, 1, 2, 3]
-    assert study._enrolment.slots[77] == 2
-    assert [len(a.values) for a in grid.agents(study.study)] == [6] * 4
-
-
-def test_with_keys_every_site_names_its_slot(caplog: pytest.LogCaptureFixture) -> None:
-    """Or one that does not would take another's; and it is asked once, not for ever."""
-    app, asked = counting()
-    grid = InProcessGrid(app, 4)
-    del grid.contexts[1004].node_config["partition-id"]
-    study = strategy(authenticated=True, min_agents=3)
-    study.start(grid, num_rounds=4)
-    assert "no agent-id in the node config" in caplog.text
-    assert len(asked) == 4 + 3 * 4
-
-
-@pytest.mark.parametrize("authenticated", [True, False])
-def test_a_slot_is_bound_to_a_key(
-    authenticated: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Another node that claims it, while its node is away, may be anybody."""
-    grid = InProcessGrid(numpy_app(), 4)
-    study = strategy(authenticated=authenticated)
-    study.plan(4)
-    study._running = True
-    nobody = ConfigRecord()
-    list(study.configure_train(1, ArrayRecord(), nobody, grid))
-    context = grid.contexts.pop(1003)
-    context.node_id = 77
-    grid.contexts[77] = context
-    asked = list(study.configure_train(2, ArrayRecord(), nobody, grid))
-    assert len(asked) == (3 if authenticated else 4)
-    refused = "agent-id=2 belongs to another node id" in caplog.text
-    assert refused == authenticated
-    # Its own node may come back.
-    del grid.contexts[77]
-    context.node_id = 1003
-    grid.contexts[1003] = context
-    assert len(list(study.configure_train(3, ArrayRecord(), nobody, grid))) == 4
 
 
 def test_an_objective_that_fails_costs_the_agent_its_trials_only() -> None:
@@ -378,17 +204,6 @@ def test_rounds_in_which_nobody_answers_are_counted(silent: tuple[int, ...]) -> 
     # Five rounds have a release, unless nobody answers.
     released = set(range(1, 6)) - set(silent)
     assert study.privacy_spent.num_releases == len(released)
-
-
-def test_nobody_who_enrols_is_named() -> None:
-    stranger = ClientApp()
-
-    @stranger.train()
-    def train(message: Message, context: Context) -> Message:
-        return Message(RecordDict(), reply_to=message)
-
-    with pytest.raises(TooFewAgents, match="not a flwr_fbo client"):
-        strategy().start(InProcessGrid(stranger, 4), num_rounds=3)
 
 
 def test_failures_are_logged_with_the_agents_slot(
@@ -599,33 +414,12 @@ def test_controls_share_nothing() -> None:
     control.server.resume(control.server.ledger)
 
 
-def test_the_last_line_of_a_traceback() -> None:
-    assert first_line("Traceback\n  File x\nValueError: no\n\n") == "ValueError: no"
-    assert first_line(None) == "no reason given"
-
-
 def test_messages_can_be_built_outside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     identity = compat.TaskIdentity
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(identity, name, None)
     compat.ensure_task_identity()
     assert (identity.task_id, identity.run_id, identity.node_id) == (1, 1, 1)
-
-
-def test_clients_that_always_raise_are_not_asked_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    asked = []
-
-    def broken(context: Context) -> Any:
-        asked.append(context.node_id)
-        raise OSError("no data here")
-
-    grid = InProcessGrid(ClientApp(client_fn=broken), NUM_AGENTS)
-    with pytest.raises(TooFewAgents, match="client failed: OSError: no data here"):
-        strategy(patience=300.0).start(grid, num_rounds=2)
-    assert len(asked) == 3 * NUM_AGENTS
 
 
 def test_a_silent_node_is_not_waited_for_in_every_round(

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import math
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict, UserConfig
+from flwr.app import Context, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
-from flwr.serverapp.exception import AggregationError
 from typer.testing import CliRunner
 
 from flwr_fbo import (
@@ -23,50 +20,42 @@ from flwr_fbo import (
     FedUCB,
     InProcessGrid,
     LinearBanditClient,
-    LinearBanditPolicy,
-    LinearUCBSettings,
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, KIND, BanditEnvironment
+from flwr_fbo.agents.durable.fed_ucb import KIND
 from flwr_fbo.cli import app
 from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.tuning_client import SiteClient
 from flwr_fbo.journal.journal import Journal, JournalError, Trial
-from flwr_fbo.privacy.continual import ContinualRelease
-from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.linear_bandit_study import (
-    LinearBanditInstruction,
-    LinearBanditStudy,
-)
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgents
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment
 from tests.federation import Unheard
-from tests.killing import NUM_KILLS, killed_after
+from tests.strategies.bandit_sites import (
+    ACTIONS,
+    APP,
+    CASES,
+    NOISE_SEED,
+    NOT_PRIVATE,
+    OPEN,
+    RELEASES,
+    SCHEDULE,
+    SEED,
+    SETTINGS,
+    TASK,
+    M,
+    Sites,
+    T,
+    fed_ucb,
+    lose_journal,
+    make_environment,
+    site_strategy,
+)
 
 CLOCK = "flwr_fbo.strategies.linear_bandit_strategy.time"
-TASK = LinearBanditTask(dimension=3, num_actions=6)
-M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
-RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
-SETTINGS = LinearUCBSettings(RELEASES, M)
-PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
-NOT_PRIVATE = replace(RELEASES, epsilon=np.inf)
-CASES = {
-    "released": SETTINGS,
-    "raw": replace(SETTINGS, local_data="raw"),
-    "paper": replace(SETTINGS, releases=PUBLISHED, width="paper", local_data="raw"),
-    "non-private": replace(SETTINGS, releases=NOT_PRIVATE),
-    "non-private, raw": replace(SETTINGS, releases=NOT_PRIVATE, local_data="raw"),
-}
-
-
-def make_environment(context: Context) -> BanditEnvironment:
-    slot = int(context.node_config["partition-id"])
-    return LinearBanditEnvironment(TASK, SEED, slot)
 
 
 def numpy_app() -> ClientApp:
@@ -75,18 +64,6 @@ def numpy_app() -> ClientApp:
         return client.to_client()
 
     return ClientApp(client_fn=client_fn)
-
-
-APP = linear_bandit_app(make_environment=make_environment)
-# Sites whose studies need not be private.
-OPEN = linear_bandit_app(max_epsilon=math.inf)
-
-
-def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:
-    defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
-    if "interval" in options:
-        defaults = {}
-    return FedUCB(settings, **{"patience": 0.0, **defaults, **options})
 
 
 def trials_of(context: Context) -> list[Trial]:
@@ -168,134 +145,6 @@ def test_the_estimate_finds_theta() -> None:
     assert np.linalg.norm(result.estimate - theta) < 0.2
 
 
-# Sites that play at their own pace.
-
-
-ACTIONS = np.eye(3)
-
-
-class Sites(InProcessGrid):
-    """Sites with a folder each; something is done before, or after, a round."""
-
-    def __init__(
-        self,
-        tmp_path: Path,
-        before: dict[int, Any] | None = None,
-        app: ClientApp | None = None,
-    ) -> None:
-        self.folders = [tmp_path / f"site-{i}" for i in range(M)]
-        configs: list[UserConfig] = [
-            {"agent-id": i, "fbo-folder": str(folder)}
-            for i, folder in enumerate(self.folders)
-        ]
-        super().__init__(app or OPEN, M, node_configs=configs)
-        self.before = before or {}
-        self.after: dict[int, Any] = {}
-        self.silent: set[int] = set()
-        self.lost: set[int] = set()
-        self.replies: list[tuple[int, Message]] = []
-
-    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
-        asked = list(messages)
-        number = int(asked[0].metadata.group_id or 0) if asked else 0
-        if number:
-            self.before.get(number, lambda: None)()
-        heard = [m for m in asked if self._slot(m) not in self.silent]
-        replies = list(super().send_and_receive(heard, timeout=timeout))
-        self.replies += [(number, reply) for reply in replies]
-        lost = {m.metadata.message_id for m in heard if self._slot(m) in self.lost}
-        self.after.get(number, lambda: None)()
-        return [r for r in replies if r.metadata.reply_to_message_id not in lost]
-
-    def _slot(self, message: Message) -> int:
-        context = self.contexts[message.metadata.dst_node_id]
-        return int(context.node_config["agent-id"])
-
-    def policy(self, slot: int) -> LinearBanditPolicy:
-        return LinearBanditPolicy.open(self.folders[slot])
-
-    def errors(self, number: int) -> list[str]:
-        return [
-            reply.error.reason or ""
-            for n, reply in self.replies
-            if n == number and reply.has_error()
-        ]
-
-
-def site_strategy(tmp_path: Path, **options: Any) -> FedUCB:
-    settings = replace(SETTINGS, releases=NOT_PRIVATE)
-    folder = tmp_path / "server"
-    return fed_ucb(settings, interval=0.0, folder=folder, **options)
-
-
-def test_rewards_are_in_the_next_release_however_late(tmp_path: Path) -> None:
-    """Round 1 enrols, even rounds have a release, odd ones hand out the total."""
-    tickets: list[int] = []
-
-    def first() -> None:
-        for slot in range(M):
-            policy = sites.policy(slot)
-            index, ticket = policy.choose(ACTIONS)
-            policy.reward(ticket, 0.5 * (index == 0))
-        _, ticket = sites.policy(0).choose(ACTIONS)
-        tickets.append(ticket)
-
-    def late() -> None:
-        sites.policy(0).reward(tickets[0], 1.0)
-
-    sites = Sites(tmp_path, {2: first, 4: late})
-    strategy = site_strategy(tmp_path)
-    result = strategy.start(sites)
-    assert len(result.rounds) == 7
-    rewards = [row.vectors[:, 3, 3].tolist() for row in strategy.server.ledger]
-    assert rewards[0] == [0.25] * M  # y^2: all chose action 0 first, of equal ones
-    assert rewards[1] == [1.25] + [0.25] * (M - 1)
-    assert rewards[2] == rewards[1]
-    assert sites.policy(0).awaited == {}
-
-
-def test_a_site_acts_on_the_total(tmp_path: Path) -> None:
-    def others_learn() -> None:
-        for slot in range(1, M):
-            policy = sites.policy(slot)
-            for value in (0.0, 0.0, 1.0) * 10:
-                _, ticket = policy.choose(ACTIONS[[int(value) * 2]])
-                policy.reward(ticket, value)
-
-    sites = Sites(tmp_path, {2: others_learn})
-    site_strategy(tmp_path).start(sites, num_rounds=3)
-    index, _ = sites.policy(0).choose(ACTIONS[[0, 2]])
-    assert index == 1
-
-
-def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="has no place in a study"):
-        LinearBanditPolicy.open(tmp_path, patience=0)
-    sites = Sites(tmp_path)
-    site_strategy(tmp_path).start(sites, num_rounds=3)
-    policy = sites.policy(1)
-    _, ticket = policy.choose(ACTIONS)
-    for value in (1.1, -2.0, np.nan, "much"):
-        with pytest.raises(ValueError, match=r"rewards\[0\]|value"):
-            policy.reward(ticket, value)  # type: ignore[arg-type]
-    for unknown in (ticket + 1, -1, 2**70, str(ticket), np.int64(ticket)):
-        with pytest.raises(ValueError, match="ticket"):
-            policy.reward(unknown, 0.5)  # type: ignore[arg-type]
-    for actions in (
-        2 * ACTIONS,
-        np.zeros((0, 3)),
-        np.zeros(3),
-        np.full((2, 3), np.nan),
-    ):
-        with pytest.raises(ValueError, match="actions"):
-            policy.choose(actions)
-    assert list(policy.awaited) == [ticket]
-    policy.reward(ticket, 1.0)
-    with pytest.raises(ValueError, match="not come yet"):
-        policy.reward(ticket, 1.0)
-    assert policy.num_trials == 1
-
-
 def test_a_site_that_was_away_is_in_the_total_with_its_last_release(
     tmp_path: Path,
 ) -> None:
@@ -329,35 +178,6 @@ def test_a_site_that_was_away_is_in_the_total_with_its_last_release(
     ]
 
 
-def test_a_reply_that_was_lost_is_given_again(tmp_path: Path) -> None:
-    """With the recorded release, whatever was rewarded since."""
-
-    def learn() -> None:
-        policy = sites.policy(1)
-        _, ticket = policy.choose(ACTIONS[:1])
-        policy.reward(ticket, 1.0)
-
-    def lose() -> None:
-        learn()
-        sites.lost = {1}
-
-    def find() -> None:
-        learn()
-        sites.lost = set()
-
-    sites = Sites(tmp_path, {2: lose, 3: find})
-    settings = replace(RELEASES, num_releases=3)
-    strategy = fed_ucb(replace(SETTINGS, releases=settings), interval=0.0, noise_seed=5)
-    strategy.start(sites)
-    first, second, third = (row.vectors[1] for row in strategy.server.ledger)
-    with Journal(None, sites.folders[1] / FILE_NAME) as journal:
-        made = [row.vectors for row in journal.ledger()]
-    assert not first.any()
-    assert np.array_equal(second, made[0])
-    assert np.array_equal(third, made[1])
-    assert len(made) == 2
-
-
 def restart(sites: Sites, slot: int) -> None:
     """Give a site another node id."""
     [node] = [
@@ -366,71 +186,6 @@ def restart(sites: Sites, slot: int) -> None:
     context = sites.contexts.pop(node)
     context.node_id = 5000 + node
     sites.contexts[context.node_id] = context
-
-
-def lose_journal(sites: Sites) -> None:
-    (sites.folders[1] / FILE_NAME).unlink()
-
-
-def begin_anew(sites: Sites) -> None:
-    """Put an empty journal of the same study there."""
-    path = sites.folders[1] / FILE_NAME
-    with Journal(None, path) as journal:
-        identity = journal.identity
-    path.unlink()
-    Journal(identity, path).close()
-
-
-@pytest.mark.parametrize("harm", [lose_journal, begin_anew])
-@pytest.mark.parametrize("before", [2, 3, 4])
-def test_a_site_without_its_journal_stops(
-    tmp_path: Path, harm: Any, before: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Before its first release too: the reply of one may have been lost."""
-    sites = Sites(tmp_path)
-    sites.before = {before: lambda: harm(sites)}
-    strategy = site_strategy(tmp_path)
-    strategy.start(sites)
-    [error] = sites.errors(before)
-    assert "journal" in error.splitlines()[-1]
-    assert "begin another study" in error.splitlines()[-1]
-    assert "agent 1:" in caplog.text
-    releases = 0 if before == 2 else 1
-    assert strategy.server.num_releases == [3, releases, 3, 3]
-
-
-def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
-    """Whatever the server says: it is neither made nor prepared for."""
-    site = LinearBanditSite(tmp_path, max_epsilon=math.inf)
-    context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
-    study = LinearBanditStudy(SETTINGS, noise_seed=NOISE_SEED)
-    journal = int(site.answer(context, [], study.enrolment()).metrics["journal"])
-    for included in (-(2**62), -1, 1, 2, 3, 2**62):
-        asked = LinearBanditInstruction(
-            Phase.ROUND, study, 0, journal, included, send_release=True
-        )
-        with pytest.raises((ValueError, JournalError), match=r"k=|Release"):
-            site.answer(context, [], asked.to_config())
-    with Journal(None, tmp_path / FILE_NAME) as record:
-        assert record.ledger() == []
-
-
-def test_an_older_copy_of_the_journal_stops_the_site(tmp_path: Path) -> None:
-    sites = Sites(tmp_path)
-    path = sites.folders[1] / FILE_NAME
-    copies: list[bytes] = []
-
-    def restore() -> None:
-        path.write_bytes(copies[0])
-        for context in sites.contexts.values():  # as in another run
-            context.state.config_records.clear()
-
-    sites.before = {2: lambda: copies.append(path.read_bytes()), 4: restore}
-    strategy = site_strategy(tmp_path)
-    strategy.start(sites)
-    [error] = sites.errors(4)
-    assert "the record ends with release 0" in error
-    assert strategy.server.num_releases == [3, 1, 3, 3]
 
 
 def test_a_site_that_comes_back_without_its_journal_is_not_enrolled(
@@ -531,20 +286,6 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
     own = show(["ledger", "show", str(sites.folders[2])]).output
     assert "3 releases of this agent, for one trial of it: epsilon = inf" in own
     assert "NOT PRIVATE" in own
-
-
-def test_the_ledger_of_a_site_promises_nothing_with_a_trigger(tmp_path: Path) -> None:
-    """No more than the server's does."""
-    study = LinearBanditStudy(CASES["raw"], DeterminantTrigger(9.0))
-    site = LinearBanditSite(tmp_path, max_epsilon=math.inf)
-    context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
-    metrics = site.answer(context, [], study.enrolment()).metrics
-    asked = LinearBanditInstruction(
-        Phase.ROUND, study, 0, int(metrics["journal"]), send_release=True
-    )
-    site.answer(context, [], asked.to_config())
-    said = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)]).output
-    assert "1 releases of this agent, for one trial of it: epsilon = inf" in said
 
 
 def test_synchronisations_wait_for_the_clock(
@@ -698,43 +439,6 @@ def test_what_a_strategy_refuses() -> None:
         trigger.start(grid)
 
 
-def limits(max_epsilon: float, max_delta: float) -> dict[str, float]:
-    return {"max_epsilon": max_epsilon, "max_delta": max_delta}
-
-
-LIMITS: list[tuple[dict[str, Any], LinearUCBSettings, int | None, str]] = [
-    ({}, replace(SETTINGS, releases=NOT_PRIVATE), None, "not private"),
-    ({}, SETTINGS, NOISE_SEED, "not private"),
-    ({}, SETTINGS, None, ""),
-    ({}, CASES["raw"], None, ""),
-    (limits(29, 0.1), SETTINGS, None, "has epsilon=30, and max_epsilon=29"),
-    (limits(30, 0.1), SETTINGS, None, ""),
-    (limits(30, 0.1), CASES["raw"], None, "promises less"),
-    (limits(30, 0.01), SETTINGS, None, "has delta=0.1, and max_delta=0.01"),
-    (limits(30, 0.1), SETTINGS, NOISE_SEED, "not private"),
-    ({"max_epsilon": math.inf}, replace(SETTINGS, releases=NOT_PRIVATE), None, ""),
-]
-
-
-@pytest.mark.parametrize(("wants", "settings", "noise_seed", "refusal"), LIMITS)
-def test_a_site_takes_part_in_what_it_wants(
-    tmp_path: Path,
-    wants: dict[str, Any],
-    settings: LinearUCBSettings,
-    noise_seed: int | None,
-    refusal: str,
-) -> None:
-    """Whatever the server says."""
-    sites = Sites(tmp_path, app=linear_bandit_app(**wants))
-    strategy = fed_ucb(settings, interval=0.0, noise_seed=noise_seed)
-    if not refusal:
-        strategy.start(sites)
-        return
-    with pytest.raises(TooFewAgents, match=refusal):
-        strategy.start(sites)
-    assert not any(folder.exists() for folder in sites.folders)
-
-
 class Replaced(InProcessGrid):
     """Nobody has an agent-id; after its first release a site loses all that it had.
 
@@ -812,94 +516,6 @@ def test_who_asks_for_a_synchronisation_does_not_get_one_without_a_trigger() -> 
     assert [row.iteration for row in strategy.server.ledger] == [1, 3, 5]
 
 
-def test_an_older_copy_is_noticed_by_the_site_too(tmp_path: Path) -> None:
-    """Where the server has not got the release that is missing in it."""
-    sites = Sites(tmp_path)
-    path = sites.folders[1] / FILE_NAME
-    copies: list[bytes] = []
-
-    def lose() -> None:
-        copies.append(path.read_bytes())
-        sites.lost = {1}
-
-    def restore() -> None:
-        path.write_bytes(copies[0])
-        sites.lost = set()
-
-    sites.before = {2: lose, 3: restore}
-    site_strategy(tmp_path).start(sites)
-    [error] = sites.errors(4)
-    assert "has 0 releases and had 1: it is an older copy" in error
-
-
-def test_a_site_that_was_not_taken_has_no_policy(tmp_path: Path) -> None:
-    sites = Sites(tmp_path)
-    sites.before = {3: lambda: begin_anew(sites)}
-    site_strategy(tmp_path).start(sites)
-    with pytest.raises(JournalError, match="no place in a study"):
-        LinearBanditPolicy.open(sites.folders[1], patience=0.0)
-
-
-def test_what_a_client_refuses() -> None:
-    for field in ("max_epsilon", "max_delta"):
-        for value in (0.0, -1.0, math.nan, "1"):
-            with pytest.raises(ValueError, match=field):
-                linear_bandit_app(**{field: value})  # type: ignore[arg-type]
-    # A server that lies could promise epsilon 0.1 at delta 0.999, which is nothing.
-    with pytest.raises(ValueError, match=r"max_delta=None .* max_epsilon=4"):
-        linear_bandit_app(max_epsilon=4.0)
-    with pytest.raises(ValueError, match=r"max_epsilon=None .* max_delta=0.1"):
-        linear_bandit_app(max_delta=0.1)
-    with pytest.raises(ValueError, match=r"max_delta=1.0 .* below 1"):
-        linear_bandit_app(max_epsilon=4.0, max_delta=1.0)
-    with pytest.raises(ValueError, match="folder"):
-        linear_bandit_app(folder="somewhere")
-    with pytest.raises(ValueError, match="make_environment"):
-        linear_bandit_app(make_environment=3)  # type: ignore[arg-type]
-    with pytest.raises(TooFewAgents, match="no folder for its policy"):
-        fed_ucb(interval=0.0).start(InProcessGrid(OPEN, M))
-
-
-class Harmful:
-    """An environment with something in it that nobody else may see."""
-
-    def __init__(self, action: float, reward: float) -> None:
-        self._actions, self._reward = action * ACTIONS, reward
-
-    def contexts(self, t: int) -> Any:
-        return self._actions
-
-    def reward(self, x: Any) -> float:
-        if np.isnan(self._reward):
-            raise RuntimeError("glucose 17.25")
-        return self._reward
-
-
-@pytest.mark.parametrize("bandit", [(17.25, 0.5), (1.0, 17.25), (1.0, np.nan)])
-def test_an_error_quotes_no_trial(
-    tmp_path: Path, bandit: tuple[float, float], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Flower sends its whole text to the server."""
-    app = linear_bandit_app(make_environment=lambda context: Harmful(*bandit))
-    site = Sites(tmp_path, app=app)
-    with pytest.raises(AggregationError):
-        fed_ucb(noise_seed=None).start(site)
-    errors = site.errors(1)
-    assert len(errors) == M
-    assert all("17.25" not in error for error in errors)
-    assert all("EnvironmentFailed" in error for error in errors)
-    assert "17.25" in caplog.text  # at the client
-
-
-def test_an_error_quotes_no_sum() -> None:
-    privatiser = ContinualRelease(RELEASES, SeededEntropy(0))
-    size = RELEASES.dimension + 1
-    for entry in (2.0**25, 1.2345678e-13, np.inf):
-        with pytest.raises(ValueError, match="running_sum") as error:
-            privatiser.release(1, np.full((size, size), entry))
-        assert str(entry)[:6] not in str(error.value)
-
-
 def test_what_is_not_private_is_said(caplog: pytest.LogCaptureFixture) -> None:
     said = {
         "NOT PRIVATE: the noise is seeded": fed_ucb(),
@@ -930,61 +546,3 @@ def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:
         assert strategy.server.vectors is not None
         totals.append(strategy.server.vectors)
     assert not np.array_equal(totals[0], totals[1])
-
-
-def _site(folder: Path, replies: Path) -> None:
-    """Play, five trials a release, and answer a server that asks from the start."""
-    site = LinearBanditSite(folder, max_epsilon=math.inf)
-    context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
-    study = LinearBanditStudy(SETTINGS, noise_seed=NOISE_SEED, study_id="killed")
-    metrics = site.answer(context, [], study.enrolment()).metrics
-    number = int(metrics["journal"])
-    taken = LinearBanditInstruction(Phase.ROUND, study, 0, number)
-    site.answer(context, [], taken.to_config())
-    policy = LinearBanditPolicy.open(folder)
-    for k in range(1, 4):
-        while policy.num_trials < 5 * k or policy.awaited:
-            for ticket in policy.awaited:
-                policy.reward(ticket, (ticket % 7) / 7)
-            if policy.num_trials < 5 * k:
-                policy.choose(np.roll(ACTIONS, policy.num_trials, axis=0))
-        asked = LinearBanditInstruction(
-            Phase.ROUND, study, 0, number, k - 1, send_release=True
-        )
-        [release] = site.answer(context, [], asked.to_config()).arrays
-        with (replies / f"{k}.jsonl").open("a") as file:
-            file.write(json.dumps(release.tolist()) + "\n")
-
-
-@pytest.mark.slow
-@pytest.mark.no_cover  # faster; others run the same lines
-def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
-    """Whatever is killed, what it had recorded is neither lost nor done twice."""
-
-    def history(folder: Path) -> tuple[list[Any], list[Any]]:
-        with Journal(None, folder / FILE_NAME) as journal:
-            trials = [
-                (t.point.tolist(), t.value, t.iteration) for t in journal.trials()
-            ]
-            return trials, [row.vectors.tolist() for row in journal.ledger()]
-
-    rng, kills, runs = np.random.default_rng(0), 0, 0
-    expected, longest = None, None  # of the first, which is not killed
-    while kills < NUM_KILLS:
-        folder, replies = tmp_path / f"{runs}", tmp_path / f"replies-{runs}"
-        replies.mkdir()
-        began = time.monotonic()
-        while killed_after(longest and rng.uniform(0, longest), _site, folder, replies):
-            kills += 1
-        longest = longest or 0.6 * (time.monotonic() - began)
-        trials, releases = history(folder)
-        expected = expected or (trials, releases)
-        assert (trials, releases) == expected
-        assert len(trials) == 15
-        for k, release in enumerate(releases, 1):
-            said = (replies / f"{k}.jsonl").read_text().splitlines()
-            assert all(
-                json.loads(line) == release for line in said if line.endswith("]")
-            )
-        runs += 1
-    assert runs > 1

@@ -28,7 +28,7 @@ from flwr_fbo.experiment_runner.tuning_runs import TuningRun, run_one
 from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.synthetic import SyntheticTask
 
-FOLDER = Path(__file__).parents[1] / "experiments"
+FOLDER = Path(__file__).parents[2] / "experiments"
 TOML = """\
 name = "fig9"
 description = "A figure"

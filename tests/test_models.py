@@ -20,7 +20,8 @@ from flwr_fbo.models.gp import (
 )
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.space.search_space import SearchSpace, SubRegions
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.sub_regions import SubRegions
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from flwr_fbo.experiment_runner.sweep import (
     name_at,
     text_of,
 )
-from flwr_fbo.privacy.accounting import check_epsilon
+from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.continual import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import (
     DeterminantTrigger,

@@ -18,8 +18,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from flwr_fbo.journal.journal import Journal, JournalError
-from flwr_fbo.privacy.continual import (
-    ContinualRelease,
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import (
     ContinualSettings,
     replace_one_sensitivity,
 )

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_fbo import DPFTSDE, FedUCB, InProcessGrid, journal
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.servers.fed_ucb import LinearBanditServer

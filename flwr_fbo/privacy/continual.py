@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy

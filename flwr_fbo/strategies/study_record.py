@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow, open_patiently
+from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.strategies.enrolment import AnyStudy
 from flwr_fbo.strategies.result import Round
 

@@ -24,7 +24,8 @@ from flwr_fbo.audit.bandit_audit import (
 )
 from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
 from flwr_fbo.audit.release_audit import StreamEntropy
-from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))

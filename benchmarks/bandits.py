@@ -12,14 +12,11 @@ from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.models.network import Network
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
-from flwr_fbo.simulation.linear_bandits import (
-    BanditSimulation,
-    geometric_schedule,
-    play_together,
-)
+from flwr_fbo.simulation.linear_bandits import BanditSimulation, play_together
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 NUM_AGENTS, LEAST_TRIALS = 100, 300

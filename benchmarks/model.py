@@ -24,7 +24,8 @@ from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.space.search_space import SearchSpace, SubRegions
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.sub_regions import SubRegions
 
 M, D, T, AGENTS = 100, 2, 40, 200
 

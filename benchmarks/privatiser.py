@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
-from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 
 FloatArray = NDArray[np.float64]

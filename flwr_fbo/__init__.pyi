@@ -16,7 +16,7 @@ from .clients.tuning_client import TuningClient as TuningClient
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
 from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
-from .privacy.continual import ContinualSettings as ContinualSettings
+from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .protocol.linear_ucb_settings import LinearUCBSettings as LinearUCBSettings
 from .protocol.neural_ucb_settings import NeuralUCBSettings as NeuralUCBSettings

@@ -31,6 +31,9 @@ MAY_IMPORT_FLWR = {
     "clients",
     "simulation/grid.py",
     "privacy/accounting.py",
+    "privacy/ledger_accountant.py",
+    "privacy/moments_accountant.py",
+    "privacy/pld_accountant.py",
     "_compat.py",
 }
 PRIVATE_FLWR = ("flwr.client", "flwr.common", "flwr.supercore", "flwr.compat")

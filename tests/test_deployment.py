@@ -19,7 +19,9 @@ from flwr.app import Context, RecordDict, UserConfig
 from flwr_fbo import InProcessGrid
 from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.journal.journal import Journal, LedgerRow, Trial
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.strategies.study_record import read_ledger
 from tests.engine import FlwrRun, end_processes, processes
 

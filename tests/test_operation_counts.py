@@ -20,7 +20,8 @@ from flwr_fbo import InProcessGrid, SearchSpace, VotingSettings
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent
 from flwr_fbo.models import gp, linear, matern
-from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from tests.federation import (

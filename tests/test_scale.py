@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import pytest
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fbo import DPFTSDE, FedUCB, FedVote, InProcessGrid, journal
+from flwr_fbo import DPFTSDE, FedUCB, FedVote, InProcessGrid
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.journal import ledger_table, state_table, trial_table
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.servers.fed_ucb import LinearBanditServer
@@ -39,12 +40,15 @@ def silent_app() -> ClientApp:
 
 
 def counted_by_round(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, size: Callable[[Any], int]
+    monkeypatch: pytest.MonkeyPatch,
+    owners: Sequence[Any],
+    name: str,
+    size: Callable[[Any], int],
 ) -> dict[str, int]:
     """Add up the sizes of what a function returns, by Flower's round, from now on."""
     counts: Counter[str] = Counter()
     now = [""]
-    function, configure = getattr(owner, name), StudyStrategy.configure_train
+    function, configure = getattr(owners[0], name), StudyStrategy.configure_train
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
@@ -55,7 +59,8 @@ def counted_by_round(
         now[0] = str(server_round)
         return configure(self, server_round, *args)
 
-    monkeypatch.setattr(owner, name, counting)
+    for owner in owners:
+        monkeypatch.setattr(owner, name, counting)
     monkeypatch.setattr(StudyStrategy, "configure_train", begins)
     return counts
 
@@ -63,7 +68,7 @@ def counted_by_round(
 def test_a_late_round_puts_no_more_on_disk_than_an_early_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    counts = counted_by_round(monkeypatch, journal, "_to_npy", len)
+    counts = counted_by_round(monkeypatch, [ledger_table, state_table], "to_npy", len)
     study = strategy(noise_multiplier=0, sampling_probability=1, folder=tmp_path)
     study.start(InProcessGrid(silent_app(), NUM_AGENTS), num_rounds=LATE + 1)
     assert len(study.server.ledger) == LATE  # one release a round
@@ -75,7 +80,7 @@ def test_a_late_round_puts_no_more_on_disk_than_an_early_one(
 def test_an_agent_reads_no_more_trials_late_than_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    counts = counted_by_round(monkeypatch, journal, "Trial", lambda _: 1)
+    counts = counted_by_round(monkeypatch, [trial_table], "Trial", lambda _: 1)
     study = strategy(noise_multiplier=0, sampling_probability=1, releases=1)
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=12)
     assert counts["12"] == counts["3"] <= 2 * NUM_AGENTS
@@ -137,7 +142,7 @@ def test_what_concerns_all_agents_is_asked_for_once_a_round(
     calls = []
     for num_agents in (2, 20):
         with monkeypatch.context() as patch:
-            counts = counted_by_round(patch, server, name, lambda _: 1)
+            counts = counted_by_round(patch, [server], name, lambda _: 1)
             grid = InProcessGrid(silent_app(), num_agents)
             make(num_agents).start(grid, num_rounds=4)
         calls.append(dict(counts))

@@ -35,7 +35,8 @@ from flwr_fbo.audit.release_audit import (
 )
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings

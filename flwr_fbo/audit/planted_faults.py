@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.audit.release_audit import ContinualMechanism, Mechanism
-from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule

@@ -26,7 +26,8 @@ from scipy.stats import beta
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
-from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant, check_delta
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 

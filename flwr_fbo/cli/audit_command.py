@@ -25,7 +25,7 @@ from flwr_fbo.audit.planted_faults import FAULTS
 from flwr_fbo.audit.release_audit import AuditPlan, AuditResult, StreamEntropy
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import count
-from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
+from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
 

@@ -13,7 +13,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from sqlalchemy.exc import SQLAlchemyError
 
 from flwr_fbo.datasets.base import DataError
-from flwr_fbo.journal.journal import JournalError
+from flwr_fbo.journal.journal_file import JournalError
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from flwr_fbo.agents.durable.fed_ucb import KIND as SITE_KIND
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED
-from flwr_fbo.journal.journal import Journal, LedgerRow
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.sampling import Subsampling

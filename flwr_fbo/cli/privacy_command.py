@@ -16,12 +16,9 @@ from rich.table import Table
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED
-from flwr_fbo.privacy.accounting import (
-    Method,
-    ReleaseAccountant,
-    large_delta,
-    smallest_noise_multiplier,
-)
+from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
+from flwr_fbo.privacy.budget import large_delta
+from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.strategies.presets import STRATEGIES, Preset, preset_of

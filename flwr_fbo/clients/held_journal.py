@@ -10,7 +10,8 @@ from typing import Any
 from flwr.app import ConfigRecord, Context
 
 from flwr_fbo.agents.durable.refused_journal import older_copy
-from flwr_fbo.journal.journal import Journal, JournalError, open_patiently
+from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError
 
 # Seconds to wait while another process has the journal: for the time of one call.
 _PATIENCE = 30.0

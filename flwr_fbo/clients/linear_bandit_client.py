@@ -26,7 +26,8 @@ from flwr_fbo.clients.held_journal import held_journal
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.session import Answer, client_folder, configured_slot
 from flwr_fbo.clients.tuning_client import SiteClient
-from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,

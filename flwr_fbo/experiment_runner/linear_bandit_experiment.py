@@ -42,8 +42,9 @@ from flwr_fbo.experiment_runner.sweep import (
     name_at,
     text_of,
 )
-from flwr_fbo.privacy.accounting import check_epsilon
-from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.privacy.budget import check_epsilon
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.protocol.linear_ucb_settings import (
     DeterminantTrigger,
     LinearUCBSettings,
@@ -56,7 +57,6 @@ from flwr_fbo.simulation.linear_bandits import (
     BanditSimulation,
     Baseline,
     Control,
-    geometric_schedule,
     play_together,
 )
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask

@@ -16,7 +16,7 @@ from pydantic import ConfigDict
 
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.experiment_runner.base import Method, PrivacySetting
-from flwr_fbo.privacy.accounting import check_delta, check_epsilon
+from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings

@@ -15,7 +15,8 @@ from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.integrations.optuna_sampler import ITERATION, POINT
-from flwr_fbo.journal.journal import Journal, Trial
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.trial_table import Trial
 
 _NUMBER = "flwr-fbo:number"  # in the journal
 

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import is_number, require, require_int
-from flwr_fbo.journal.journal import Journal, LedgerRow
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.recorded_mechanism import RecordedMechanism, is_on_grid

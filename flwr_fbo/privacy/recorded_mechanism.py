@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._version import __version__
-from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.noise import Entropy
 
 FloatArray = NDArray[np.float64]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from scipy.special import chdtri, ndtri, poch
 
 from flwr_fbo._validation import require, require_fraction, require_int
-from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 
 @dataclass(frozen=True)

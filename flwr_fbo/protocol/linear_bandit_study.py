@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
-from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph

@@ -17,7 +17,7 @@ from flwr_fbo._validation import (
     require_positive,
 )
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
-from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.spectrum import (
     SpectralBounds,
     agent_bounds,

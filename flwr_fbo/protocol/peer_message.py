@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.privacy.continual import ContinualSettings
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
 
 FloatArray = NDArray[np.float64]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.journal.ledger_table import LedgerRow
 
 FloatArray = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._version import __version__
-from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.peer_message import message_length
 from flwr_fbo.servers.fed_ucb import lines_of

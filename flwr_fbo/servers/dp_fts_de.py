@@ -13,13 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int, require_positive
-from flwr_fbo.journal.journal import LedgerRow
-from flwr_fbo.privacy.accounting import (
-    Method,
-    PrivacySpent,
-    ReleaseAccountant,
-    large_delta,
-)
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.ledger import entry_of
 from flwr_fbo.privacy.release import Release
 

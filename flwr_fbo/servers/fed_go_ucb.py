@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._version import __version__
-from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require_int
 from flwr_fbo._version import __version__
-from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.journal.ledger_table import LedgerRow
 
 FloatArray = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr_fbo._validation import require_int
-from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.journal.ledger_table import LedgerRow
 
 
 @dataclass

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import MAX_RELEASES
@@ -36,36 +35,12 @@ from flwr_fbo.protocol.linear_ucb_settings import (
     Width,
 )
 from flwr_fbo.protocol.peer_graph import PeerGraph
+from flwr_fbo.simulation.agent_group import AgentGroup
 from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
 
 FloatArray = NDArray[np.float64]
 Baseline = Literal["non-private", "dislinucb", "independent", "full"]
 Control = Literal["noise-only", "random"]
-
-
-def geometric_schedule(num_trials: int, num_releases: int, first: int) -> list[int]:
-    """Return n synchronisations from ``first`` on, the gaps growing towards T.
-
-    After round(first (T / first)^(k / n)) trials, k = 0, .., n - 1, or one trial later
-    than the one before where two would fall together: so with n = T - first they are
-    after every trial. The next one would be after the last trial, where nobody acts on
-    it any more.
-
-    Raises
-    ------
-    ValueError
-        If there are more of them than trials.
-    """
-    require_int("num_releases", num_releases, 1)
-    require_int("first", first, 1)
-    most = num_trials - first
-    allowed = f"so many in the {most} trials after the first one"
-    require(num_releases <= most, "num_releases", num_releases, allowed)
-    ratio = (num_trials / first) ** (1 / num_releases)
-    times = [first]
-    for k in range(1, num_releases):
-        times.append(max(round(first * ratio**k), times[-1] + 1))
-    return times
 
 
 @dataclass(frozen=True)
@@ -287,24 +262,26 @@ class _Agents:
         self._under_way: tuple[int, FloatArray] | None = None
         self._since: list[tuple[int, FloatArray, FloatArray]] = []
 
-    def _groups(self) -> list[_Group]:
+    def _groups(self) -> list[AgentGroup]:
         """Return what agents believe by one estimator, those with like pools together.
 
         At a centre all agents are one group.
         """
         graph = self._graph
-        groups = [_Group(self._settings)] if graph is None else self._pooled(graph)
+        groups = [AgentGroup(self._settings)] if graph is None else self._pooled(graph)
         for group in groups:
             group.believe(np.zeros(self._running_sums.shape[1:]))
         return groups
 
-    def _pooled(self, graph: PeerGraph) -> list[_Group]:
+    def _pooled(self, graph: PeerGraph) -> list[AgentGroup]:
         members: dict[LinearUCBSettings, list[int]] = {}
         for slot in range(graph.num_agents):
             own = graph.settings_of(slot, self._settings)
             members.setdefault(own, []).append(slot)
         return [
-            _Group(own, (np.array(slots), np.array([graph.pools[i] for i in slots])))
+            AgentGroup(
+                own, (np.array(slots), np.array([graph.pools[i] for i in slots]))
+            )
             for own, slots in members.items()
         ]
 
@@ -332,7 +309,7 @@ class _Agents:
             self._believe(t + 1)  # at once, where nothing is on its way
         self._actions[t], self._regret[t] = chosen, bandits.regrets(t, chosen).sum()
 
-    def _choose(self, groups: list[_Group], contexts: FloatArray) -> IntArray:
+    def _choose(self, groups: list[AgentGroup], contexts: FloatArray) -> IntArray:
         """Return the index that each agent plays, shape (M,), of (M, K, d) actions."""
         if self._control == "random":
             return self._rng.integers(contexts.shape[1], size=len(contexts))
@@ -352,7 +329,7 @@ class _Agents:
             if self._under_way is not None:
                 self._since.append((stream, actions, rewards))
 
-    def _due(self, groups: list[_Group], t: int) -> bool:
+    def _due(self, groups: list[AgentGroup], t: int) -> bool:
         """Return whether to synchronise after t trials."""
         if isinstance(self._schedule, DeterminantTrigger):
             return any(group.wants(self._schedule) for group in groups)
@@ -393,49 +370,3 @@ class _Agents:
         for stream, actions, rewards in self._since:
             for group in self._beliefs[stream]:
                 group.observe(actions, rewards)
-
-
-class _Group:
-    """What some agents believe by one estimator, all of them by the same settings.
-
-    Parameters
-    ----------
-    settings : LinearUCBSettings
-    members : (ndarray of int, ndarray of int), optional
-        Their slots, shape (A,), and whose sums each of them adds up, shape (A, P).
-        Unless given all agents, who add up all sums, and so believe the same.
-    """
-
-    def __init__(
-        self,
-        settings: LinearUCBSettings,
-        members: tuple[IntArray, IntArray] | None = None,
-    ) -> None:
-        self._settings = settings
-        self._pools = None if members is None else members[1]
-        self.agents: IntArray | slice = slice(None) if members is None else members[0]
-
-    def choose(self, contexts: FloatArray) -> IntArray:
-        """Return the index that each plays, shape (A,), of (A, K, d) actions."""
-        bounds = self._settings.upper_bounds(self._ellipsoid, contexts)
-        return first_best(bounds)
-
-    def observe(self, actions: FloatArray, rewards: FloatArray) -> None:
-        """Add what each has seen itself, out of all agents' trials."""
-        self._ellipsoid.observe(actions[self.agents], rewards[self.agents])
-
-    def wants(self, trigger: DeterminantTrigger) -> bool:
-        """Return whether any of them has seen enough since the last synchronisation."""
-        growth = self._ellipsoid.log_det - self._synchronised_log_det
-        return trigger.fires(growth, self._ellipsoid.num_observed)
-
-    def believe(self, sums: FloatArray) -> None:
-        """Believe the sums of each pool, out of all agents', (M, d + 1, d + 1)."""
-        settings = self._settings
-        if self._pools is None:
-            self._ellipsoid = settings.ellipsoid(sums.sum(axis=0))
-            if settings.local_data == "raw":
-                self._ellipsoid = self._ellipsoid.repeated(settings.num_agents)
-        else:
-            self._ellipsoid = settings.ellipsoid(sums[self._pools].sum(axis=1))
-        self._synchronised_log_det = self._ellipsoid.log_det

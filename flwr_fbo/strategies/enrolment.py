@@ -27,13 +27,9 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
-from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.protocol.codec import Study
 
 _log = logging.getLogger("flwr.fbo")
-
-AnyStudy = TuningStudy | LinearBanditStudy | NeuralBanditStudy
 
 # A client that raises, raises again: so often it is asked, in each round.
 _MAX_FAILURES = 3
@@ -67,7 +63,7 @@ class Enrolment:
     ----------
     num_agents : int
         N, the number of slots.
-    study : TuningStudy or LinearBanditStudy
+    study : Study
     patience : float
         Seconds to wait for enough agents.
     client_api : {"both", "message", "numpy", "action"}
@@ -77,7 +73,7 @@ class Enrolment:
     def __init__(
         self,
         num_agents: int,
-        study: AnyStudy,
+        study: Study,
         patience: float,
         client_api: ClientApi,
         authenticated: bool,
@@ -95,7 +91,7 @@ class Enrolment:
         self.journals: dict[int, int] = {}  # slot -> its agent's, where agents say so
 
     def resume(
-        self, study: AnyStudy, slots: dict[int, int], journals: dict[int, int]
+        self, study: Study, slots: dict[int, int], journals: dict[int, int]
     ) -> None:
         """Go on with a study of an earlier run, and the slots that it issued."""
         self._study = study

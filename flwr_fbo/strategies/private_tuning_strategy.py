@@ -15,13 +15,9 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_bool, require_seed
 from flwr_fbo.agents.tuning.acquisition import maximize
-from flwr_fbo.privacy.accounting import (
-    Method,
-    PrivacySpent,
-    ReleaseAccountant,
-    check_epsilon,
-    smallest_noise_multiplier,
-)
+from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.budget import check_epsilon
+from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Sampling

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow, open_patiently
-from flwr_fbo.strategies.enrolment import AnyStudy
+from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.protocol.codec import Study
 from flwr_fbo.strategies.result import Round
 
 FILE_NAME = "server.sqlite"
@@ -51,7 +53,7 @@ class Progress:
 
     Attributes
     ----------
-    study : Study or LinearBanditStudy
+    study : Study
     ledger : sequence of LedgerRow
         What the server half has released.
     slots : dict of int to int
@@ -63,7 +65,7 @@ class Progress:
         What the server half needs besides its ledger.
     """
 
-    study: AnyStudy
+    study: Study
     ledger: Sequence[LedgerRow]
     slots: dict[int, int]
     journals: dict[int, int] = field(default_factory=dict)
@@ -134,7 +136,7 @@ class StudyRecord:
         self._enrolled = dict(progress.slots), dict(progress.journals)
         self._state = set(progress.state)
 
-    def load(self, study: AnyStudy) -> Progress | None:
+    def load(self, study: Study) -> Progress | None:
         """Return what was saved last, or None; ``study`` is one of the same kind.
 
         Raises

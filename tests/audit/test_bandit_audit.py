@@ -11,7 +11,8 @@ from flwr_fbo.audit import bandit_audit
 from flwr_fbo.audit.bandit_audit import BanditAuditPlan, audit_bandit
 from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
 from flwr_fbo.audit.release_audit import StreamEntropy
-from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
 from flwr_fbo._compat import NumPyClient
-from flwr_fbo.journal.journal import JournalError
+from flwr_fbo.journal.journal_file import JournalError
 from tests.federation import (
     NUM_AGENTS,
     assert_same,

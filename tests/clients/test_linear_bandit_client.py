@@ -22,7 +22,8 @@ from flwr_fbo import (
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME
 from flwr_fbo.cli import app
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
-from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.codec import Phase

@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 
 from flwr_fbo.agents.tuning.trial import SpaceMismatch, Trial
 from flwr_fbo.clients.session import Tuner, agent_id, open_journal
-from flwr_fbo.journal.journal import Trial as Recorded
+from flwr_fbo.journal.trial_table import Trial as Recorded
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy

@@ -29,7 +29,7 @@ from flwr_fbo.experiment_runner.linear_bandit_experiment import (
 )
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import run_all
-from flwr_fbo.simulation.linear_bandits import geometric_schedule
+from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
 TOML = """

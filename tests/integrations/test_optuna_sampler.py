@@ -28,7 +28,8 @@ from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.cli import app
 from flwr_fbo.clients.session import open_journal
 from flwr_fbo.integrations.optuna_export import export_journal
-from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.ledger_table import LedgerRow
 
 ME = {"study": "a", "slot": "0"}
 HERE = np.array([0.25, 0.5])

@@ -19,15 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr
 
-from flwr_fbo.privacy.accounting import (
-    Method,
-    MomentsAccountant,
-    PldAccountant,
-    ReleaseAccountant,
+from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
+from flwr_fbo.privacy.calibration import (
     calibrate_noise_multiplier,
     smallest_noise_multiplier,
 )
+from flwr_fbo.privacy.moments_accountant import MomentsAccountant
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.privacy.pld_accountant import PldAccountant
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Subsampling, sampling_ratio
 from flwr_fbo.privacy.schedule import check_schedule, release_iterations

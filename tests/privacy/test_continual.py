@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from flwr_fbo.privacy.continual import (
-    ContinualRelease,
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import (
     ContinualSettings,
     replace_one_sensitivity,
 )

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid
 from flwr_fbo.cli import app
-from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.strategies.enrolment import first_line
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy

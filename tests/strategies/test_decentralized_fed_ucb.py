@@ -30,7 +30,8 @@ from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
 from flwr_fbo.agents.durable.fed_ucb import KIND, bandit_identity
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.held_journal import record_name
-from flwr_fbo.journal.journal import Journal, Trial
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy

@@ -28,7 +28,9 @@ from flwr_fbo.cli import app
 from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.tuning_client import SiteClient
-from flwr_fbo.journal.journal import Journal, JournalError, Trial
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgents

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_fbo import InProcessGrid, ThompsonSettings
-from flwr_fbo.journal.journal import LedgerRow
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer

@@ -17,7 +17,9 @@ from optuna.distributions import FloatDistribution
 
 from flwr_fbo import DPFTSDE, InProcessGrid, TuningResult
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.journal.journal import Journal, JournalError, LedgerRow
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
-from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.peer_message import Bytes, PeerMessage
 
 FloatArray = NDArray[np.float64]

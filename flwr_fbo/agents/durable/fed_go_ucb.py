@@ -20,7 +20,8 @@ from flwr_fbo.agents.durable.refused_journal import (
     of_another_slot,
     older_copy,
 )
-from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.protocol.neural_bandit_study import (

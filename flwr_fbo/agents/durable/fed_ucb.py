@@ -27,7 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fbo._validation import is_number, require, require_index
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.refused_journal import another_journal, of_another_slot
-from flwr_fbo.journal.journal import Journal, JournalError, open_patiently
+from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy

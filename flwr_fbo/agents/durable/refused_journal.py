@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flwr_fbo.journal.journal import JournalError
+from flwr_fbo.journal.journal_file import JournalError
 
 
 def older_copy(made: int, known: int) -> JournalError:

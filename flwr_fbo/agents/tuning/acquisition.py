@@ -18,7 +18,8 @@ from scipy.optimize import minimize
 
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.space.search_space import SearchSpace, SubRegions
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.sub_regions import SubRegions
 
 FloatArray = NDArray[np.float64]
 

@@ -15,7 +15,8 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatch, Trial
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.tuning_settings import Direction
-from flwr_fbo.space.search_space import Params, SearchSpace, SubRegions
+from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.space.sub_regions import SubRegions
 
 FloatArray = NDArray[np.float64]
 

@@ -24,7 +24,8 @@ from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, fit_hyperparameters, sample_function
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
-from flwr_fbo.space.search_space import SearchSpace, SubRegions
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.sub_regions import SubRegions
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -23,7 +23,8 @@ from flwr_fbo.cli.report.page import (
     versions_section,
 )
 from flwr_fbo.experiment_runner.base import humanised
-from flwr_fbo.journal.journal import Journal, LedgerRow
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.study_record import (
     BANDIT_KIND,

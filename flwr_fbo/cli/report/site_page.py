@@ -22,7 +22,8 @@ from flwr_fbo.cli.report.page import (
     params_text,
     versions_section,
 )
-from flwr_fbo.journal.journal import Journal, Trial
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.trial_table import Trial
 
 _OWN = "For this site alone: it tells of its own data. It is no page to pass on."
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
-from flwr_fbo.privacy.continual import ContinualRelease, ContinualSettings
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings

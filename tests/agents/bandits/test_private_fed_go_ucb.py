@@ -33,7 +33,8 @@ from flwr_fbo.agents.durable.fed_go_ucb import KIND
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.held_journal import record_name
-from flwr_fbo.journal.journal import Journal, JournalError
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
 from flwr_fbo.models.reference import ReferenceFeatures

@@ -8,7 +8,8 @@ from optuna.distributions import (
 
 from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.space.search_space import SearchSpace, SubRegions
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.sub_regions import SubRegions
 
 
 @pytest.fixture

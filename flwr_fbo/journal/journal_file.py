@@ -1,0 +1,182 @@
+"""One SQLite file: opening and locking it, whose it is, transactions and errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from struct import error as StructError  # noqa: N812
+from typing import Any, Self
+
+SCHEMA_VERSION = 2
+
+_SCHEMA = """
+CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE trial (
+    number INTEGER PRIMARY KEY,
+    iteration INTEGER NOT NULL,
+    params TEXT NOT NULL,
+    point BLOB NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')),
+    value REAL,
+    interruptions INTEGER NOT NULL DEFAULT 0,
+    started REAL NOT NULL,
+    finished REAL
+);
+CREATE TABLE state (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE ledger (
+    iteration INTEGER PRIMARY KEY,
+    facts TEXT NOT NULL,
+    vectors BLOB NOT NULL,
+    committed REAL NOT NULL,
+    digest TEXT NOT NULL
+);
+"""
+
+
+class JournalError(RuntimeError):
+    """A journal cannot be used; the message says why and what to do."""
+
+
+class JournalHeld(JournalError):  # noqa: N818  (named for what is wrong)
+    """Another process holds the journal."""
+
+
+class JournalFile:
+    """Base of `Journal`: the file, its lock and its identity."""
+
+    def __init__(
+        self,
+        identity: Mapping[str, Any] | None,
+        path: Path | None = None,
+        content: bytes | None = None,
+    ) -> None:
+        self.path = path
+        if identity is None and path is not None and not path.is_file():
+            raise JournalError(f"There is no journal {path}.")
+        self._connection = self._open(content)
+        try:
+            self.identity = self._prepare(identity)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open(self, content: bytes | None) -> sqlite3.Connection:
+        if self.path is None:
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            # A quarter of the usual: most pages of a small journal are empty.
+            connection.execute("PRAGMA page_size = 1024")
+            if content is not None:
+                connection.deserialize(content)
+            return connection
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Only a new file: closing an old one would drop this process's lock on it.
+            if not self.path.exists():
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+                os.close(os.open(self.path, flags, 0o600))
+        except OSError as error:
+            raise JournalError(
+                f"The journal {self.path} cannot be written: {error.strerror}."
+            ) from error
+        with self._explained():
+            return sqlite3.connect(self.path, isolation_level=None, timeout=0.0)
+
+    def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Create or check the content; return whom it belongs to."""
+        with self._explained():
+            # The lock is kept until the connection, or its process, ends.
+            self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            with self._transaction():
+                version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+                if version == 0 and identity is not None and self._is_empty():
+                    self._create(identity)
+                    version = SCHEMA_VERSION
+            if version == 0:
+                raise JournalError(f"{self.path} is no journal of flwr_fbo.")
+            if version != SCHEMA_VERSION:
+                raise JournalError(
+                    f"The journal {self.path} has schema version {version}, this is "
+                    f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
+                )
+            rows = self._connection.execute("SELECT name, value FROM identity")
+            stored = {name: json.loads(value) for name, value in rows}
+        if identity is None:
+            return stored
+        now = json.loads(json.dumps(dict(identity)))
+        different = {
+            name: (stored.get(name), now.get(name))
+            for name in sorted(stored.keys() | now.keys())
+            if stored.get(name) != now.get(name)
+        }
+        if different:
+            raise JournalError(
+                f"The journal {self.path} belongs to another study: give this one a "
+                f"folder of its own. What differs (stored, now): {different}."
+            )
+        return stored
+
+    def _is_empty(self) -> bool:
+        """Return whether there is nothing in the file, of anybody's."""
+        rows = self._connection.execute("SELECT count(*) FROM sqlite_master")
+        return bool(rows.fetchone()[0] == 0)
+
+    def _create(self, identity: Mapping[str, Any]) -> None:
+        for statement in _SCHEMA.split(";"):
+            self._connection.execute(statement)
+        rows = [(name, json.dumps(value)) for name, value in identity.items()]
+        self._connection.executemany("INSERT INTO identity VALUES (?, ?)", rows)
+        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit all of a block, or nothing of it."""
+        self._connection.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # SQLite ends it where a disk is full
+                self._connection.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn SQLite's errors into ones that say what to do."""
+        try:
+            yield
+        except (ValueError, StructError) as error:  # JSON, or an array
+            raise JournalError(f"The journal {self.path} is damaged.") from error
+        except sqlite3.Error as error:
+            text = f"The journal {self.path} cannot be used"
+            if "locked" in str(error):
+                raise JournalHeld(
+                    f"{text}: another process holds it; only one may use a journal."
+                ) from error
+            raise JournalError(f"{text}: {error}.") from error
+
+    def require_kind(self, kind: str) -> None:
+        """Raise JournalError unless the journal belongs to a ``kind``."""
+        found = self.identity.get("kind")
+        if found != kind:
+            raise JournalError(
+                f"The journal {self.path} is of kind {found!r}, not {kind!r}."
+            )
+
+    def to_bytes(self) -> bytes:
+        """Return the whole journal, for a later ``content``."""
+        return self._connection.serialize()
+
+    def close(self) -> None:
+        """Let the file go; nothing is lost without it."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,39 @@
+"""Arrays as bytes, in the form of NumPy's .npy files."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from io import BytesIO
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def to_npy(array: NDArray[Any]) -> bytes:
+    """Return an array as bytes."""
+    buffer = BytesIO()
+    np.save(buffer, np.asarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def from_npy(content: bytes) -> NDArray[Any]:
+    """Return the array that `to_npy` was given."""
+    # As `np.load` does, but that most headers have been read before.
+    start = _HEAD.size + _HEAD.unpack_from(content)[-1]
+    shape, fortran_order, dtype = _read_header(content[:start])
+    array = np.frombuffer(content, dtype, offset=start).copy()
+    return array.reshape(shape, order="F" if fortran_order else "C")
+
+
+# Of format 1.0, which `np.save` chooses: magic, version, length of what follows.
+_HEAD = Struct("<6s2sH")
+
+
+@lru_cache(maxsize=128)
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    stream = BytesIO(header)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("an array of another format")
+    return np.lib.format.read_array_header_1_0(stream)

@@ -1,0 +1,23 @@
+"""What epsilon and delta may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr_fbo._validation import is_number, require, require_fraction
+
+
+def large_delta(num_agents: int) -> float:
+    """Return above which delta a warning is due: 0.01, or a tenth of 1/N."""
+    return min(1e-2, 0.1 / num_agents)
+
+
+def check_delta(delta: Any) -> None:
+    """Raise ValueError unless ``delta`` is a number in (0, 1)."""
+    require_fraction("delta", delta)
+
+
+def check_epsilon(epsilon: Any) -> None:
+    """Raise ValueError unless ``epsilon`` is a number from 1e-3 to 1e3."""
+    ok = is_number(epsilon) and 1e-3 <= epsilon <= 1e3
+    require(ok, "epsilon", epsilon, "a number from 1e-3 to 1e3")

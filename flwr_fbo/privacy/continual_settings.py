@@ -1,0 +1,266 @@
+"""The settings of continual release: bounds of a trial, budget, noise and grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
+from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
+
+FloatArray = NDArray[np.float64]
+
+Calibration = Literal["exact", "paper"]
+
+# Sums are kept on a grid of 2^-30 of a trial's size, or finer: whatever the order of
+# addition they are exact, for four million of the longest trials.
+_GRID_BITS = 30
+# By how much the sensitivity is taken too large, which covers all that rounds a trial:
+# (d + 1) grid steps, with d <= 1000, and norms that are checked to 1e-9.
+_ROUNDING = 2.0**-20
+_LARGEST_DIMENSION = 1000
+_MOST_STREAMS = 1000
+_NORM_TOLERANCE = 1e-9
+_BLOCK_LENGTH = 1024
+
+
+def replace_one_sensitivity(max_action_norm: float, max_reward: float) -> float:
+    """Return how far, in the Frobenius norm, one replaced trial moves the sum.
+
+    sqrt(2) (L^2 + B^2). *Proof.* Let z = [x; y] and w = [x'; y'] be the trial and what
+    replaces it, with ||x|| and ||x'|| <= L, y and y' in [-B, B], so that ||z||^2 and
+    ||w||^2 are at most L^2 + B^2. As <zz', ww'> = (z'w)^2 >= 0,
+
+        ||zz' - ww'||_F^2 = ||z||^4 + ||w||^4 - 2 (z'w)^2 <= 2 (L^2 + B^2)^2.
+
+    With z'w = 0 at full length it is an equality: y = B, y' = -B and x'x = B^2, which
+    exists where B <= L and d >= 2. Every release from that trial on moves by this one
+    matrix, whatever k.
+
+    Parameters
+    ----------
+    max_action_norm : float
+        L > 0.
+    max_reward : float
+        B > 0.
+    """
+    return math.sqrt(2.0) * (max_action_norm**2 + max_reward**2)
+
+
+@dataclass(frozen=True)
+class ContinualSettings:
+    """What the guarantee of an agent's releases rests on; public, fixed for a study.
+
+    Attributes
+    ----------
+    num_releases : int
+        n, from 1 to 2**17: the planned synchronisations. One more is an error.
+    dimension : int
+        d, from 1 to 1000, of an action.
+    epsilon : float
+        From 1e-3 to 1e3, of all releases together; inf releases without noise.
+    delta : float
+        From 1e-15 to below 1.
+    max_action_norm : float
+        L, from 1e-6 to 1e6.
+    max_reward : float
+        B, from 1e-6 to 1e6: rewards lie in [-B, B].
+    mechanism : {"toeplitz", "tree", "tree-honaker"}
+        See `flwr_fbo.privacy.factorisation`.
+    calibration : {"exact", "paper"}
+        ``"exact"``: the least sigma that is (epsilon, delta)-DP. ``"paper"``: that of
+        Dubey & Pentland (2020), for ``mechanism="tree"`` and B <= 1 only; ``mu`` says
+        what it spends, far less than allowed; but more than that from an epsilon of
+        about 260 on at delta = 0.1, where it is refused.
+    num_streams : int
+        From 1 to 1000: running sums that are released together, with independent noise.
+        Every trial is in one of them.
+    """
+
+    num_releases: int
+    dimension: int
+    epsilon: float
+    delta: float
+    max_action_norm: float = 1.0
+    max_reward: float = 1.0
+    mechanism: Mechanism = "toeplitz"
+    calibration: Calibration = "exact"
+    num_streams: int = 1
+
+    def __post_init__(self) -> None:
+        require_int("num_streams", self.num_streams, 1)
+        ok = self.num_streams <= _MOST_STREAMS
+        require(ok, "num_streams", self.num_streams, f"at most {_MOST_STREAMS}")
+        require_int("dimension", self.dimension, 1)
+        ok = self.dimension <= _LARGEST_DIMENSION
+        require(ok, "dimension", self.dimension, f"at most {_LARGEST_DIMENSION}")
+        for field in ("max_action_norm", "max_reward"):
+            value = getattr(self, field)
+            ok = is_number(value) and 1e-6 <= value <= 1e6
+            require(ok, field, value, "a number from 1e-6 to 1e6")
+        gaussian_mu(self.epsilon, self.delta)
+        factorisation(self.mechanism, self.num_releases)
+        ok = self.calibration in get_args(Calibration)
+        allowed = f"one of {get_args(Calibration)}"
+        require(ok, "calibration", self.calibration, allowed)
+        if self.calibration == "paper":
+            tree = self.mechanism == "tree"
+            require(tree, "mechanism", self.mechanism, "'tree', with the paper's noise")
+            ok = self.max_reward <= 1
+            require(ok, "max_reward", self.max_reward, "<= 1, with the paper's noise")
+            if self.epsilon != math.inf:
+                kept = gaussian_delta(self.epsilon, self.mu) <= self.delta
+                allowed = "less, as the paper's noise does not keep what it promises"
+                require(kept, "epsilon", self.epsilon, allowed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields; without the streams where there is one, as ever."""
+        fields = asdict(self)
+        if self.num_streams == 1:  # records from before there were several go on
+            del fields["num_streams"]
+        return fields
+
+    @property
+    def sum_shape(self) -> tuple[int, ...]:
+        """Of what is released at once: (d + 1, d + 1), after (E,) for E > 1 streams."""
+        size = self.dimension + 1
+        return (size, size) if self.num_streams == 1 else (self.num_streams, size, size)
+
+    @cached_property
+    def factorisation(self) -> Factorisation:
+        """The weights of the noise, and their figures."""
+        return factorisation(self.mechanism, self.num_releases)
+
+    @property
+    def sensitivity(self) -> float:
+        """`replace_one_sensitivity`, and a millionth of it for rounding."""
+        exact = replace_one_sensitivity(self.max_action_norm, self.max_reward)
+        return exact * (1 + _ROUNDING)
+
+    @cached_property
+    def noise_std(self) -> float:
+        """Sigma: the standard deviation of a draw on the diagonal.
+
+        ``"exact"``: the factorisation's sensitivity times that of a trial over mu.
+        ``"paper"``: a node's matrix is (N + N')/sqrt(2) with N of independent entries
+        of variance sigma_N^2 = 16 m (L^2 + 1)^2 log(2/delta)^2 / epsilon^2, where m =
+        1 + ceil(log2 n), so that its diagonal has variance 2 sigma_N^2.
+        """
+        if self.calibration == "paper":
+            return math.sqrt(2.0) * self.paper_noise_std
+        mu = gaussian_mu(self.epsilon, self.delta)
+        return self.factorisation.sensitivity * self.sensitivity / mu
+
+    @property
+    def paper_num_levels(self) -> int:
+        """The levels m = 1 + ceil(log2 n) of the paper's tree."""
+        return 1 + (self.num_releases - 1).bit_length()
+
+    @property
+    def paper_noise_std(self) -> float:
+        """sigma_N of the paper, at these epsilon and delta."""
+        size = self.max_action_norm**2 + 1
+        factor = 4 * math.sqrt(self.paper_num_levels) / self.epsilon
+        return factor * size * math.log(2 / self.delta)
+
+    @property
+    def mu(self) -> float:
+        """The mu of Gaussian differential privacy that all releases together spend."""
+        if self.noise_std == 0:
+            return math.inf
+        return self.factorisation.sensitivity * self.sensitivity / self.noise_std
+
+    def release_std(self) -> FloatArray:
+        """Return the standard deviation on the diagonal of each release, shape (n,).
+
+        Off the diagonal it is 1/sqrt(2) of that.
+        """
+        return np.asarray(self.noise_std * np.sqrt(self.factorisation.variances()))
+
+    @property
+    def largest_entry(self) -> float:
+        """What no entry of an honest release exceeds: 2^33 trials, 100 deviations."""
+        longest = self.max_action_norm**2 + self.max_reward**2
+        return 2.0**33 * longest + 100 * float(self.release_std().max())
+
+    @property
+    def grid(self) -> float:
+        """What entries of a private sum are multiples of; 0, none, without noise."""
+        if self.noise_std == 0:
+            return 0.0
+        largest = self.max_action_norm**2 + self.max_reward**2
+        return float(2.0 ** (math.floor(math.log2(largest)) - _GRID_BITS))
+
+    def outer_products(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:
+        """Return what each trial adds to the running sum: [x; y][x; y]'.
+
+        Rounded to the grid (an error of at most 2^-31 (L^2 + B^2) an entry), so that
+        sums are exact, in whatever order. Without noise nothing is rounded.
+
+        Parameters
+        ----------
+        actions : array of shape (T, d)
+            Each of norm at most L.
+        rewards : array of shape (T,)
+            Each in [-B, B].
+
+        Returns
+        -------
+        ndarray of shape (T, d + 1, d + 1)
+
+        Raises
+        ------
+        ValueError
+            If a shape is another, or a trial is not within the bounds: it would not be
+            protected as promised.
+        """
+        z = self._trials(actions, rewards)
+        products = z[:, :, None] * z[:, None, :]
+        if self.grid:
+            products = np.rint(products / self.grid) * self.grid
+        return np.asarray(products)
+
+    def gram(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:
+        """Return what trials add together: the sum of their `outer_products`."""
+        z = self._trials(actions, rewards)
+        if not self.grid:
+            return np.asarray(z.T @ z)
+        total = np.zeros((self.dimension + 1, self.dimension + 1))
+        for start in range(0, len(z), _BLOCK_LENGTH):
+            block = z[start : start + _BLOCK_LENGTH]
+            total += self.outer_products(block[:, :-1], block[:, -1]).sum(axis=0)
+        return total
+
+    def check_norms(self, actions: FloatArray) -> None:
+        """Raise ValueError unless all actions, shape (K, d), are of norm at most L."""
+        largest = self.max_action_norm
+        # A NaN compares false, as it should.
+        short = np.linalg.norm(actions, axis=1) <= largest * (1 + _NORM_TOLERANCE)
+        _require_all(short, "actions", actions, f"vectors of norm up to {largest}")
+
+    def _trials(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:
+        """Return the rows [x, y], shape (T, d + 1), if all are within the bounds."""
+        x, y = np.asarray(actions, dtype=float), np.asarray(rewards, dtype=float)
+        require(y.ndim == 1, "rewards", y.shape, "an array of shape (T,)")
+        shape = (len(y), self.dimension)
+        require(x.shape == shape, "actions", x.shape, f"an array of shape {shape}")
+        self.check_norms(x)
+        highest = self.max_reward
+        small = np.abs(y) <= highest * (1 + _NORM_TOLERANCE)
+        _require_all(small, "rewards", y, f"numbers from {-highest} to {highest}")
+        return np.column_stack([x, y])
+
+
+def _require_all(
+    ok: NDArray[np.bool_], field: str, values: FloatArray, allowed: str
+) -> None:
+    """Raise ValueError unless all rows are ok, naming the first that is not."""
+    if not np.all(ok):
+        first: Any = int(np.argmin(ok))
+        require(False, f"{field}[{first}]", values[first].tolist(), allowed)

@@ -1,0 +1,58 @@
+"""Linear bandit agents with the same settings, computed together as arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.models.near_ties import first_best
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.tasks.linear_bandit import IntArray
+
+FloatArray = NDArray[np.float64]
+
+
+class AgentGroup:
+    """What some agents believe by one estimator, all of them by the same settings.
+
+    Parameters
+    ----------
+    settings : LinearUCBSettings
+    members : (ndarray of int, ndarray of int), optional
+        Their slots, shape (A,), and whose sums each of them adds up, shape (A, P).
+        Unless given all agents, who add up all sums, and so believe the same.
+    """
+
+    def __init__(
+        self,
+        settings: LinearUCBSettings,
+        members: tuple[IntArray, IntArray] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._pools = None if members is None else members[1]
+        self.agents: IntArray | slice = slice(None) if members is None else members[0]
+
+    def choose(self, contexts: FloatArray) -> IntArray:
+        """Return the index that each plays, shape (A,), of (A, K, d) actions."""
+        bounds = self._settings.upper_bounds(self._ellipsoid, contexts)
+        return first_best(bounds)
+
+    def observe(self, actions: FloatArray, rewards: FloatArray) -> None:
+        """Add what each has seen itself, out of all agents' trials."""
+        self._ellipsoid.observe(actions[self.agents], rewards[self.agents])
+
+    def wants(self, trigger: DeterminantTrigger) -> bool:
+        """Return whether any of them has seen enough since the last synchronisation."""
+        growth = self._ellipsoid.log_det - self._synchronised_log_det
+        return trigger.fires(growth, self._ellipsoid.num_observed)
+
+    def believe(self, sums: FloatArray) -> None:
+        """Believe the sums of each pool, out of all agents', (M, d + 1, d + 1)."""
+        settings = self._settings
+        if self._pools is None:
+            self._ellipsoid = settings.ellipsoid(sums.sum(axis=0))
+            if settings.local_data == "raw":
+                self._ellipsoid = self._ellipsoid.repeated(settings.num_agents)
+        else:
+            self._ellipsoid = settings.ellipsoid(sums[self._pools].sum(axis=1))
+        self._synchronised_log_det = self._ellipsoid.log_det

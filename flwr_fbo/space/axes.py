@@ -1,0 +1,256 @@
+"""One parameter as one axis: its values laid out on [0, 1]."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+    json_to_distribution,
+)
+
+from flwr_fbo._validation import require
+
+FloatArray = NDArray[np.float64]
+
+# Continuous axes are read on this grid: fine enough for any tuning, coarse enough that
+# rounding errors of exp and log cannot move a value off its grid point.
+_RESOLUTION = 2.0**40
+
+
+class Axis(Protocol):
+    """One parameter: its values laid out on [0, 1]."""
+
+    continuous: ClassVar[bool]
+
+    def to_unit(self, value: Any) -> float:
+        """Return where a value lies; raise ValueError with what is allowed."""
+
+    def from_unit(self, u: float) -> Any:
+        """Return the value at ``u``."""
+
+    def centers(self, u: FloatArray) -> FloatArray:
+        """Return where the values at many ``u`` lie; a continuous axis moves none."""
+
+    def border(self, u: float) -> float:
+        """Return the place nearest to ``u`` where one value ends and another begins."""
+
+
+@dataclass(frozen=True)
+class _ContinuousAxis:
+    low: float
+    high: float
+    log: bool
+    continuous: ClassVar[bool] = True
+
+    def to_unit(self, value: Any) -> float:
+        v = _real(value)
+        if not self.low <= v <= self.high:
+            raise ValueError(f"a number from {self.low} to {self.high}")
+        return self._cell(v) / _RESOLUTION
+
+    def from_unit(self, u: float) -> float:
+        cell = round(u * _RESOLUTION)
+        if cell <= 0 or cell >= _RESOLUTION:
+            return self.low if cell <= 0 else self.high
+        u = cell / _RESOLUTION
+        if self.log:
+            v = _times_exp(self.low, u * _log_ratio(self.high, self.low))
+        else:
+            v = self.low + u * (self.high - self.low)
+        # The shortest decimal of the cell: a value that a person wrote, 0.1 or 250,
+        # comes back as it was written.
+        leading = -math.floor(math.log10(abs(v))) if v else 0
+        for digits in range(leading, leading + 17):
+            decimal = round(v, digits)
+            if self.low <= decimal <= self.high and self._cell(decimal) == cell:
+                return decimal
+        return min(max(v, self.low), self.high)
+
+    def _cell(self, v: float) -> int:
+        """Return which point of the grid a value is nearest to."""
+        if self.log:
+            u = _log_ratio(v, self.low) / _log_ratio(self.high, self.low)
+        else:
+            u = (v - self.low) / (self.high - self.low)
+        return min(round(u * _RESOLUTION), int(_RESOLUTION))
+
+    def centers(self, u: FloatArray) -> FloatArray:
+        return u
+
+    def border(self, u: float) -> float:
+        return u
+
+
+@dataclass(frozen=True)
+class _SteppedAxis:
+    """Values low, low + step, ..., high; ints where these are."""
+
+    low: float
+    high: float
+    step: float
+    num_values: int
+    continuous: ClassVar[bool] = False
+
+    def to_unit(self, value: Any) -> float:
+        v = _real(value)
+        if self.low <= v <= self.high:
+            index = round((v - self.low) / self.step)
+            if abs(self.low + index * self.step - v) <= 1e-8 * self.step:
+                return (index + 0.5) / self.num_values
+        raise ValueError(f"{self.low} to {self.high} in steps of {self.step}")
+
+    def from_unit(self, u: float) -> float:
+        # 3 * 0.1 exceeds 0.3: the last value is `high` itself.
+        return min(self.low + _bin(u, self.num_values) * self.step, self.high)
+
+    def centers(self, u: FloatArray) -> FloatArray:
+        return _bin_centers(u, self.num_values)
+
+    def border(self, u: float) -> float:
+        return _bin_border(u, self.num_values)
+
+
+@dataclass(frozen=True)
+class _LogIntAxis:
+    low: int
+    high: int
+    continuous: ClassVar[bool] = False
+
+    def to_unit(self, value: Any) -> float:
+        v = _real(value)
+        if not self.low <= v <= self.high or v != round(v):
+            raise ValueError(f"an integer from {self.low} to {self.high}")
+        return self._place(v)
+
+    def from_unit(self, u: float) -> int:
+        v = round((self.low - 0.5) * math.exp(u * self._log_range))
+        return min(max(v, self.low), self.high)
+
+    def centers(self, u: FloatArray) -> FloatArray:
+        v = np.rint((self.low - 0.5) * np.exp(u * self._log_range))
+        v = np.clip(v, self.low, self.high)
+        return np.asarray(np.log(v / (self.low - 0.5)) / self._log_range)
+
+    def border(self, u: float) -> float:
+        v = self.from_unit(u)
+        return min(self._place(v - 0.5), self._place(v + 0.5), key=lambda b: abs(b - u))
+
+    def _place(self, v: float) -> float:
+        return math.log(v / (self.low - 0.5)) / self._log_range
+
+    @property
+    def _log_range(self) -> float:
+        return math.log((self.high + 0.5) / (self.low - 0.5))
+
+
+@dataclass(frozen=True)
+class _CategoricalAxis:
+    choices: tuple[Any, ...]
+    continuous: ClassVar[bool] = False
+
+    def to_unit(self, value: Any) -> float:
+        if value not in self.choices:
+            raise ValueError(f"one of {list(self.choices)}")
+        return (self.choices.index(value) + 0.5) / len(self.choices)
+
+    def from_unit(self, u: float) -> Any:
+        return self.choices[_bin(u, len(self.choices))]
+
+    def centers(self, u: FloatArray) -> FloatArray:
+        return _bin_centers(u, len(self.choices))
+
+    def border(self, u: float) -> float:
+        return _bin_border(u, len(self.choices))
+
+
+def _real(value: Any) -> float:
+    if not isinstance(value, Real):
+        raise ValueError("a number")
+    return float(value)
+
+
+def _log_ratio(v: float, low: float) -> float:
+    """Return log(v / low) for v >= low > 0, exact for narrow ranges and for huge."""
+    excess = (v - low) / low
+    return math.log1p(excess) if excess < 1 else math.log(v) - math.log(low)
+
+
+def _times_exp(low: float, t: float) -> float:
+    """Return low exp(t) for t >= 0, the inverse of `_log_ratio`."""
+    return low + low * math.expm1(t) if t < 0.5 else math.exp(math.log(low) + t)
+
+
+def _bin(u: float, num_values: int) -> int:
+    return min(int(u * num_values), num_values - 1)
+
+
+def _bin_centers(u: FloatArray, num_values: int) -> FloatArray:
+    bins = np.minimum(np.floor(u * num_values), num_values - 1)
+    return np.asarray((bins + 0.5) / num_values)
+
+
+def _bin_border(u: float, num_values: int) -> float:
+    return math.floor(u * num_values + 0.5) / num_values
+
+
+def make_axis(name: str, distribution: BaseDistribution) -> Axis:
+    """Return the axis of a distribution.
+
+    Raises
+    ------
+    ValueError
+        If it is of another kind, has a single value, repeats a choice, does not survive
+        JSON, or is too large to count.
+    """
+    field = f"space[{name!r}]"
+    if not isinstance(distribution, BaseDistribution):
+        allowed = "an Optuna Float-, Int- or CategoricalDistribution"
+        require(False, field, distribution, allowed)
+    allowed = "at least two values (write a constant into the objective instead)"
+    require(not distribution.single(), field, distribution, allowed)
+    allowed = (
+        "what JSON keeps as it is: choices that are numbers, strings, bools or None, "
+        "and a step that divides the range"
+    )
+    require(_survives_json(distribution), field, distribution, allowed)
+    if isinstance(distribution, CategoricalDistribution):
+        choices = tuple(distribution.choices)
+        distinct = all(a != b for i, a in enumerate(choices) for b in choices[:i])
+        require(distinct, field, distribution, "choices that differ from each other")
+        return _CategoricalAxis(choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = distribution.low, distribution.high
+    require(math.isfinite(high - low), field, distribution, "a finite range")
+    if isinstance(distribution, FloatDistribution) and distribution.step is None:
+        return _ContinuousAxis(low, high, distribution.log)
+    num_values = round((high - low) / (distribution.step or 1)) + 1
+    fits = max(num_values, abs(low), abs(high)) < _RESOLUTION
+    require(fits, field, distribution, "values and bounds below 2**40 in number")
+    if distribution.log:
+        return _LogIntAxis(int(low), int(high))
+    return _SteppedAxis(low, high, distribution.step or 1, num_values)
+
+
+def _survives_json(distribution: BaseDistribution) -> bool:
+    try:
+        again = json_to_distribution(distribution_to_json(distribution))
+    except TypeError:
+        return False
+    return bool(again == distribution)
+
+
+def axis_edges(axis: Axis, parts: int) -> FloatArray | None:
+    """Return the edges of ``parts`` parts of an axis, or None where it has too few."""
+    inner = [axis.border(i / parts) for i in range(1, parts)]
+    edges = np.array([0.0, *inner, 1.0])
+    return edges if bool(np.all(np.diff(edges) > 0)) else None

@@ -1,0 +1,62 @@
+"""Boxes that tile the unit cube."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._validation import require
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class SubRegions:
+    """Boxes that tile the unit cube (DP-FTS-DE, section 3.3).
+
+    Attributes
+    ----------
+    edges : tuple of D ndarrays
+        Where each axis is cut, from 0 to 1, both included.
+    lower, upper : ndarray of shape (P, D)
+        The corners of each box. A point on a border belongs to the upper box.
+    """
+
+    edges: tuple[FloatArray, ...]
+    lower: FloatArray
+    upper: FloatArray
+
+    @classmethod
+    def from_edges(cls, edges: Sequence[FloatArray]) -> SubRegions:
+        """Return every box between neighbouring edges, the last axis fastest."""
+        lower = np.array(list(product(*(e[:-1] for e in edges))))
+        upper = np.array(list(product(*(e[1:] for e in edges))))
+        return cls(tuple(edges), lower, upper)
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def index(self, x: FloatArray) -> NDArray[np.intp]:
+        """Return the box of each point; ``x`` has shape (n, D), the result (n,)."""
+        cells = [
+            np.searchsorted(edges[1:-1], x[:, d], side="right")
+            for d, edges in enumerate(self.edges)
+        ]
+        return np.ravel_multi_index(tuple(cells), [len(e) - 1 for e in self.edges])
+
+
+def prime_factors(number: int) -> list[int]:
+    """Return the prime factors of ``number``, largest first."""
+    is_int = isinstance(number, int) and not isinstance(number, bool)
+    require(is_int and number >= 1, "num_sub_regions", number, "an integer >= 1")
+    factors, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor = divisor + 1 if divisor * divisor <= number else max(number, 2)
+    return factors[::-1]

@@ -45,7 +45,7 @@ from flwr_fbo.protocol.linear_bandit_study import (
 )
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
-from flwr_fbo.strategies.enrolment import TooFewAgents
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.federation import Unheard
 from tests.killing import NUM_KILLS, killed_after
@@ -481,7 +481,9 @@ def test_two_agents_with_one_journal_are_not_enrolled(
     configs: list[UserConfig] = [{"agent-id": i} if named else {} for i in range(M)]
     shared: UserConfig = {"fbo-folder": str(tmp_path / "site")}
     grid = InProcessGrid(OPEN, M, node_configs=configs, run_config=shared)
-    with pytest.raises(TooFewAgents, match="every agent needs a folder of its own"):
+    with pytest.raises(
+        TooFewAgentsError, match="every agent needs a folder of its own"
+    ):
         site_strategy(tmp_path).start(grid)
 
 
@@ -613,7 +615,7 @@ def test_a_study_that_did_not_begin_begins_in_a_new_run(tmp_path: Path) -> None:
     """Sites that have enrolled in it know no other one."""
     sites = Sites(tmp_path)
     sites.silent = {3}
-    with pytest.raises(TooFewAgents, match="3 enrolled"):
+    with pytest.raises(TooFewAgentsError, match="3 enrolled"):
         site_strategy(tmp_path).start(sites)
     sites.silent = set()
     strategy = site_strategy(tmp_path)
@@ -732,7 +734,7 @@ def test_a_site_takes_part_in_what_it_wants(
     if not refusal:
         strategy.start(sites)
         return
-    with pytest.raises(TooFewAgents, match=refusal):
+    with pytest.raises(TooFewAgentsError, match=refusal):
         strategy.start(sites)
     assert not any(folder.exists() for folder in sites.folders)
 
@@ -858,7 +860,7 @@ def test_what_a_client_refuses() -> None:
         linear_bandit_app(folder="somewhere")
     with pytest.raises(ValueError, match="make_environment"):
         linear_bandit_app(make_environment=3)  # type: ignore[arg-type]
-    with pytest.raises(TooFewAgents, match="no folder for its policy"):
+    with pytest.raises(TooFewAgentsError, match="no folder for its policy"):
         fed_ucb(interval=0.0).start(InProcessGrid(OPEN, M))
 
 
@@ -889,7 +891,7 @@ def test_an_error_quotes_no_trial(
     errors = site.errors(1)
     assert len(errors) == M
     assert all("17.25" not in error for error in errors)
-    assert all("EnvironmentFailed" in error for error in errors)
+    assert all("EnvironmentFailedError" in error for error in errors)
     assert "17.25" in caplog.text  # at the client
 
 

@@ -28,7 +28,7 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import published_delta
-from flwr_fbo.strategies.enrolment import TooFewAgents, first_line
+from flwr_fbo.strategies.enrolment import TooFewAgentsError, first_line
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     NUM_AGENTS,
@@ -134,7 +134,7 @@ def test_bad_start_arguments_reach_no_client(
 
 def test_too_few_clients_reach_none_of_them() -> None:
     app, asked = counting()
-    with pytest.raises(TooFewAgents, match=r"4 agents are needed, .* 3 nodes"):
+    with pytest.raises(TooFewAgentsError, match=r"4 agents are needed, .* 3 nodes"):
         strategy().start(InProcessGrid(app, 3), num_rounds=3)
     assert not asked
 
@@ -144,7 +144,7 @@ def test_waiting_for_clients_is_bounded_and_says_so(
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
     grid = InProcessGrid(numpy_app(), 3)
-    with pytest.raises(TooFewAgents, match=r"patience=0\.1 s, "):
+    with pytest.raises(TooFewAgentsError, match=r"patience=0\.1 s, "):
         strategy(patience=0.1).start(grid, num_rounds=3)
     assert "Waiting for agents: 3 nodes connected, 0 enrolled, 4 wanted." in caplog.text
 
@@ -196,7 +196,7 @@ def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
 
 
 def test_a_message_for_numpy_clients_is_named_by_others() -> None:
-    with pytest.raises(TooFewAgents, match="not written for this app"):
+    with pytest.raises(TooFewAgentsError, match="not written for this app"):
         run(tuning_app(make_objective), client_api="numpy")
 
 
@@ -227,7 +227,7 @@ def test_agent_id_goes_before_partition_id() -> None:
 )
 def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:
     grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(*ids))
-    with pytest.raises(TooFewAgents) as error:
+    with pytest.raises(TooFewAgentsError) as error:
         strategy().start(grid, num_rounds=2)
     assert words in str(error.value)
     assert not any(c.state.config_records for c in grid.contexts.values())
@@ -346,7 +346,7 @@ def test_a_client_without_data_is_an_error_and_not_a_failed_trial() -> None:
         raise FileNotFoundError("site.csv")
 
     for app in (numpy_app(make), tuning_app(make)):
-        with pytest.raises((AggregationError, TooFewAgents), match="FileNotFound"):
+        with pytest.raises((AggregationError, TooFewAgentsError), match="FileNotFound"):
             run(app)
 
 
@@ -387,7 +387,7 @@ def test_nobody_who_enrols_is_named() -> None:
     def train(message: Message, context: Context) -> Message:
         return Message(RecordDict(), reply_to=message)
 
-    with pytest.raises(TooFewAgents, match="not a flwr_fbo client"):
+    with pytest.raises(TooFewAgentsError, match="not a flwr_fbo client"):
         strategy().start(InProcessGrid(stranger, 4), num_rounds=3)
 
 
@@ -623,7 +623,7 @@ def test_clients_that_always_raise_are_not_asked_for_ever(
         raise OSError("no data here")
 
     grid = InProcessGrid(ClientApp(client_fn=broken), NUM_AGENTS)
-    with pytest.raises(TooFewAgents, match="client failed: OSError: no data here"):
+    with pytest.raises(TooFewAgentsError, match="client failed: OSError: no data here"):
         strategy(patience=300.0).start(grid, num_rounds=2)
     assert len(asked) == 3 * NUM_AGENTS
 

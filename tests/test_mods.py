@@ -37,7 +37,7 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.strategies.enrolment import TooFewAgents
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.documents import ROOT
 from tests.federation import (
     NUM_AGENTS,
@@ -118,7 +118,9 @@ def test_a_mod_changes_nothing_or_is_refused(name: str, column: int) -> None:
         assert_same(grid.agents(study.study), _plain_agents())
         return
     assert expected == "refused"
-    with pytest.raises(TooFewAgents, match=r"ClientApp\? See docs/how-to/mods\.md"):
+    with pytest.raises(
+        TooFewAgentsError, match=r"ClientApp\? See docs/how-to/mods\.md"
+    ):
         study.start(grid, num_rounds=3)
     # Nothing was evaluated, nothing released.
     assert not any("flwr-fbo" in c.state.config_records for c in grid.contexts.values())
@@ -141,7 +143,9 @@ def test_the_table_has_all_mods_and_clients() -> None:
 def test_a_bandit_gets_no_noise_from_a_mod(name: str) -> None:
     app = _with_mod(_mod(name), linear_bandit_app(make_environment=make_environment))
     grid = InProcessGrid(app, NUM_AGENTS)
-    with pytest.raises(TooFewAgents, match=r"ClientApp\? See docs/how-to/mods\.md"):
+    with pytest.raises(
+        TooFewAgentsError, match=r"ClientApp\? See docs/how-to/mods\.md"
+    ):
         fed_ucb(client_api="message").start(grid)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flwr_fbo._validation import is_number, require
 
 
-class StudyRefused(RuntimeError):  # noqa: N818  (named for what is wrong)
+class StudyRefusedError(RuntimeError):
     """A study promises less than a site wants."""
 
 
@@ -59,7 +59,7 @@ class Limits:
     def check(
         self, private: bool, epsilon: float, delta: float, raw: bool = False
     ) -> None:
-        """Raise `StudyRefused` unless a study promises what the site wants.
+        """Raise `StudyRefusedError` unless a study promises what the site wants.
 
         Parameters
         ----------
@@ -82,4 +82,4 @@ class Limits:
         elif most_delta is not None and delta > most_delta:
             wrong = f"has delta={delta:g}, and max_delta={most_delta:g}"
         if wrong:
-            raise StudyRefused(f"This site takes no part: the study {wrong}.")
+            raise StudyRefusedError(f"This site takes no part: the study {wrong}.")

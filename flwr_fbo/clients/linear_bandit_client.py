@@ -40,7 +40,7 @@ MadeT = TypeVar("MadeT")
 _log = logging.getLogger("flwr.fbo")
 
 
-class EnvironmentFailed(RuntimeError):  # noqa: N818  (named for what is wrong)
+class EnvironmentFailedError(RuntimeError):
     """An environment raised, or gave what is not allowed; the text quotes nothing."""
 
 
@@ -120,9 +120,9 @@ class LinearBanditSite:
             folder nor an environment.
         ImportError
             If real noise is wanted and OpenDP is missing; the message names the extra.
-        StudyRefused
+        StudyRefusedError
             If the study promises less than this site wants.
-        EnvironmentFailed
+        EnvironmentFailedError
             If the environment raised, or gave what is not allowed.
         JournalError
             If the journal cannot be used, or is not the one with this agent's releases.
@@ -217,7 +217,7 @@ def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[Made
         raise
     except Exception as error:
         _log.exception("The environment failed")
-        raise EnvironmentFailed(
+        raise EnvironmentFailedError(
             f"The environment failed: {type(error).__name__} (the client's log has the "
             "details)."
         ) from None

@@ -96,9 +96,9 @@ class NeuralBanditSite:
             fit the study.
         ImportError
             If real noise is wanted and OpenDP is missing; the message names the extra.
-        StudyRefused
+        StudyRefusedError
             If the study promises less than this site wants.
-        EnvironmentFailed
+        EnvironmentFailedError
             If the environment or the model raised, or gave what is not allowed.
         JournalError
             If the journal cannot be used, or is not the one with this agent's releases.

@@ -24,7 +24,7 @@ from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_tuning import agent_identity, load_agent
 from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.agents.tuning.timeout import time_limit
-from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatch
+from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.tuning_settings import Direction, check_direction
@@ -38,7 +38,7 @@ _STATE = "flwr-fbo"
 _log = logging.getLogger("flwr.fbo")
 
 
-class ObjectiveFailed(RuntimeError):  # noqa: N818  (named for what is wrong)
+class ObjectiveFailedError(RuntimeError):
     """A site's ``make_objective`` gave no objective; the text quotes nothing of it."""
 
 
@@ -90,12 +90,12 @@ class Tuner:
     def _check(self, study: TuningStudy) -> None:
         """Raise unless the study is the one that the client is made for."""
         if self.space is not None and SearchSpace(self.space) != study.space:
-            raise SpaceMismatch(
+            raise SpaceMismatchError(
                 f"This client declares the space {dict(self.space)}, the study has "
                 f"{study.space.distributions}."
             )
         if self.direction is not None and self.direction != study.direction:
-            raise SpaceMismatch(
+            raise SpaceMismatchError(
                 f"This client declares direction={self.direction!r}, the study has "
                 f"{study.direction!r}."
             )
@@ -114,12 +114,12 @@ class Tuner:
             objective = self.make_objective(context)
         except Exception as error:
             _log.exception("make_objective failed")
-            raise ObjectiveFailed(
+            raise ObjectiveFailedError(
                 f"make_objective failed: {type(error).__name__} (the client's log has "
                 "the details)"
             ) from None
         if not callable(objective):
-            raise ObjectiveFailed(
+            raise ObjectiveFailedError(
                 f"make_objective returned a {type(objective).__name__}, which is no "
                 "function of a trial"
             )
@@ -146,9 +146,9 @@ class Tuner:
         ValueError
             If the config or the arrays are not of a flwr_fbo strategy, or an enqueued
             setting does not fit its space.
-        ObjectiveFailed
+        ObjectiveFailedError
             If ``make_objective`` raised.
-        SpaceMismatch
+        SpaceMismatchError
             If the study has another space or direction than the client declares.
         JournalError
             If the journal cannot be used.

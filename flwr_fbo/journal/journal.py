@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.journal_file import JournalHeld
+from flwr_fbo.journal.journal_file import JournalHeldError
 from flwr_fbo.journal.ledger_table import LedgerRow, LedgerTable
 from flwr_fbo.journal.state_table import StateTable, state_rows
 from flwr_fbo.journal.trial_table import TrialTable
@@ -47,7 +47,7 @@ class Journal(TrialTable, LedgerTable, StateTable):
     ------
     JournalError
         If the file cannot be opened or written, is damaged, is held by another
-        process (`JournalHeld`), has another schema version or belongs to something
+        process (`JournalHeldError`), has another schema version or belongs to something
         else.
     """
 
@@ -100,13 +100,13 @@ def open_patiently(
     Raises
     ------
     JournalError
-        See `Journal`; `JournalHeld` if it is still held then.
+        See `Journal`; `JournalHeldError` if it is still held then.
     """
     deadline, pause = time.monotonic() + patience, _FIRST_PAUSE
     while True:
         try:
             return Journal(identity, path)
-        except JournalHeld as error:
+        except JournalHeldError as error:
             if time.monotonic() >= deadline:
                 raise
             if pause < _LONGEST_PAUSE <= 2 * pause:  # once, and not of a short wait

@@ -41,7 +41,7 @@ class JournalError(RuntimeError):
     """A journal cannot be used; the message says why and what to do."""
 
 
-class JournalHeld(JournalError):  # noqa: N818  (named for what is wrong)
+class JournalHeldError(JournalError):
     """Another process holds the journal."""
 
 
@@ -154,7 +154,7 @@ class JournalFile:
         except sqlite3.Error as error:
             text = f"The journal {self.path} cannot be used"
             if "locked" in str(error):
-                raise JournalHeld(
+                raise JournalHeldError(
                     f"{text}: another process holds it; only one may use a journal."
                 ) from error
             raise JournalError(f"{text}: {error}.") from error

@@ -156,7 +156,7 @@ class FedGOUCBServer:
 
         Raises
         ------
-        NoGradients, FloatingPointError
+        NoGradientsError, FloatingPointError
             See `NeuralBanditServer.receive_gradients`. Nothing has changed.
         """
         if self.in_regression:

@@ -27,7 +27,7 @@ FloatArray = NDArray[np.float64]
 _log = logging.getLogger("flwr.fbo")
 
 
-class NoGradients(RuntimeError):  # noqa: N818  (named for what is wrong)
+class NoGradientsError(RuntimeError):
     """In an iteration of phase I no agent has sent a gradient."""
 
 
@@ -83,7 +83,7 @@ class NeuralBanditServer:
 
         Raises
         ------
-        NoGradients
+        NoGradientsError
             If there is none. Nothing has changed, and the step can be tried again.
         FloatingPointError
             If the step leads to no finite numbers; likewise.
@@ -98,7 +98,7 @@ class NeuralBanditServer:
             else:
                 _log.warning("\t> agent %d: no gradient in step %d", slot, step)
         if not good:
-            raise NoGradients(
+            raise NoGradientsError(
                 f"Step {step} of phase I: none of {len(messages)} answers is a finite "
                 "gradient. The regression is where it was before."
             )

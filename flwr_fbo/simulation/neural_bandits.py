@@ -105,7 +105,7 @@ class NeuralBanditSimulation:
 
         Raises
         ------
-        NoGradients, FloatingPointError
+        NoGradientsError, FloatingPointError
             If phase I has no finite gradients, or diverges.
         """
         return _NeuralFederation(self, seed).run()

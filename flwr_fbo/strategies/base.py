@@ -127,7 +127,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         ------
         ValueError
             If an argument is not allowed; before any client is asked.
-        TooFewAgents
+        TooFewAgentsError
             If too few agents enrol.
         AggregationError
             If nobody gives a result in ``max_empty_rounds`` rounds in a row: no

@@ -48,7 +48,7 @@ class _Claim:
     journal: int | None = None
 
 
-class TooFewAgents(RuntimeError):  # noqa: N818  (named for what is wrong)
+class TooFewAgentsError(RuntimeError):
     """Fewer agents could be enrolled than the study needs."""
 
 
@@ -108,7 +108,7 @@ class Enrolment:
 
         Raises
         ------
-        TooFewAgents
+        TooFewAgentsError
             If fewer than ``needed`` agents are enrolled then. While fewer nodes than
             that are connected, none is asked anything.
         """
@@ -146,7 +146,7 @@ class Enrolment:
             if over:
                 trouble += [self._last_reason(node) for node in hopeless]
                 reasons = "; ".join(sorted(set(trouble))) or "too few nodes"
-                raise TooFewAgents(
+                raise TooFewAgentsError(
                     f"{needed} agents are needed, but with patience="
                     f"{self._patience:g} s, {len(nodes)} nodes are connected and "
                     f"{len(present)} enrolled: {reasons}."

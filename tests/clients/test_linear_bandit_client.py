@@ -32,7 +32,7 @@ from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditStudy,
 )
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
-from flwr_fbo.strategies.enrolment import TooFewAgents
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.killing import NUM_KILLS, killed_after
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -246,7 +246,7 @@ def test_a_site_takes_part_in_what_it_wants(
     if not refusal:
         strategy.start(sites)
         return
-    with pytest.raises(TooFewAgents, match=refusal):
+    with pytest.raises(TooFewAgentsError, match=refusal):
         strategy.start(sites)
     assert not any(folder.exists() for folder in sites.folders)
 
@@ -295,7 +295,7 @@ def test_what_a_client_refuses() -> None:
         linear_bandit_app(folder="somewhere")
     with pytest.raises(ValueError, match="make_environment"):
         linear_bandit_app(make_environment=3)  # type: ignore[arg-type]
-    with pytest.raises(TooFewAgents, match="no folder for its policy"):
+    with pytest.raises(TooFewAgentsError, match="no folder for its policy"):
         fed_ucb(interval=0.0).start(InProcessGrid(OPEN, M))
 
 
@@ -326,7 +326,7 @@ def test_an_error_quotes_no_trial(
     errors = site.errors(1)
     assert len(errors) == M
     assert all("17.25" not in error for error in errors)
-    assert all("EnvironmentFailed" in error for error in errors)
+    assert all("EnvironmentFailedError" in error for error in errors)
     assert "17.25" in caplog.text  # at the client
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fbo.agents.tuning.trial import SpaceMismatch, Trial
+from flwr_fbo.agents.tuning.trial import SpaceMismatchError, Trial
 from flwr_fbo.clients.session import Tuner, agent_id, open_journal
 from flwr_fbo.journal.trial_table import Trial as Recorded
 from flwr_fbo.protocol.codec import Phase
@@ -177,7 +177,7 @@ def test_a_fault_of_the_app_is_no_trial(tmp_path: Path) -> None:
 
     asked = TuningInstruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
     for _ in range(6):
-        with pytest.raises(SpaceMismatch):
+        with pytest.raises(SpaceMismatchError):
             Tuner(lambda context: wrong).answer(_context(tmp_path), [], asked)
     assert not _trials(tmp_path)
     _answer(tmp_path, 0)

@@ -27,7 +27,7 @@ from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.enrolment import TooFewAgents
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.private_tuning_strategy import published_delta
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
@@ -172,7 +172,7 @@ def test_a_client_without_data_is_an_error_and_not_a_failed_trial() -> None:
         raise FileNotFoundError("site.csv")
 
     for app in (numpy_app(make), tuning_app(make)):
-        with pytest.raises((AggregationError, TooFewAgents), match="FileNotFound"):
+        with pytest.raises((AggregationError, TooFewAgentsError), match="FileNotFound"):
             run(app)
 
 

@@ -14,7 +14,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from flwr_fbo import InProcessGrid, tuning_app
-from flwr_fbo.strategies.enrolment import TooFewAgents, first_line
+from flwr_fbo.strategies.enrolment import TooFewAgentsError, first_line
 from tests.federation import (
     NUM_AGENTS,
     counting,
@@ -27,7 +27,7 @@ from tests.federation import (
 
 def test_too_few_clients_reach_none_of_them() -> None:
     app, asked = counting()
-    with pytest.raises(TooFewAgents, match=r"4 agents are needed, .* 3 nodes"):
+    with pytest.raises(TooFewAgentsError, match=r"4 agents are needed, .* 3 nodes"):
         strategy().start(InProcessGrid(app, 3), num_rounds=3)
     assert not asked
 
@@ -37,7 +37,7 @@ def test_waiting_for_clients_is_bounded_and_says_so(
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
     grid = InProcessGrid(numpy_app(), 3)
-    with pytest.raises(TooFewAgents, match=r"patience=0\.1 s, "):
+    with pytest.raises(TooFewAgentsError, match=r"patience=0\.1 s, "):
         strategy(patience=0.1).start(grid, num_rounds=3)
     assert "Waiting for agents: 3 nodes connected, 0 enrolled, 4 wanted." in caplog.text
 
@@ -66,7 +66,7 @@ def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
 
 
 def test_a_message_for_numpy_clients_is_named_by_others() -> None:
-    with pytest.raises(TooFewAgents, match="not written for this app"):
+    with pytest.raises(TooFewAgentsError, match="not written for this app"):
         run(tuning_app(make_objective), client_api="numpy")
 
 
@@ -97,7 +97,7 @@ def test_agent_id_goes_before_partition_id() -> None:
 )
 def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:
     grid = InProcessGrid(numpy_app(), 4, node_configs=_node_configs(*ids))
-    with pytest.raises(TooFewAgents) as error:
+    with pytest.raises(TooFewAgentsError) as error:
         strategy().start(grid, num_rounds=2)
     assert words in str(error.value)
     assert not any(c.state.config_records for c in grid.contexts.values())
@@ -194,7 +194,7 @@ def test_nobody_who_enrols_is_named() -> None:
     def train(message: Message, context: Context) -> Message:
         return Message(RecordDict(), reply_to=message)
 
-    with pytest.raises(TooFewAgents, match="not a flwr_fbo client"):
+    with pytest.raises(TooFewAgentsError, match="not a flwr_fbo client"):
         strategy().start(InProcessGrid(stranger, 4), num_rounds=3)
 
 
@@ -214,6 +214,6 @@ def test_clients_that_always_raise_are_not_asked_for_ever(
         raise OSError("no data here")
 
     grid = InProcessGrid(ClientApp(client_fn=broken), NUM_AGENTS)
-    with pytest.raises(TooFewAgents, match="client failed: OSError: no data here"):
+    with pytest.raises(TooFewAgentsError, match="client failed: OSError: no data here"):
         strategy(patience=300.0).start(grid, num_rounds=2)
     assert len(asked) == 3 * NUM_AGENTS

@@ -30,7 +30,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
 from flwr_fbo.protocol.neural_ucb_settings import Sums
-from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradients
+from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradientsError
 from flwr_fbo.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
@@ -264,7 +264,7 @@ def test_with_none_the_run_ends_and_a_new_one_goes_on(tmp_path: Path) -> None:
             return replies
 
     grid = Failing(APP, N)
-    with pytest.raises(NoGradients, match="Step 3 of phase I: none of 3 answers"):
+    with pytest.raises(NoGradientsError, match="Step 3 of phase I: none of 3 answers"):
         strategy_of(folder=tmp_path).start(grid)
     grid.poisoned = False
     result = strategy_of(folder=tmp_path).start(grid)

@@ -249,7 +249,7 @@ class RecordedBandit:
         self._state |= arrays
 
 
-class NotEnrolled(JournalError):  # noqa: N818  (named for what is wrong)
+class NotEnrolledError(JournalError):
     """A site has no place in a study."""
 
 
@@ -306,7 +306,7 @@ class LinearBanditPolicy:
             try:
                 with policy._held():
                     return policy
-            except NotEnrolled:
+            except NotEnrolledError:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_PAUSE)
@@ -381,9 +381,9 @@ class LinearBanditPolicy:
         )
         # An empty one is being written by the client.
         if not self._path.is_file() or self._path.stat().st_size == 0:
-            raise NotEnrolled(reason)
+            raise NotEnrolledError(reason)
         with open_patiently(None, self._path, self._patience) as journal:
             bandit = RecordedBandit(journal)
             if bandit.slot == _NO_SLOT:
-                raise NotEnrolled(reason)
+                raise NotEnrolledError(reason)
             yield bandit

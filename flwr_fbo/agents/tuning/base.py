@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatch, Trial
+from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError, Trial
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -208,7 +208,7 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
 
     Raises
     ------
-    SpaceMismatch
+    SpaceMismatchError
         If the objective asks for another space: a fault of the app, not of a trial.
     """
     params = trial.params
@@ -217,7 +217,7 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
         if isinstance(returned, str | bytes):
             raise TypeError(f"returned {returned!r}, not a number")
         value = float(returned)
-    except SpaceMismatch:
+    except SpaceMismatchError:
         raise
     except Exception as error:  # any fault of the objective is a failed trial
         _log.warning(
@@ -309,7 +309,7 @@ def _evaluate_at(
         number = journal.begin_trial(iteration, trial, x)
     try:
         value = evaluate(objective, trial, f"agent {agent.slot}")
-    except SpaceMismatch:
+    except SpaceMismatchError:
         if journal is not None:
             journal.drop_trial(number)  # a fault of the app, to be mended
         raise

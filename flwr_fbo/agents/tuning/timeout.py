@@ -17,7 +17,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 from flwr_fbo.agents.tuning.trial import Objective, Trial
 
 
-class TrialTimeout(RuntimeError):  # noqa: N818  (named for what is wrong)
+class TrialTimeoutError(RuntimeError):
     """An evaluation took longer than it may."""
 
 
@@ -54,7 +54,9 @@ class _Worker:
             return float(future.result(timeout=seconds))
         except FutureTimeout:
             self.kill()
-            raise TrialTimeout(f"ended after {seconds:g} s (trial_timeout)") from None
+            raise TrialTimeoutError(
+                f"ended after {seconds:g} s (trial_timeout)"
+            ) from None
         except BrokenExecutor:
             self.kill()  # the next trial gets a new one
             raise RuntimeError("the trial ended its process, or was killed") from None
@@ -67,7 +69,7 @@ class _Worker:
 
 @contextmanager
 def time_limit(objective: Objective, seconds: float | None) -> Iterator[Objective]:
-    """Give ``objective`` as one that raises `TrialTimeout` after ``seconds``.
+    """Give ``objective`` as one that raises `TrialTimeoutError` after ``seconds``.
 
     Without a limit it is given as it is. With one, the objective and its data are sent
     to the worker by pickling (cloudpickle, so that closures will do), before the time

@@ -17,15 +17,15 @@ from optuna.distributions import (
 )
 
 
-class SpaceMismatch(ValueError):  # noqa: N818  (named for what is wrong)
+class SpaceMismatchError(ValueError):
     """An objective asks for a parameter that the study does not declare like that."""
 
 
-class UnknownAttribute(SpaceMismatch, AttributeError):  # noqa: N818
+class UnknownAttributeError(SpaceMismatchError, AttributeError):
     """An objective asks a trial for something that it does not have."""
 
 
-class UnknownParameter(SpaceMismatch, KeyError):  # noqa: N818
+class UnknownParameterError(SpaceMismatchError, KeyError):
     """An objective reads a parameter that the study does not declare."""
 
     def __str__(self) -> str:
@@ -46,9 +46,9 @@ class Trial(dict[str, Any]):
 
     Notes
     -----
-    A ``suggest_`` method returns the study's value. It raises `SpaceMismatch` where the
-    objective's name, range, step, scale or choices are not the declared ones, as does
-    ``trial[name]`` of another name: the two cannot disagree silently.
+    A ``suggest_`` method returns the study's value. It raises `SpaceMismatchError`
+    where the objective's name, range, step, scale or choices are not the declared ones,
+    as does ``trial[name]`` of another name: the two cannot disagree silently.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Trial(dict[str, Any]):
 
     def __getattr__(self, name: str) -> Any:
         # No failed trial, of which every one would be: the app's fault.
-        raise UnknownAttribute(
+        raise UnknownAttributeError(
             f"The objective asks for trial.{name}, which a federated trial does not "
             "have."
         )
 
     def __missing__(self, name: str) -> Any:
-        raise UnknownParameter(self._undeclared(name))
+        raise UnknownParameterError(self._undeclared(name))
 
     def _undeclared(self, name: str) -> str:
         return (
@@ -119,9 +119,9 @@ class Trial(dict[str, Any]):
     def _value(self, name: str, asked: BaseDistribution) -> Any:
         declared = self.distributions.get(name)
         if declared is None:
-            raise SpaceMismatch(self._undeclared(name))
+            raise SpaceMismatchError(self._undeclared(name))
         if declared != asked:
-            raise SpaceMismatch(
+            raise SpaceMismatchError(
                 f"The objective asks for {name!r} as {asked}, the study declares "
                 f"{declared}."
             )

@@ -16,7 +16,7 @@ from flwr_fbo.models.langevin import (
 )
 from flwr_fbo.models.network import LinearModel, Network
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
-from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradients
+from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradientsError
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.simulation.turns import Sharing
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask
@@ -194,7 +194,7 @@ def test_without_a_gradient_nothing_is_lost() -> None:
     server = NeuralBanditServer(SETTINGS, MODEL, 7)
     before = server.regression.w
     for messages in ({}, {0: np.full(MODEL.num_parameters, np.inf)}, {1: None}):
-        with pytest.raises(NoGradients, match="Step 1 of phase I: none of"):
+        with pytest.raises(NoGradientsError, match="Step 1 of phase I: none of"):
             server.receive_gradients(messages)
     assert server.regression.num_steps == 0
     assert np.array_equal(server.regression.w, before)

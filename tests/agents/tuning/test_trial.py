@@ -14,9 +14,9 @@ from flwr.app import Context
 
 from flwr_fbo import InProcessGrid, tuning_app
 from flwr_fbo.agents.tuning.base import play_round
-from flwr_fbo.agents.tuning.timeout import TrialTimeout, time_limit
-from flwr_fbo.agents.tuning.trial import SpaceMismatch, Trial
-from flwr_fbo.strategies.enrolment import TooFewAgents
+from flwr_fbo.agents.tuning.timeout import TrialTimeoutError, time_limit
+from flwr_fbo.agents.tuning.trial import SpaceMismatchError, Trial
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.federation import (
     NUM_AGENTS,
     SPACE,
@@ -82,7 +82,7 @@ def test_a_trial_is_a_dict_and_more() -> None:
 def test_another_space_is_the_apps_fault_and_no_failed_trial(
     ask: Any, words: str
 ) -> None:
-    with pytest.raises(SpaceMismatch, match=words):
+    with pytest.raises(SpaceMismatchError, match=words):
         ask(Trial(PARAMS, SPACE))
 
     def make(context: Context) -> Any:
@@ -121,7 +121,9 @@ def test_known_good_settings_come_first() -> None:
 
 def test_a_known_good_setting_outside_the_space_is_named() -> None:
     bad = [{"x": 0.1, "C": 1e9, "depth": 7}]
-    with pytest.raises(TooFewAgents, match=r"enqueue\[0\]: params\['C'\]=1000000000.0"):
+    with pytest.raises(
+        TooFewAgentsError, match=r"enqueue\[0\]: params\['C'\]=1000000000.0"
+    ):
         run(tuning_app(make_objective, enqueue=bad))
 
 
@@ -139,7 +141,7 @@ def test_a_trial_that_takes_too_long_is_ended() -> None:
     began = time.monotonic()
     with time_limit(slow, 0.5) as limited:
         assert limited(Trial({"x": -1.0}, {})) == -1.0
-        with pytest.raises(TrialTimeout, match=r"ended after 0\.5 s"):
+        with pytest.raises(TrialTimeoutError, match=r"ended after 0\.5 s"):
             limited(Trial({"x": 1.0}, {}))
         assert limited(Trial({"x": -2.0}, {})) == -2.0  # a new worker
     assert time.monotonic() - began < 30
@@ -167,7 +169,7 @@ def test_a_timeout_is_a_failed_trial(caplog: pytest.LogCaptureFixture) -> None:
     failed = [sum(map(math.isnan, agent.values)) for agent in agents]
     assert failed[0] == failed[2] == failed[3] == 0
     assert failed[1] > 0
-    assert "TrialTimeout: ended after 1 s" in caplog.text
+    assert "TrialTimeoutError: ended after 1 s" in caplog.text
 
 
 @pytest.mark.parametrize("trial_timeout", [0, -1.0, math.inf, "1"])
@@ -186,7 +188,7 @@ def test_bad_timeouts_are_named(trial_timeout: Any) -> None:
 def test_a_client_may_declare_what_it_is_made_for(
     declared: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(TooFewAgents, match=words):
+    with pytest.raises(TooFewAgentsError, match=words):
         run(tuning_app(make_objective, **declared))
     fitting: dict[str, Any] = {"direction": "maximize", "space": SPACE}
     _, agents = run(tuning_app(make_objective, **fitting))

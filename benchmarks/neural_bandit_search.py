@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed, parallel_config
 
-from flwr_fbo.experiment_runner.base import Estimate, humanised
 from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     Constants,
     GLMConstants,
@@ -27,6 +27,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     LinearConstants,
     NonlinearBanditExperiment,
 )
+from flwr_fbo.experiment_runner.wording import humanised
 
 Line = dict[str, Any]
 

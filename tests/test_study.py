@@ -14,13 +14,13 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from flwr_fbo.datasets.digits import partition
-from flwr_fbo.experiment_runner.base import Estimate
 from flwr_fbo.experiment_runner.config import (
     TuningExperiment,
     builtin_experiments,
     experiment_of,
     load_experiment,
 )
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (

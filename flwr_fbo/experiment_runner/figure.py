@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-    Run,
-    curves_by_method,
-    scalars_of,
-)
+from flwr_fbo.experiment_runner.base import Experiment, Run
 from flwr_fbo.experiment_runner.config import TuningExperiment
+from flwr_fbo.experiment_runner.curves import curves_by_method, scalars_of
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
     Target,

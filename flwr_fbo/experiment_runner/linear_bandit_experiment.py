@@ -20,19 +20,15 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_fraction, require_int
 from flwr_fbo.experiment_runner.base import (
-    ONE_SEED,
     Column,
-    Estimate,
     Experiment,
     Method,
     PrivacySetting,
     Row,
     Run,
-    carried,
-    curves_by_method,
-    epsilon_of,
-    helped,
 )
+from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.sweep import (
     FIELDS,
     Point,
@@ -42,6 +38,7 @@ from flwr_fbo.experiment_runner.sweep import (
     name_at,
     text_of,
 )
+from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.privacy.accounting import check_epsilon
 from flwr_fbo.privacy.continual import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import (

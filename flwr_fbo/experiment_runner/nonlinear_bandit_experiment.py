@@ -19,20 +19,10 @@ from pydantic import ConfigDict, Field
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
-from flwr_fbo.experiment_runner.base import (
-    ONE_SEED,
-    Column,
-    Estimate,
-    Experiment,
-    Method,
-    Row,
-    Run,
-    curves_by_method,
-    epsilon_of,
-    helped,
-    humanised,
-    scalars_of,
-)
+from flwr_fbo.experiment_runner.base import Column, Experiment, Method, Row, Run
+from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of, scalars_of
+from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.wording import ONE_SEED, helped, humanised
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings

@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import (
-    Estimate,
-    Experiment,
-    Run,
-    curves_by_method,
-    epsilon_of,
-)
+from flwr_fbo.experiment_runner.base import Experiment, Run
 from flwr_fbo.experiment_runner.config import TuningExperiment
+from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
     COLORS,

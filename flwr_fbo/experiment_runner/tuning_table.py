@@ -7,17 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import (
-    ONE_SEED,
-    Estimate,
-    Experiment,
-    Row,
-    Run,
-    carried,
-    curves_by_method,
-    epsilon_of,
-    helped,
-)
+from flwr_fbo.experiment_runner.base import Experiment, Row, Run
+from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
+from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from flwr_fbo.cli.report.page import (
     journal_settings,
     versions_section,
 )
-from flwr_fbo.experiment_runner.base import humanised
+from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.journal.journal import Journal, LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.study_record import (

@@ -20,11 +20,13 @@ from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
+from flwr_fbo.experiment_runner.nonlinear_bandit_design import (
     Constants,
     GLMConstants,
     KernelConstants,
     LinearConstants,
+)
+from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
 from flwr_fbo.experiment_runner.wording import humanised

@@ -17,17 +17,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.experiment_runner.base import Claim, Experiment, FloatArray, Run
-from flwr_fbo.experiment_runner.linear_bandit_experiment import (
-    BanditExperiment,
-    BanditPrivacy,
-)
-from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
+from flwr_fbo.experiment_runner.linear_bandit_design import BanditPrivacy
+from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
+from flwr_fbo.experiment_runner.nonlinear_bandit_design import (
     Constants,
     GLMConstants,
     KernelConstants,
     LinearConstants,
-    NonlinearBanditExperiment,
     Regression,
+)
+from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
+    NonlinearBanditExperiment,
 )
 from flwr_fbo.experiment_runner.optimisation import TASKS, OptimisationExperiment
 from flwr_fbo.experiment_runner.sweep import Sweep

@@ -17,12 +17,9 @@ from typer.testing import CliRunner
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.cli import app
 from flwr_fbo.datasets.base import DataError, Split, data_folder
-from flwr_fbo.experiment_runner.config import (
-    TuningExperiment,
-    builtin_experiments,
-    load_experiment,
-)
-from flwr_fbo.experiment_runner.tuning_runs import run_one
+from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.experiment_runner.tuning_play import run_one
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks import emnist
 from flwr_fbo.tasks.emnist import EmnistTask

@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from flwr_fbo.datasets.digits import partition
 from flwr_fbo.experiment_runner.config import (
-    TuningExperiment,
     builtin_experiments,
     experiment_of,
     load_experiment,
@@ -28,14 +27,13 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
 )
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
-from flwr_fbo.experiment_runner.tuning_methods import (
-    METHODS,
-    USUAL_METHODS,
-    Privacy,
-    Seeds,
-)
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun, run_one
+from flwr_fbo.experiment_runner.tuning_design import Privacy
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.experiment_runner.tuning_methods import METHODS, USUAL_METHODS
+from flwr_fbo.experiment_runner.tuning_play import run_one
+from flwr_fbo.experiment_runner.tuning_runs import TuningRun
 from flwr_fbo.experiment_runner.tuning_table import summarize, verdict
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.tasks.base import Objective, Task

@@ -14,7 +14,7 @@ from pydantic import Field, PlainValidator, TypeAdapter
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Column, Experiment, Run
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun
-from flwr_fbo.experiment_runner.tuning_table import TuningRow, summarize
+from flwr_fbo.experiment_runner.tuning_table import TuningRow, columns, summarize
 from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.emnist import EmnistTask
@@ -83,11 +83,7 @@ class OptimisationExperiment(Experiment):
 
     def columns(self) -> dict[str, Column]:
         """Return the columns of the table, by the estimate of a row they show."""
-        return {
-            "final": Column(f"iteration {self.num_iterations}"),
-            "over_ts": Column("over TS*", "+"),
-            "over_noise_only": Column("over noise-only*", "+"),
-        }
+        return columns(self)
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""

@@ -218,6 +218,9 @@ class Experiment(ABC):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     # What may change as it runs: it decides no run.
     _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
+    # What its task is, and the dataclasses behind other tables of its file.
+    task_type: ClassVar[type[Any]]
+    tables: ClassVar[Mapping[str, type[Any]]] = {}
     # Whether a figure's axes are logarithmic.
     log_axes: ClassVar[bool]
     # Whether its runs say how many scalars were sent.

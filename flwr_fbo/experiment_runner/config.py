@@ -17,37 +17,19 @@ from pydantic import TypeAdapter, ValidationError
 
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.experiment_runner.base import Claim, Experiment
-from flwr_fbo.experiment_runner.linear_bandit_design import BanditPrivacy
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
-from flwr_fbo.experiment_runner.nonlinear_bandit_design import (
-    Constants,
-    GLMConstants,
-    KernelConstants,
-    LinearConstants,
-    Regression,
-)
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
-from flwr_fbo.experiment_runner.optimisation import TASKS
-from flwr_fbo.experiment_runner.sweep import Sweep
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.experiment_runner.tuning_design import Curve, Privacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.tasks.linear_bandit import LinearBanditTask
-from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
+from flwr_fbo.tasks.known_tasks import task_types
 
 _KINDS: dict[type[Experiment], TypeAdapter[Any]] = {
     TuningExperiment: TypeAdapter(TuningExperiment),
     TransferExperiment: TypeAdapter(TransferExperiment),
     BanditExperiment: TypeAdapter(BanditExperiment),
     NonlinearBanditExperiment: TypeAdapter(NonlinearBanditExperiment),
-}
-_NONLINEAR = {str(cls.name): cls for cls in (FunctionBanditTask, ClusterBanditTask)}
-_TASK_NAMES: dict[str, type[Any]] = {
-    **{str(cls.name): cls for cls in TASKS},
-    LinearBanditTask.name: LinearBanditTask,
-    **_NONLINEAR,
 }
 
 
@@ -69,10 +51,9 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
 def _kind_of(values: Mapping[str, Any]) -> type[Experiment]:
     task = values.get("task")
     name = task.get("name") if isinstance(task, Mapping) else None
-    if name == LinearBanditTask.name:
-        return BanditExperiment
-    if name in _NONLINEAR:
-        return NonlinearBanditExperiment
+    for kind in (BanditExperiment, NonlinearBanditExperiment):
+        if name in task_types(kind.task_type):
+            return kind
     return TransferExperiment if "num_targets" in values else TuningExperiment
 
 
@@ -115,30 +96,15 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
         return f"{key} is not known: {nearest(parts[-1], known)}."
     if error["type"] == "union_tag_invalid":
         name = error["ctx"]["tag"]
-        return f"{key}.name={name!r} is not allowed: {nearest(name, _TASK_NAMES)}."
+        return f"{key}.name={name!r} is not allowed: {nearest(name, task_types())}."
     if error["type"] == "union_tag_not_found":
-        return f"{key}.name is missing: {nearest('', _TASK_NAMES)}."
+        return f"{key}.name is missing: {nearest('', task_types())}."
     return f"{key}={error['input']!r} is not allowed: {error['msg']}."
 
 
 def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
     """Return the dataclasses behind an experiment's TOML, by their table's name."""
-    shared = {"": kind, "claims": Claim}
-    if kind is BanditExperiment:
-        tables = {"privacy": BanditPrivacy, "sweep": Sweep, "task": LinearBanditTask}
-        return {**shared, **tables}
-    if kind is NonlinearBanditExperiment:
-        constants: dict[str, type[Any]] = {
-            "settings": Constants,
-            "regression": Regression,
-            "linear": LinearConstants,
-            "glm": GLMConstants,
-            "kernel": KernelConstants,
-        }
-        return {**shared, **constants, **_NONLINEAR}
-    if kind is TransferExperiment:
-        return {**shared, **_TASK_NAMES}
-    return {**shared, "privacy": Privacy, "curves": Curve, **_TASK_NAMES}
+    return {"": kind, "claims": Claim, **task_types(), **kind.tables}
 
 
 def builtin_experiments() -> dict[str, Path]:

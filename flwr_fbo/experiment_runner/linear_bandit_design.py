@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from flwr_fbo._validation import require_fraction
 from flwr_fbo.experiment_runner.base import Experiment, PrivacySetting
@@ -61,6 +63,13 @@ class BanditDesign(Experiment):
     sweep : Sweep, optional
         What else than the above to play them at.
     """
+
+    task_type: ClassVar[type[Any]] = LinearBanditTask
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "privacy": BanditPrivacy,
+        "sweep": Sweep,
+        "task": LinearBanditTask,
+    }
 
     task: LinearBanditTask
     privacy: BanditPrivacy

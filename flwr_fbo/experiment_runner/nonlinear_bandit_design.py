@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, PlainValidator
 
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
 from flwr_fbo.experiment_runner.base import Experiment
@@ -14,7 +15,12 @@ from flwr_fbo.models.network import Network
 from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.tasks.base import STRICT
-from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
+from flwr_fbo.tasks.known_tasks import task_reader
+from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
+
+AnyNonlinearTask = Annotated[
+    NonlinearBanditTask, PlainValidator(task_reader(NonlinearBanditTask))
+]
 
 # Those of the code, which say where they were found.
 _FOUND = NeuralUCBSettings(num_agents=2)
@@ -156,7 +162,7 @@ class NonlinearDesign(Experiment):
 
     Attributes
     ----------
-    task : FunctionBanditTask or ClusterBanditTask
+    task : NonlinearBanditTask
     width : int
         Of the network's hidden layer.
     settings : Constants
@@ -169,7 +175,16 @@ class NonlinearDesign(Experiment):
         Of ApproxDisKernelUCB.
     """
 
-    task: Annotated[FunctionBanditTask | ClusterBanditTask, Field(discriminator="name")]
+    task_type: ClassVar[type[Any]] = NonlinearBanditTask
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "settings": Constants,
+        "regression": Regression,
+        "linear": LinearConstants,
+        "glm": GLMConstants,
+        "kernel": KernelConstants,
+    }
+
+    task: AnyNonlinearTask
     width: int = 25
     settings: Constants = field(default_factory=Constants)
     linear: LinearConstants = field(default_factory=LinearConstants)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
@@ -166,6 +167,8 @@ class TuningDesign(OptimisationExperiment):
         Methods with settings of their own, by name; private ones bring their
         noise-only control with them, as ``NAME-noise-only``.
     """
+
+    tables: ClassVar[Mapping[str, type[Any]]] = {"privacy": Privacy, "curves": Curve}
 
     privacy: Privacy
     preset: str = "paper"

@@ -17,11 +17,7 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.audit.bandit_audit import (
-    BanditAuditPlan,
-    BanditAuditResult,
-    audit_bandit,
-)
+from flwr_fbo.audit.bandit_audit import BanditAuditPlan, BanditAuditResult, audit_bandit
 from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
 from flwr_fbo.audit.release_audit import StreamEntropy
 from flwr_fbo.privacy.continual import ContinualRelease

@@ -18,15 +18,19 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed, parallel_config
 
-from flwr_fbo.experiment_runner.base import Estimate, humanised
 from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
-from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
+from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.nonlinear_bandit_design import (
     Constants,
     GLMConstants,
     KernelConstants,
     LinearConstants,
+)
+from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
+from flwr_fbo.experiment_runner.wording import humanised
+from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
 
 Line = dict[str, Any]
 
@@ -91,7 +95,8 @@ def settings_of(method: str, experiment: NonlinearBanditExperiment) -> Iterator[
             whole = isinstance(low, int) and isinstance(high, int)
             values[name] = round(value) if whole else float(f"{value:.3g}")
         if method == "fed-glb-ucb" and i % 2:
-            name = task.function if task.name == "function-bandit" else task.table
+            assert isinstance(task, FunctionBanditTask | ClusterBanditTask)
+            name = task.function if isinstance(task, FunctionBanditTask) else task.table
             values["glm.reward_range"] = REWARDS[name]
         elif method == "fed-glb-ucb":
             values["glm.reward_range"], values["glm.curvature"] = None, 1.0

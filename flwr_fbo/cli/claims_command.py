@@ -12,10 +12,12 @@ from rich.markup import escape
 
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.experiment_runner.base import Claim, Estimate, Experiment, Run, humanised
+from flwr_fbo.experiment_runner.base import Claim, Experiment, Run
 from flwr_fbo.experiment_runner.claims import Finding, finding_of, findings
 from flwr_fbo.experiment_runner.config import find_experiment
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.results import FILE_NAME, read_results
+from flwr_fbo.experiment_runner.wording import humanised
 
 _HEADER = """\
 | figure | command | seeds | claim | what came out | verdict |

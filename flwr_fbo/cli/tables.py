@@ -12,15 +12,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.experiment_runner.base import (
-    Column,
-    Estimate,
-    Experiment,
-    Row,
-    Run,
-    common_seeds,
-    humanised,
-)
+from flwr_fbo.experiment_runner.base import Column, Experiment, Row, Run
+from flwr_fbo.experiment_runner.curves import common_seeds
+from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.wording import humanised
 
 # A rule below the headings, in characters that any file and terminal has.
 RULED = box.Box(str(box.SIMPLE_HEAD).replace("\u2500", "-"), ascii=True)

@@ -12,12 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from flwr_fbo._validation import (
-    require,
-    require_index,
-    require_int,
-    require_positive,
-)
+from flwr_fbo._validation import require, require_index, require_int, require_positive
 from flwr_fbo.datasets.base import Split
 
 _MIN_SIZE, _MAX_DRAWS = 20, 1000

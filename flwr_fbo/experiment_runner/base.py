@@ -1,4 +1,4 @@
-"""What every experiment is: methods over paired seeds, their runs, how they are told.
+"""What every experiment is: methods over paired seeds, their runs and their table.
 
 Running, results, tables and figures know only what is here, and not which kind of
 experiment they have before them.
@@ -9,21 +9,18 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
-from scipy.stats import t as student_t
 
 from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.tasks.base import STRICT
 
 FloatArray = NDArray[np.float64]
-
-_UNITS = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,54 +116,6 @@ class PrivacySetting(ABC):
     @abstractmethod
     def at(self, epsilon: float) -> Self:
         """Return the same setting at another epsilon."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over runs.
-
-    Attributes
-    ----------
-    mean : float
-    standard_error : float
-        Of the mean, over runs; NaN from a single run.
-    num_runs : int
-    """
-
-    mean: float
-    standard_error: float
-    num_runs: int
-
-    @classmethod
-    def of(cls, values: FloatArray) -> Estimate:
-        """Return the estimate from one value a run."""
-        num = len(values)
-        error = float(np.std(values, ddof=1) / math.sqrt(num)) if num > 1 else math.nan
-        return cls(float(np.mean(values)), error, num)
-
-    def __neg__(self) -> Estimate:
-        return replace(self, mean=-self.mean)
-
-    @property
-    def sign(self) -> Literal["positive", "negative", "unclear"]:
-        """The sign that the 95% t interval shows, if it shows one."""
-        low, high = self.interval
-        if low > 0:
-            return "positive"
-        return "negative" if high < 0 else "unclear"
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95% t interval; NaN from a single run."""
-        reach = float(student_t.ppf(0.975, max(self.num_runs - 1, 1)))
-        reach *= self.standard_error
-        return self.mean - reach, self.mean + reach
-
-    @property
-    def lower_bound(self) -> float:
-        """The one-sided 95% bound, by Student's t; NaN from a single run."""
-        reach = float(student_t.ppf(0.95, max(self.num_runs - 1, 1)))
-        return self.mean - reach * self.standard_error
 
 
 @dataclass(frozen=True)
@@ -269,6 +218,9 @@ class Experiment(ABC):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     # What may change as it runs: it decides no run.
     _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
+    # What its task is, and the dataclasses behind other tables of its file.
+    task_type: ClassVar[type[Any]]
+    tables: ClassVar[Mapping[str, type[Any]]] = {}
     # Whether a figure's axes are logarithmic.
     log_axes: ClassVar[bool]
     # Whether its runs say how many scalars were sent.
@@ -429,97 +381,3 @@ class Experiment(ABC):
     @abstractmethod
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
-
-
-def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
-    """Return the seeds that each of the methods has run, in order."""
-    seeds = [{run.seed for run in runs if run.method == name} for name in methods]
-    return sorted(set.intersection(*seeds))
-
-
-def curve_of(run: Run) -> FloatArray:
-    """Return what is drawn of a run."""
-    return run.curve
-
-
-def scalars_of(run: Run) -> FloatArray:
-    """Return what was sent in a run."""
-    return run.scalars
-
-
-def curves_by_method(
-    methods: Sequence[str],
-    runs: Sequence[Run],
-    of: Callable[[Run], FloatArray] = curve_of,
-) -> dict[str, FloatArray]:
-    """Return the curves of methods, one a seed, over the seeds that all have run.
-
-    Or whatever else ``of`` takes from a run.
-
-    Raises
-    ------
-    ValueError
-        If there is no such seed.
-    """
-    seeds = common_seeds(methods, runs)
-    if not seeds:
-        raise ValueError(
-            "No seed has been run by all methods yet: go on with `flwr-fbo run`."
-        )
-    by_key = {(run.method, run.seed): run for run in runs}
-    return {
-        name: np.array([of(by_key[name, seed]) for seed in seeds]) for name in methods
-    }
-
-
-def epsilon_of(runs: Sequence[Run], method: str) -> float:
-    """Return the largest epsilon that a method spent."""
-    return max(run.epsilon for run in runs if run.method == method)
-
-
-def helped(gain: Estimate, control: str) -> str:
-    """Say what a gain over a control shows; positive is better."""
-    text = {
-        "positive": f"does better than {control}",
-        "negative": f"does worse than {control}",
-        "unclear": f"cannot be told from {control} by these runs",
-    }[gain.sign]
-    low, high = gain.interval
-    return f"{text}: {gain.mean:+.4f} (95% t interval {low:+.4f} to {high:+.4f})."
-
-
-def humanised(value: float, error: float = math.nan, sign: str = "") -> str:
-    """Return a count by three digits and a unit: 81.5 M, or with an error 81.5 ± 1.2 M.
-
-    Parameters
-    ----------
-    value : float
-    error : float
-        Left out where it is NaN.
-    sign : str
-        ``"+"`` for differences.
-    """
-    factor, unit = next((one for one in _UNITS if abs(value) >= one[0]), (1.0, ""))
-    digits = max(3 - len(f"{abs(value) / factor:.0f}"), 0) if unit else 0
-    number = f"{value / factor:{sign}.{digits}f}"
-    if math.isfinite(error):
-        number += f" ± {error / factor:.{digits}f}"
-    return number + unit
-
-
-def carried(label: str, signal: Estimate) -> str:
-    """Say whether agents' messages carried something through the noise."""
-    if signal.sign == "positive":
-        return (
-            f"{label} beats its noise-only control: the agents' messages carried "
-            "something through the noise."
-        )
-    return (
-        f"These runs cannot show that {label} does better than noise-only, its "
-        "control with every message zeroed "
-        f"({signal.mean:+.4f} ± {signal.standard_error:.4f}): no gain of the "
-        "federation is shown."
-    )
-
-
-ONE_SEED = "One seed shows no standard error, and so allows no verdict."

@@ -21,15 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import (
-    Claim,
-    Estimate,
-    Experiment,
-    Run,
-    curve_of,
-    curves_by_method,
-    scalars_of,
-)
+from flwr_fbo.experiment_runner.base import Claim, Experiment, Run
+from flwr_fbo.experiment_runner.curves import curve_of, curves_by_method, scalars_of
+from flwr_fbo.experiment_runner.estimates import Estimate
 
 
 @dataclass(frozen=True)

@@ -7,179 +7,29 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from flwr_fbo._validation import nearest, require
-from flwr_fbo.experiment_runner.base import Claim, Experiment, FloatArray, Run
-from flwr_fbo.experiment_runner.linear_bandit_experiment import (
-    BanditExperiment,
-    BanditPrivacy,
-)
+from flwr_fbo.experiment_runner.base import Claim, Experiment
+from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
-    Constants,
-    GLMConstants,
-    KernelConstants,
-    LinearConstants,
     NonlinearBanditExperiment,
-    Regression,
 )
-from flwr_fbo.experiment_runner.optimisation import TASKS, OptimisationExperiment
-from flwr_fbo.experiment_runner.sweep import Sweep
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.experiment_runner.tuning_methods import (
-    METHODS,
-    USUAL_METHODS,
-    Curve,
-    Privacy,
-    Seeds,
-    TuningMethod,
-    label_of,
-    methods_of,
-    recipe_of,
-)
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun, run_one, sending, spending
-from flwr_fbo.experiment_runner.tuning_table import verdict
-from flwr_fbo.strategies.presets import Preset, preset_of
-from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-from flwr_fbo.tasks.linear_bandit import LinearBanditTask
-from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningExperiment(OptimisationExperiment):
-    """Methods on a task, over paired seeds.
-
-    Attributes
-    ----------
-    privacy : Privacy
-    strategy : {"FedVote", "DPFTSDE"}
-        The federated methods'; the controls share its agent.
-    preset : str, optional
-        Of `DPFTSDE`.
-    methods : tuple of str
-        Those without liars unless given, and all curves.
-    curves : dict of Curve
-        Methods with settings of their own, by name; private ones bring their
-        noise-only control with them, as ``NAME-noise-only``.
-    form : {"convergence", "tradeoff"}
-        The figure: best value against iteration, or in the end against epsilon.
-    """
-
-    _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
-
-    privacy: Privacy
-    strategy: str = "DPFTSDE"
-    preset: str | None = None
-    methods: tuple[str, ...] = USUAL_METHODS
-    curves: dict[str, Curve] = field(default_factory=dict)
-    form: Literal["convergence", "tradeoff"] = "convergence"
-
-    def __post_init__(self) -> None:
-        preset_of(self.strategy, self.preset)  # which names what it does not allow
-        for name in self.curves:
-            ok = name not in METHODS and not name.endswith("-noise-only")
-            require(ok, "curves", name, "a name that no method or control has")
-        drawn = (name for name in methods_of(self.curves) if name not in self.methods)
-        object.__setattr__(self, "methods", (*self.methods, *drawn))
-        super().__post_init__()
-        if self.form == "tradeoff":
-            private = {n for n, c in self.curves.items() if c.method == "dp-fts-de"}
-            alone = sorted(n for n in private if not self.curves[n].series)
-            allowed = "private curves, each in a series, where form is 'tradeoff'"
-            require(len(private) > 0 and not alone, "curves", alone, allowed)
-
-    @property
-    def setting(self) -> str:
-        """Strategy and preset, for a legend."""
-        return (
-            self.strategy if self.preset is None else f"{self.strategy} {self.preset}"
-        )
-
-    @property
-    def base(self) -> Preset:
-        """What the federated methods and their controls set unless a curve does."""
-        return preset_of(self.strategy, self.preset)
-
-    @property
-    def known_methods(self) -> Mapping[str, TuningMethod]:
-        """All methods that it could have, by name."""
-        return {**METHODS, **methods_of(self.curves)}
-
-    def label_of(self, method: str) -> str:
-        """Return what tables and figures call a method."""
-        return label_of(self.known_methods[method], self.base)
-
-    def with_epsilon(self, epsilon: float) -> Self:
-        """Return the same experiment at another epsilon; see `Experiment`."""
-        allowed = "left out: its curves have their own noise"
-        require(not self.curves, "epsilon", epsilon, allowed)
-        return super().with_epsilon(epsilon)
-
-    def recipe(self, method: str) -> dict[str, Any]:
-        """Return what decides a method's runs, whatever experiment they are part of."""
-        values = super().recipe(method)
-        for name in ("privacy", "curves"):
-            values.pop(name, None)
-        chosen = self.known_methods[method]
-        return {**values, **recipe_of(chosen, self.base, self.privacy)}
-
-    def check(self) -> None:
-        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
-        for name in self.methods:  # what only the methods can refuse
-            try:
-                self._strategy(name)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
-        self.task.check(self.num_agents)
-
-    def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
-        """Run some of the methods on one seed."""
-        return [run_one(self, method, seed) for method in methods]
-
-    def spending(self, method: str) -> FloatArray:
-        """Return a method's epsilon after each iteration; see `Experiment`."""
-        return spending(self._strategy(method), self.num_iterations)
-
-    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
-        """Return how many numbers have been sent by each iteration."""
-        return sending(self._strategy(method), self.num_iterations)
-
-    def _strategy(self, method: str) -> TuningStrategy:
-        return self.known_methods[method].build(self, Seeds.of_run(0))
-
-    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
-        """Return the table's title, and what is to be said below it."""
-        title, (first, *others) = super().notes(runs, until)
-        accountant = self.privacy.accountant.upper()
-        privacy = (
-            f"epsilon: spent at delta = {self.privacy.delta:.4g} ({accountant} "
-            "accountant), had the noise been real. The noise of an experiment is "
-            "seeded: NOT PRIVATE."
-        )
-        return title, [first, privacy, *others]
-
-    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
-        """Say in words whether federation helped, with and without privacy."""
-        return verdict(rows)
-
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.tasks.known_tasks import task_types
 
 _KINDS: dict[type[Experiment], TypeAdapter[Any]] = {
     TuningExperiment: TypeAdapter(TuningExperiment),
     TransferExperiment: TypeAdapter(TransferExperiment),
     BanditExperiment: TypeAdapter(BanditExperiment),
     NonlinearBanditExperiment: TypeAdapter(NonlinearBanditExperiment),
-}
-_NONLINEAR = {str(cls.name): cls for cls in (FunctionBanditTask, ClusterBanditTask)}
-_TASK_NAMES: dict[str, type[Any]] = {
-    **{str(cls.name): cls for cls in TASKS},
-    LinearBanditTask.name: LinearBanditTask,
-    **_NONLINEAR,
 }
 
 
@@ -201,10 +51,9 @@ def experiment_of(values: Mapping[str, Any]) -> Experiment:
 def _kind_of(values: Mapping[str, Any]) -> type[Experiment]:
     task = values.get("task")
     name = task.get("name") if isinstance(task, Mapping) else None
-    if name == LinearBanditTask.name:
-        return BanditExperiment
-    if name in _NONLINEAR:
-        return NonlinearBanditExperiment
+    for kind in (BanditExperiment, NonlinearBanditExperiment):
+        if name in task_types(kind.task_type):
+            return kind
     return TransferExperiment if "num_targets" in values else TuningExperiment
 
 
@@ -247,30 +96,15 @@ def _reason(error: dict[str, Any], tables: Mapping[str, type[Any]]) -> str:
         return f"{key} is not known: {nearest(parts[-1], known)}."
     if error["type"] == "union_tag_invalid":
         name = error["ctx"]["tag"]
-        return f"{key}.name={name!r} is not allowed: {nearest(name, _TASK_NAMES)}."
+        return f"{key}.name={name!r} is not allowed: {nearest(name, task_types())}."
     if error["type"] == "union_tag_not_found":
-        return f"{key}.name is missing: {nearest('', _TASK_NAMES)}."
+        return f"{key}.name is missing: {nearest('', task_types())}."
     return f"{key}={error['input']!r} is not allowed: {error['msg']}."
 
 
 def _tables_of(kind: type[Experiment]) -> dict[str, type[Any]]:
     """Return the dataclasses behind an experiment's TOML, by their table's name."""
-    shared = {"": kind, "claims": Claim}
-    if kind is BanditExperiment:
-        tables = {"privacy": BanditPrivacy, "sweep": Sweep, "task": LinearBanditTask}
-        return {**shared, **tables}
-    if kind is NonlinearBanditExperiment:
-        constants: dict[str, type[Any]] = {
-            "settings": Constants,
-            "regression": Regression,
-            "linear": LinearConstants,
-            "glm": GLMConstants,
-            "kernel": KernelConstants,
-        }
-        return {**shared, **constants, **_NONLINEAR}
-    if kind is TransferExperiment:
-        return {**shared, **_TASK_NAMES}
-    return {**shared, "privacy": Privacy, "curves": Curve, **_TASK_NAMES}
+    return {"": kind, "claims": Claim, **task_types(), **kind.tables}
 
 
 def builtin_experiments() -> dict[str, Path]:

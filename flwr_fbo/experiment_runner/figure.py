@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-    Run,
-    curves_by_method,
-    scalars_of,
-)
-from flwr_fbo.experiment_runner.config import TuningExperiment
+from flwr_fbo.experiment_runner.base import Experiment, Run
+from flwr_fbo.experiment_runner.curves import curves_by_method, scalars_of
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
     Target,
@@ -29,6 +24,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
 from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 
 def has_own_form(experiment: Experiment) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_fbo.experiment_runner.base import Experiment, Run, common_seeds
-from flwr_fbo.experiment_runner.config import TuningExperiment
+from flwr_fbo.experiment_runner.base import Experiment, Run
+from flwr_fbo.experiment_runner.curves import common_seeds
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 LOOKS = {

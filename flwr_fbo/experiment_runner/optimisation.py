@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PlainValidator, TypeAdapter
+from pydantic import PlainValidator
 
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Column, Experiment, Run
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun
-from flwr_fbo.experiment_runner.tuning_table import TuningRow, summarize
+from flwr_fbo.experiment_runner.tuning_table import TuningRow, columns, summarize
 from flwr_fbo.tasks.base import Task
-from flwr_fbo.tasks.digits import DigitsTask
-from flwr_fbo.tasks.emnist import EmnistTask
-from flwr_fbo.tasks.har import HarTask
-from flwr_fbo.tasks.landmine import LandmineTask
-from flwr_fbo.tasks.synthetic import SyntheticTask
+from flwr_fbo.tasks.known_tasks import task_reader
 
-TASKS = (DigitsTask, EmnistTask, HarTask, LandmineTask, SyntheticTask)
-_ANY_TASK: TypeAdapter[Task] = TypeAdapter(
-    Annotated[
-        DigitsTask | EmnistTask | HarTask | LandmineTask | SyntheticTask,
-        Field(discriminator="name"),
-    ]
-)
-
-
-def _to_task(values: Any) -> Task:
-    # As JSON: pydantic's strict mode makes a dataclass of nothing else.
-    return _ANY_TASK.validate_json(json.dumps(values, default=str))
-
-
-AnyTask = Annotated[Task, PlainValidator(_to_task)]
+AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +29,7 @@ class OptimisationExperiment(Experiment):
     task : Task
     """
 
+    task_type: ClassVar[type[Any]] = Task
     log_axes: ClassVar[bool] = False
 
     task: AnyTask
@@ -83,11 +65,7 @@ class OptimisationExperiment(Experiment):
 
     def columns(self) -> dict[str, Column]:
         """Return the columns of the table, by the estimate of a row they show."""
-        return {
-            "final": Column(f"iteration {self.num_iterations}"),
-            "over_ts": Column("over TS*", "+"),
-            "over_noise_only": Column("over noise-only*", "+"),
-        }
+        return columns(self)
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""

@@ -8,14 +8,9 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import (
-    Estimate,
-    Experiment,
-    Run,
-    curves_by_method,
-    epsilon_of,
-)
-from flwr_fbo.experiment_runner.config import TuningExperiment
+from flwr_fbo.experiment_runner.base import Experiment, Run
+from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
     COLORS,
@@ -41,7 +36,8 @@ from flwr_fbo.experiment_runner.sweep import (
     text_of,
 )
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.experiment_runner.tuning_methods import Privacy
+from flwr_fbo.experiment_runner.tuning_design import Privacy
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 # Of the lines of a method, at one value each of what else is swept.
 _STYLES = ("-", "--", "-.")

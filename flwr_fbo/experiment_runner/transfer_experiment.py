@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.experiment_runner.base import ONE_SEED, Method, Run, helped
+from flwr_fbo.experiment_runner.base import Method, Run
 from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
-from flwr_fbo.experiment_runner.tuning_methods import Seeds
+from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun, tell_truth
 from flwr_fbo.experiment_runner.tuning_table import at_the_end
+from flwr_fbo.experiment_runner.wording import ONE_SEED, helped
 from flwr_fbo.protocol.transfer_settings import (
     RGPESettings,
     TAFSettings,

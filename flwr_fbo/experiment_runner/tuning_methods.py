@@ -10,185 +10,26 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import ConfigDict
-
-from flwr_fbo._validation import require, require_positive
-from flwr_fbo.experiment_runner.base import Method, PrivacySetting
-from flwr_fbo.privacy.budget import check_delta, check_epsilon
-from flwr_fbo.privacy.release import Calibration
-from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
+from flwr_fbo.experiment_runner.base import Method
+from flwr_fbo.experiment_runner.seeds import Seeds
+from flwr_fbo.experiment_runner.tuning_design import (
+    AS_PRESET,
+    OF_AGENTS,
+    Curve,
+    Privacy,
+    TuningDesign,
+)
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
-from flwr_fbo.protocol.voting_settings import OwnSearch, VotingSettings
+from flwr_fbo.protocol.voting_settings import VotingSettings
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-from flwr_fbo.tasks.base import STRICT
-
-if TYPE_CHECKING:
-    from flwr_fbo.experiment_runner.config import TuningExperiment
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """The three seeds of a run, which must not be one and the same.
-
-    Attributes
-    ----------
-    study : int
-        Of the agents' draws.
-    features : int
-        Of the shared features; public.
-    noise : int
-        Of the releases' noise and masks, in place of real entropy.
-    """
-
-    study: int
-    features: int
-    noise: int
-
-    @classmethod
-    def of_run(cls, run: int) -> Seeds:
-        """Return three seeds that no other run shares."""
-        return cls(3 * run, 3 * run + 1, 3 * run + 2)
-
-
-@dataclass(frozen=True)
-class Privacy(PrivacySetting):
-    """The privacy setting of an experiment that tunes.
-
-    Attributes
-    ----------
-    delta : float
-        Where epsilon is reported.
-    noise_multiplier, epsilon : float
-        One of the two, as for `DPFTSDE`.
-    sampling_probability : float, optional
-        q; the preset's unless given.
-    sampling, calibration : str
-        Of `ReleaseSettings`; a fixed size is accounted for by Renyi's divergence.
-    """
-
-    delta: float
-    noise_multiplier: float | None = None
-    epsilon: float | None = None
-    sampling_probability: float | None = None
-    sampling: Sampling = "poisson"
-    calibration: Calibration = "joint"
-
-    def __post_init__(self) -> None:
-        check_delta(self.delta)
-        if self.epsilon is not None:
-            allowed = "None where noise_multiplier is given, which decides it"
-            require(self.noise_multiplier is None, "epsilon", self.epsilon, allowed)
-            check_epsilon(self.epsilon)
-        else:
-            require_positive("noise_multiplier", self.noise_multiplier)
-        if self.sampling_probability is not None:
-            check_sampling_probability(self.sampling_probability)
-
-    @property
-    def accountant(self) -> Literal["pld", "rdp"]:
-        """The tightest there is for the sampling."""
-        return "pld" if self.sampling == "poisson" else "rdp"
-
-    def at(self, epsilon: float) -> Privacy:
-        """Return the same setting at another epsilon."""
-        return replace(self, noise_multiplier=None, epsilon=epsilon)
-
-
-# What a curve may set of the kernel that messages are drawn by.
-_OF_MESSAGES = ("lengthscale", "regularization")
-# What it may set of the agents besides P.
-_OF_AGENTS = (*_OF_MESSAGES, "own_search")
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A curve of a published figure: a method, and what it sets otherwise.
-
-    What is None is as in the preset, or in the experiment's privacy setting.
-
-    Attributes
-    ----------
-    label : str
-        For tables and figures.
-    method : {"ts", "fts-de", "dp-fts-de"}
-        The last one comes with a noise-only control of its own.
-    num_sub_regions : int, optional
-        P.
-    lengthscale, regularization : float, optional
-        Of the messages: l and lambda. Not of ``"ts"``, which sends none.
-    own_search : str, optional
-        Of `VotingSettings`, with `FedVote`.
-    clip_norm : float, optional
-        S, of ``"dp-fts-de"``.
-    noise_multiplier : float, optional
-        z, of ``"dp-fts-de"``.
-    sampling_probability : float, optional
-        q, of ``"dp-fts-de"``.
-    series : tuple of str
-        The lines that it is a point of, where utility is drawn against epsilon.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    label: str
-    method: Literal["ts", "fts-de", "dp-fts-de"]
-    num_sub_regions: int | None = None
-    lengthscale: float | None = None
-    regularization: float | None = None
-    own_search: OwnSearch | None = None
-    clip_norm: float | None = None
-    noise_multiplier: float | None = None
-    sampling_probability: float | None = None
-    series: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("clip_norm", "noise_multiplier", "sampling_probability"):
-            value = getattr(self, name)
-            ok = value is None or self.method == "dp-fts-de"
-            require(ok, name, value, f"left out, with method={self.method!r}")
-        for name in _OF_MESSAGES:
-            value = getattr(self, name)
-            ok = value is None or self.method != "ts"
-            require(ok, name, value, "left out, with method='ts'")
-        ok = not self.series or self.method == "dp-fts-de"
-        require(ok, "series", self.series, f"left out, with method={self.method!r}")
-
-    def privacy(self, shared: Privacy) -> Privacy:
-        """Return the privacy setting of this curve."""
-        if self.noise_multiplier is not None:
-            z = self.noise_multiplier
-            shared = replace(shared, epsilon=None, noise_multiplier=z)
-        if self.sampling_probability is not None:
-            q = self.sampling_probability
-            shared = replace(shared, sampling_probability=q)
-        return shared
-
-    def agent(self, preset: AgentSettings) -> AgentSettings:
-        """Return the agent's settings.
-
-        Raises
-        ------
-        ValueError
-            If the preset's agent has no such setting.
-        """
-        names = ("num_sub_regions", *_OF_AGENTS)
-        given = {name: getattr(self, name) for name in names}
-        own = {name: value for name, value in given.items() if value is not None}
-        for name, value in own.items():
-            known = hasattr(preset, name)
-            require(known, name, value, "left out, with agents of this preset")
-        return replace(preset, **own)
-
-
-_AS_PRESET = Curve("", "dp-fts-de")
 
 
 @dataclass(frozen=True)
@@ -209,15 +50,15 @@ class TuningMethod(Method):
         Whether all liars praise the same place, or each another one each time.
     """
 
-    build: Callable[[TuningExperiment, Seeds], TuningStrategy]
+    build: Callable[[TuningDesign, Seeds], TuningStrategy]
     base: str = ""
-    curve: Curve = _AS_PRESET
+    curve: Curve = AS_PRESET
     liars: float = 0.0
     conspiring: bool = True
 
 
 def _local(
-    agent: AgentSettings, experiment: TuningExperiment, seeds: Seeds
+    agent: AgentSettings, experiment: TuningDesign, seeds: Seeds
 ) -> TuningStrategy:
     task = experiment.task
     study = TuningStudy(
@@ -230,26 +71,26 @@ def _local(
     return TuningStrategy(LocalServer(experiment.num_agents), study, patience=0.0)
 
 
-def _random(experiment: TuningExperiment, seeds: Seeds) -> TuningStrategy:
+def _random(experiment: TuningDesign, seeds: Seeds) -> TuningStrategy:
     agent = experiment.base.agent
     settings = RandomSearchSettings(agent.num_sub_regions, agent.num_initial)
     return _local(settings, experiment, seeds)
 
 
 def _thompson(
-    experiment: TuningExperiment, seeds: Seeds, curve: Curve = _AS_PRESET
+    experiment: TuningDesign, seeds: Seeds, curve: Curve = AS_PRESET
 ) -> TuningStrategy:
     agent = experiment.base.agent
     return _local(curve.agent(agent), experiment, seeds)
 
 
 def _federated(
-    experiment: TuningExperiment,
+    experiment: TuningDesign,
     seeds: Seeds,
     *,
     private: bool,
     noise_only: bool = False,
-    curve: Curve = _AS_PRESET,
+    curve: Curve = AS_PRESET,
 ) -> TuningStrategy:
     task, privacy = experiment.task, curve.privacy(experiment.privacy)
     agent = curve.agent(experiment.base.agent)
@@ -333,6 +174,11 @@ _BUILDERS: dict[str, Callable[..., TuningStrategy]] = {
 USUAL_METHODS = tuple(method.name for method in _ALL if method.liars == 0)
 
 
+def known_methods(experiment: TuningDesign) -> dict[str, TuningMethod]:
+    """Return all methods that an experiment could have, by name."""
+    return {**METHODS, **methods_of(experiment.curves)}
+
+
 def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
     """Return the methods that draw curves, and their noise-only controls, by name."""
     methods = [one for name, c in curves.items() for one in _methods_of(name, c)]
@@ -367,7 +213,7 @@ def recipe_of(method: TuningMethod, base: Preset, privacy: Privacy) -> dict[str,
         "method": method.base or method.name,
         "num_sub_regions": curve.agent(base.agent).num_sub_regions,
     }
-    given = {name: getattr(curve, name) for name in _OF_AGENTS}
+    given = {name: getattr(curve, name) for name in OF_AGENTS}
     # Left out where it is the preset's: runs from before there was a choice go on.
     recipe |= {name: value for name, value in given.items() if value is not None}
     if method.noisy:

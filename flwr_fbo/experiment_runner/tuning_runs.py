@@ -1,41 +1,21 @@
-"""Run one method of an experiment that tunes.
-
-Agents and server run in a loop of their own. Through Flower's records they end with the
-same numbers, bit for bit, and take two to three times as long.
-"""
+"""What a method did on one seed, where agents look for the best setting."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.experiment_runner.base import Run
-from flwr_fbo.experiment_runner.tuning_methods import Seeds
-from flwr_fbo.privacy.accounting import ReleaseAccountant
-from flwr_fbo.protocol.tuning_settings import SearchSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
-from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from flwr_fbo.tasks.base import Objective
 
-if TYPE_CHECKING:
-    from flwr_fbo.experiment_runner.config import TuningExperiment
-
 FloatArray = NDArray[np.float64]
-
-# Whatever is longer than the clip norm is cut to it.
-_LOUD = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,50 +56,6 @@ class TuningRun(Run):
         )
 
 
-def run_one(experiment: TuningExperiment, method: str, seed: int) -> TuningRun:
-    """Run one method on one seed."""
-    began = time.perf_counter()
-    num_agents, task = experiment.num_agents, experiment.task
-    seeds = Seeds.of_run(seed)
-    chosen = experiment.known_methods[method]
-    strategy = chosen.build(experiment, seeds)
-    strategy.plan(experiment.num_iterations)
-    objectives = [task.objective(i, num_agents, seed) for i in range(num_agents)]
-    agents = [create_agent(strategy.study, i, seeds.study) for i in range(num_agents)]
-    for liar in agents[: math.ceil(chosen.liars * num_agents)]:
-        _make_lie(liar, strategy.study, seed, chosen.conspiring)
-    run_loop(strategy.server, agents, objectives, experiment.num_iterations)
-    failed = sum(int(np.isnan(agent.values).sum()) for agent in agents)
-    for agent in agents:
-        tell_truth(agent, task.truth(agent.slot, num_agents, seed))
-    return TuningRun(
-        method=method,
-        seed=seed,
-        best_so_far=[
-            agent.best_so_far(experiment.num_iterations).tolist() for agent in agents
-        ],
-        epsilon=_epsilon(strategy),
-        private=_private(strategy),
-        failed_trials=failed,
-        best_settings=[agent.best_setting for agent in agents],
-        seconds=time.perf_counter() - began,
-    )
-
-
-def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> None:
-    """Have an agent praise a place drawn at random, as loudly as the server listens."""
-    settings, space = study.agent, study.space
-    assert isinstance(settings, SearchSettings)
-    features = settings.shared_features(space.dim, study.feature_seed)
-
-    def lie(iteration: int) -> FloatArray:
-        key = () if conspiring else (agent.slot, iteration)
-        place = generator(seed, *key, Purpose.LIE).random((1, space.dim))
-        return np.asarray(_LOUD * features(space.snap_discrete(place))[0])
-
-    agent.message = lie  # type: ignore[method-assign]
-
-
 def tell_truth(agent: Agent, truth: Objective | None) -> None:
     """Put the objective without its noise in the place of what was observed."""
     if truth is not None:
@@ -127,58 +63,3 @@ def tell_truth(agent: Agent, truth: Objective | None) -> None:
             math.nan if math.isnan(value) else truth(agent.space.from_unit(point))
             for point, value in zip(agent.points, agent.values, strict=True)
         ]
-
-
-def spending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
-    """Return epsilon after iterations 0 to T, shape (T + 1,), if the noise is real."""
-    if not isinstance(strategy, PrivateTuningStrategy):
-        return np.zeros(num_iterations + 1)
-    strategy.plan(num_iterations)
-    server, release = strategy.server, strategy.server.release
-    subsampling = release.settings.subsampling
-    accountant = ReleaseAccountant(subsampling, server.delta, server.accounting_method)
-    spent: list[float] = []
-    for iteration in range(num_iterations + 1):
-        multiplier = release.effective_noise_multiplier(iteration)
-        if server.wants_messages(iteration) and not release.settings.noise_only:
-            if multiplier == 0:
-                left = num_iterations + 1 - iteration
-                return np.array([*spent, *[math.inf] * left])
-            accountant.charge(multiplier)
-        spent.append(accountant.spent().epsilon)
-    return np.array(spent)
-
-
-def sending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
-    """Return how many numbers have been sent by iterations 0 to T, shape (T + 1,).
-
-    Every agent sends a message for each release, and gets all of its vectors before
-    the next iteration.
-    """
-    sent = np.zeros(num_iterations + 1)
-    if not isinstance(strategy, PrivateTuningStrategy):
-        return sent
-    strategy.plan(num_iterations)
-    agent, num_agents = strategy.study.agent, strategy.server.num_agents
-    assert isinstance(agent, SearchSettings)
-    for iteration in filter(strategy.server.wants_messages, range(len(sent))):
-        sent[iteration] += num_agents * agent.message_length
-        if iteration < num_iterations:
-            vectors = agent.num_sub_regions * agent.message_length
-            sent[iteration + 1] += num_agents * vectors
-    return np.asarray(np.cumsum(sent))
-
-
-def _epsilon(strategy: TuningStrategy) -> float:
-    return (
-        strategy.privacy_spent.epsilon
-        if isinstance(strategy, PrivateTuningStrategy)
-        else 0.0
-    )
-
-
-def _private(strategy: TuningStrategy) -> bool:
-    return (
-        not isinstance(strategy, PrivateTuningStrategy)
-        or strategy.server.release.private
-    )

@@ -1,4 +1,4 @@
-"""What runs of tuning say: paired differences, standard errors, a plain verdict."""
+"""The table of an experiment that tunes: rows of paired differences, and a verdict."""
 
 from __future__ import annotations
 
@@ -7,17 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import (
-    ONE_SEED,
-    Estimate,
-    Experiment,
-    Row,
-    Run,
-    carried,
-    curves_by_method,
-    epsilon_of,
-    helped,
-)
+from flwr_fbo.experiment_runner.base import Column, Experiment, Row, Run
+from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
+from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 
 
 @dataclass(frozen=True)
@@ -38,6 +31,15 @@ class TuningRow(Row):
     final_over_ts: Estimate | None
     over_ts: Estimate | None
     over_noise_only: Estimate | None
+
+
+def columns(experiment: Experiment) -> dict[str, Column]:
+    """Return the columns of the table, by the estimate of a row they show."""
+    return {
+        "final": Column(f"iteration {experiment.num_iterations}"),
+        "over_ts": Column("over TS*", "+"),
+        "over_noise_only": Column("over noise-only*", "+"),
+    }
 
 
 def summarize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from optuna.distributions import BaseDistribution
@@ -14,10 +14,25 @@ from pydantic import ConfigDict
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int
 
+# The tasks that an experiment's file can name.
+REGISTERED: dict[str, type[Any]] = {}
+
+TaskClass = TypeVar("TaskClass", bound=type[Any])
+
 Objective = Callable[[dict[str, Any]], float]
 
 # How the dataclasses of an experiment are read from its file.
 STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+def register(task: TaskClass) -> TaskClass:
+    """Make a task known by its ``name``, which an experiment's file gives.
+
+    A decorator of the task's dataclass. The module is found by
+    `flwr_fbo.tasks.known_tasks`; nothing else needs to know of it.
+    """
+    REGISTERED[task.name] = task
+    return task
 
 
 def require_clients(num_clients: Any, num_parts: int, part: str) -> None:

@@ -10,9 +10,10 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from sklearn.svm import SVC
 
 from flwr_fbo.datasets.digits import partition
-from flwr_fbo.tasks.base import Objective, Task
+from flwr_fbo.tasks.base import Objective, Task, register
 
 
+@register
 @dataclass(frozen=True)
 class DigitsTask(Task):
     """Validation accuracy, in [0, 1], of an RBF-kernel SVM on digits."""

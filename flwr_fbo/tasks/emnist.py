@@ -3,7 +3,7 @@
 From the experiments of Dai, Low & Jaillet, Federated Bayesian Optimization via
 Thompson Sampling (NeurIPS 2020) and Differentially Private Federated Bayesian
 Optimization with Distributed Exploration (NeurIPS 2021). They give the three ranges,
-on linear scales; the rest is chosen here, and said below and in `flwr_fbo.tasks.cnn`.
+on linear scales; the rest is chosen here, and said below and in `flwr_fbo.tasks._cnn`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_bool, require_int
 from flwr_fbo.datasets.emnist import num_partitions, partition
-from flwr_fbo.tasks.base import Objective, Task, require_clients
+from flwr_fbo.tasks.base import Objective, Task, register, require_clients
 from flwr_fbo.tasks.surface import SurfaceSource, compute_missing
 
 # Of the surface, settings of learning rate, decay and l2: the rate matters most.
 GRID_SHAPE = (9, 4, 4)
 
 
+@register
 @dataclass(frozen=True)
 class EmnistTask(Task):
     """Validation error, in [0, 1], of a small network on one writer's digits.
@@ -117,7 +118,7 @@ class EmnistTask(Task):
 def _cnn() -> ModuleType:
     """Return the module that needs PyTorch."""
     try:
-        from flwr_fbo.tasks import cnn
+        from flwr_fbo.tasks import _cnn as cnn
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -22,7 +22,7 @@ from flwr_fbo._validation import require, require_bool
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.datasets.har import NUM_SUBJECTS, partition
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.tasks.base import Objective, Task, require_clients
+from flwr_fbo.tasks.base import Objective, Task, register, require_clients
 
 NUM_EPOCHS = 50
 _NUM_CLASSES = 6
@@ -35,6 +35,7 @@ _RANGES = {
 FloatArray = NDArray[np.float32]
 
 
+@register
 @dataclass(frozen=True)
 class HarTask(Task):
     """Validation error, in [0, 1], of logistic regression on a subject's activities.

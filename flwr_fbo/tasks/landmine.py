@@ -21,7 +21,13 @@ from sklearn.svm import SVC
 from flwr_fbo._validation import require, require_bool
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
-from flwr_fbo.tasks.base import Objective, ObservationNoise, Task, require_clients
+from flwr_fbo.tasks.base import (
+    Objective,
+    ObservationNoise,
+    Task,
+    register,
+    require_clients,
+)
 from flwr_fbo.tasks.surface import SurfaceSource, compute_missing
 
 # Of the surface, settings of C and of gamma.
@@ -30,6 +36,7 @@ GRID_SHAPE = (41, 41)
 _CELLS = 100
 
 
+@register
 @dataclass(frozen=True)
 class LandmineTask(Task):
     """Area under the ROC curve, in [0, 1], of an RBF-kernel SVM on a landmine field.

@@ -18,7 +18,7 @@ from scipy.special import betaincinv
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
-from flwr_fbo.tasks.base import STRICT
+from flwr_fbo.tasks.base import STRICT, register
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -31,6 +31,7 @@ _LARGEST_GAP = 0.3
 _BLOCK_LENGTH = 32
 
 
+@register
 @dataclass(frozen=True)
 class LinearBanditTask:
     """The environment's settings.

@@ -19,7 +19,7 @@ from pydantic import ConfigDict
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
-from flwr_fbo.tasks.base import STRICT
+from flwr_fbo.tasks.base import STRICT, register
 
 FloatArray = NDArray[np.float64]
 Function = Literal["hartmann", "cosine"]
@@ -105,6 +105,7 @@ class NonlinearBanditTask(ABC):
         """Return the actions of a run, shape (K, D), and their mean rewards."""
 
 
+@register
 @dataclass(frozen=True)
 class FunctionBanditTask(NonlinearBanditTask):
     """A test function over uniform candidates.
@@ -145,6 +146,7 @@ class FunctionBanditTask(NonlinearBanditTask):
         return x, cosine(x)
 
 
+@register
 @dataclass(frozen=True)
 class ClusterBanditTask(NonlinearBanditTask):
     """Clusters of a table's rows: an arm is a centroid, its reward the mean response.

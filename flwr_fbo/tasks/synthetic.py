@@ -17,7 +17,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_index, require_int
-from flwr_fbo.tasks.base import Objective, ObservationNoise, Task
+from flwr_fbo.tasks.base import Objective, ObservationNoise, Task, register
 
 _GRID_SIZE = 1000
 _LENGTHSCALE = 0.03
@@ -28,6 +28,7 @@ _ROUNDING = 1e-12
 FloatArray = NDArray[np.float64]
 
 
+@register
 @dataclass(frozen=True)
 class SyntheticTask(Task):
     """Functions on 1000 points, evenly spaced over [0, 1]; noisy observations.

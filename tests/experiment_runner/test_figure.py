@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from flwr_fbo.cli import app
 from flwr_fbo.experiment_runner.base import Claim
 from flwr_fbo.experiment_runner.claims import findings
-from flwr_fbo.experiment_runner.config import TuningExperiment, load_experiment
+from flwr_fbo.experiment_runner.config import load_experiment
 from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import looks_of
@@ -23,8 +23,11 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
 )
 from flwr_fbo.experiment_runner.results import ResultsFile
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
-from flwr_fbo.experiment_runner.tuning_methods import USUAL_METHODS, Curve, Privacy
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun, run_one
+from flwr_fbo.experiment_runner.tuning_design import Curve, Privacy
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.experiment_runner.tuning_methods import USUAL_METHODS
+from flwr_fbo.experiment_runner.tuning_play import run_one
+from flwr_fbo.experiment_runner.tuning_runs import TuningRun
 from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.synthetic import SyntheticTask
 

@@ -16,22 +16,23 @@ from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
 from flwr_fbo.cli import app
 from flwr_fbo.cli.tables import print_report
 from flwr_fbo.datasets.base import DataError
-from flwr_fbo.experiment_runner.base import Claim, Estimate, humanised
+from flwr_fbo.experiment_runner.base import Claim
 from flwr_fbo.experiment_runner.claims import findings
 from flwr_fbo.experiment_runner.config import (
     builtin_experiments,
     experiment_of,
     load_experiment,
 )
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.figure import draw
+from flwr_fbo.experiment_runner.nonlinear_bandit_design import Constants, Regression
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
-    Constants,
     NonlinearBanditExperiment,
-    NonlinearRun,
-    Regression,
 )
+from flwr_fbo.experiment_runner.nonlinear_bandit_table import NonlinearRun
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.simulation.each_once import EachOnce

@@ -14,13 +14,12 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from flwr_fbo.datasets.digits import partition
-from flwr_fbo.experiment_runner.base import Estimate
 from flwr_fbo.experiment_runner.config import (
-    TuningExperiment,
     builtin_experiments,
     experiment_of,
     load_experiment,
 )
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
@@ -28,14 +27,13 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
 )
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
-from flwr_fbo.experiment_runner.tuning_methods import (
-    METHODS,
-    USUAL_METHODS,
-    Privacy,
-    Seeds,
-)
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun, run_one
+from flwr_fbo.experiment_runner.tuning_design import Privacy
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.experiment_runner.tuning_methods import METHODS, USUAL_METHODS
+from flwr_fbo.experiment_runner.tuning_play import run_one
+from flwr_fbo.experiment_runner.tuning_runs import TuningRun
 from flwr_fbo.experiment_runner.tuning_table import summarize, verdict
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.tasks.base import Objective, Task

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
+from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.transfer_experiment import (
     TransferExperiment,
     _finished_agents,
     _study,
     messages_of,
 )
-from flwr_fbo.experiment_runner.tuning_methods import Seeds
 from flwr_fbo.protocol.tuning_settings import FTSSettings
 from flwr_fbo.tasks.har import HarTask
 from flwr_fbo.tasks.synthetic import SyntheticTask

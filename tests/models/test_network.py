@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.models.network import (
-    LinearModel,
-    Network,
-    RewardModel,
-    TorchModel,
-)
+from flwr_fbo.models.network import LinearModel, Network, RewardModel, TorchModel
 
 D, N = 6, 11
 

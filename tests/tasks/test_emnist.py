@@ -17,12 +17,9 @@ from typer.testing import CliRunner
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.cli import app
 from flwr_fbo.datasets.base import DataError, Split, data_folder
-from flwr_fbo.experiment_runner.config import (
-    TuningExperiment,
-    builtin_experiments,
-    load_experiment,
-)
-from flwr_fbo.experiment_runner.tuning_runs import run_one
+from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.experiment_runner.tuning_play import run_one
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks import emnist
 from flwr_fbo.tasks.emnist import EmnistTask
@@ -67,7 +64,7 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @needs_torch
 def test_each_setting_matters_and_a_run_repeats(writer: Any) -> None:
-    from flwr_fbo.tasks import cnn
+    from flwr_fbo.tasks import _cnn as cnn
 
     def weights(seed: int, client: int, setting: dict[str, float]) -> bytes:
         rng = generator(seed, client, Purpose.TRAINING)
@@ -85,7 +82,7 @@ def test_each_setting_matters_and_a_run_repeats(writer: Any) -> None:
 @needs_torch
 def test_the_rate_decays_as_documented(writer: Any) -> None:
     """Adam's first step is as long as its rate; so small, the later ones are nearly."""
-    from flwr_fbo.tasks import cnn
+    from flwr_fbo.tasks import _cnn as cnn
 
     start = cnn.Start.draw(np.random.default_rng(0), len(writer.y_train))
     num_steps = 10 * 4  # batches of 16, 16, 16 and 2
@@ -183,8 +180,8 @@ def test_without_torch_the_extra_is_named(
     writer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "flwr_fbo.tasks.cnn", raising=False)
-    monkeypatch.delattr("flwr_fbo.tasks.cnn", raising=False)
+    monkeypatch.delitem(sys.modules, "flwr_fbo.tasks._cnn", raising=False)
+    monkeypatch.delattr("flwr_fbo.tasks._cnn", raising=False)
     for call in (
         lambda: EmnistTask().check(5),
         lambda: EmnistTask().objective(0, 5, 0),

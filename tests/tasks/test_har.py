@@ -10,12 +10,9 @@ from optuna.distributions import FloatDistribution, IntDistribution
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.datasets.base import DataError, Split, data_folder
-from flwr_fbo.experiment_runner.config import (
-    TuningExperiment,
-    builtin_experiments,
-    load_experiment,
-)
-from flwr_fbo.experiment_runner.tuning_runs import run_one
+from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.experiment_runner.tuning_play import run_one
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks import har
 from flwr_fbo.tasks.har import HarTask

@@ -23,18 +23,14 @@ from flwr_fbo.cli.report.page import (
     versions_section,
 )
 from flwr_fbo.cli.tables import cells_of, headings_of
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-    Run,
-    common_seeds,
-    curves_by_method,
-    humanised,
-)
+from flwr_fbo.experiment_runner.base import Experiment, Run
 from flwr_fbo.experiment_runner.claims import findings
 from flwr_fbo.experiment_runner.config import find_experiment
+from flwr_fbo.experiment_runner.curves import common_seeds, curves_by_method
 from flwr_fbo.experiment_runner.figure import draw, draw_curves, has_own_form
 from flwr_fbo.experiment_runner.results import read_results, version_of
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun
+from flwr_fbo.experiment_runner.wording import humanised
 
 FloatArray = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from flwr_fbo._version import __version__
-from flwr_fbo.experiment_runner.base import humanised
+from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.space.search_space import SearchSpace
 
 Cells = Sequence[Any]

@@ -12,8 +12,9 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from flwr_fbo.cli.report.page import Figure
-from flwr_fbo.experiment_runner.base import Experiment, humanised
+from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.looks import literal, looks_of
+from flwr_fbo.experiment_runner.wording import humanised
 
 FloatArray = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from flwr_fbo.cli.report.page import (
     journal_settings,
     versions_section,
 )
-from flwr_fbo.experiment_runner.base import humanised
+from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent

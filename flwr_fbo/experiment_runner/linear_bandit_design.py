@@ -1,0 +1,109 @@
+"""The settings of an experiment of linear bandits, but for the methods it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from flwr_fbo._validation import require_fraction
+from flwr_fbo.experiment_runner.base import Experiment, PrivacySetting
+from flwr_fbo.experiment_runner.sweep import Sweep
+from flwr_fbo.privacy.budget import check_epsilon
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.protocol.geometric_schedule import geometric_schedule
+from flwr_fbo.protocol.linear_ucb_settings import Width
+from flwr_fbo.protocol.peer_graph import GraphName, PeerGraph, Pooling
+from flwr_fbo.tasks.linear_bandit import LinearBanditTask
+
+
+@dataclass(frozen=True)
+class BanditPrivacy(PrivacySetting):
+    """The privacy setting of an experiment of bandits.
+
+    Attributes
+    ----------
+    epsilon : float
+        From 1e-3 to 1e3, of all releases of an agent together.
+    delta : float
+        Below 1.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        require_fraction("delta", self.delta)
+
+    def at(self, epsilon: float) -> BanditPrivacy:
+        """Return the same setting at another epsilon."""
+        return replace(self, epsilon=epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BanditDesign(Experiment):
+    """The settings of an experiment of linear bandits, which its methods read.
+
+    Attributes
+    ----------
+    task : LinearBanditTask
+    privacy : BanditPrivacy
+    num_synchronisations : int
+        n, fixed in advance, the gaps growing: see `geometric_schedule`.
+    first_synchronisation : int
+        After how many trials. What is there before is exploration, for agents that act
+        on released data only.
+    width : {"exact", "observed", "paper"}
+        Of all methods but ``"paper"``, which has its own.
+    graph : {"complete", "ring", "star", "line", "random"}, optional
+        Along which agents talk; there is a centre unless given. See `PeerGraph.named`.
+    hops : int
+        How far messages travel in a graph.
+    sweep : Sweep, optional
+        What else than the above to play them at.
+    """
+
+    task_type: ClassVar[type[Any]] = LinearBanditTask
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "privacy": BanditPrivacy,
+        "sweep": Sweep,
+        "task": LinearBanditTask,
+    }
+
+    task: LinearBanditTask
+    privacy: BanditPrivacy
+    num_synchronisations: int = 16
+    first_synchronisation: int = 100
+    width: Width = "observed"
+    graph: GraphName | None = None
+    hops: int = 1
+    sweep: Sweep | None = None
+
+    def peers(self, pooling: Pooling) -> PeerGraph:
+        """Return the graph.
+
+        With neighbourhoods, which are ours, there is one estimator an agent; with the
+        paper's cliques as many as hops.
+        """
+        estimators = self.hops if pooling == "clique" else 1
+        return PeerGraph.named(
+            str(self.graph),
+            self.num_agents,
+            hops=self.hops,
+            pooling=pooling,
+            num_estimators=estimators,
+        )
+
+    @property
+    def releases(self) -> ContinualSettings:
+        """What an agent hands out."""
+        epsilon, delta = self.privacy.epsilon, self.privacy.delta
+        n, d = self.num_synchronisations, self.task.dimension
+        return ContinualSettings(n, d, epsilon, delta)
+
+    @property
+    def schedule(self) -> list[int]:
+        """After how many trials there is a synchronisation."""
+        trials, n = self.num_iterations, self.num_synchronisations
+        return geometric_schedule(trials, n, self.first_synchronisation)

@@ -1,0 +1,189 @@
+"""The settings of an experiment that tunes, but for the methods it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict
+
+from flwr_fbo._validation import require, require_positive
+from flwr_fbo.experiment_runner.base import PrivacySetting
+from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
+from flwr_fbo.privacy.budget import check_delta, check_epsilon
+from flwr_fbo.privacy.release import Calibration
+from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
+from flwr_fbo.protocol.tuning_study import AgentSettings
+from flwr_fbo.protocol.voting_settings import OwnSearch
+from flwr_fbo.strategies.presets import Preset, preset_of
+from flwr_fbo.tasks.base import STRICT
+
+
+@dataclass(frozen=True)
+class Privacy(PrivacySetting):
+    """The privacy setting of an experiment that tunes.
+
+    Attributes
+    ----------
+    delta : float
+        Where epsilon is reported.
+    noise_multiplier, epsilon : float
+        One of the two, as for `DPFTSDE`.
+    sampling_probability : float, optional
+        q; the preset's unless given.
+    sampling, calibration : str
+        Of `ReleaseSettings`; a fixed size is accounted for by Renyi's divergence.
+    """
+
+    delta: float
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    sampling_probability: float | None = None
+    sampling: Sampling = "poisson"
+    calibration: Calibration = "joint"
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+        if self.epsilon is not None:
+            allowed = "None where noise_multiplier is given, which decides it"
+            require(self.noise_multiplier is None, "epsilon", self.epsilon, allowed)
+            check_epsilon(self.epsilon)
+        else:
+            require_positive("noise_multiplier", self.noise_multiplier)
+        if self.sampling_probability is not None:
+            check_sampling_probability(self.sampling_probability)
+
+    @property
+    def accountant(self) -> Literal["pld", "rdp"]:
+        """The tightest there is for the sampling."""
+        return "pld" if self.sampling == "poisson" else "rdp"
+
+    def at(self, epsilon: float) -> Privacy:
+        """Return the same setting at another epsilon."""
+        return replace(self, noise_multiplier=None, epsilon=epsilon)
+
+
+# What a curve may set of the kernel that messages are drawn by.
+_OF_MESSAGES = ("lengthscale", "regularization")
+
+
+# What it may set of the agents besides P.
+OF_AGENTS = (*_OF_MESSAGES, "own_search")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve of a published figure: a method, and what it sets otherwise.
+
+    What is None is as in the preset, or in the experiment's privacy setting.
+
+    Attributes
+    ----------
+    label : str
+        For tables and figures.
+    method : {"ts", "fts-de", "dp-fts-de"}
+        The last one comes with a noise-only control of its own.
+    num_sub_regions : int, optional
+        P.
+    lengthscale, regularization : float, optional
+        Of the messages: l and lambda. Not of ``"ts"``, which sends none.
+    own_search : str, optional
+        Of `VotingSettings`, with `FedVote`.
+    clip_norm : float, optional
+        S, of ``"dp-fts-de"``.
+    noise_multiplier : float, optional
+        z, of ``"dp-fts-de"``.
+    sampling_probability : float, optional
+        q, of ``"dp-fts-de"``.
+    series : tuple of str
+        The lines that it is a point of, where utility is drawn against epsilon.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    label: str
+    method: Literal["ts", "fts-de", "dp-fts-de"]
+    num_sub_regions: int | None = None
+    lengthscale: float | None = None
+    regularization: float | None = None
+    own_search: OwnSearch | None = None
+    clip_norm: float | None = None
+    noise_multiplier: float | None = None
+    sampling_probability: float | None = None
+    series: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("clip_norm", "noise_multiplier", "sampling_probability"):
+            value = getattr(self, name)
+            ok = value is None or self.method == "dp-fts-de"
+            require(ok, name, value, f"left out, with method={self.method!r}")
+        for name in _OF_MESSAGES:
+            value = getattr(self, name)
+            ok = value is None or self.method != "ts"
+            require(ok, name, value, "left out, with method='ts'")
+        ok = not self.series or self.method == "dp-fts-de"
+        require(ok, "series", self.series, f"left out, with method={self.method!r}")
+
+    def privacy(self, shared: Privacy) -> Privacy:
+        """Return the privacy setting of this curve."""
+        if self.noise_multiplier is not None:
+            z = self.noise_multiplier
+            shared = replace(shared, epsilon=None, noise_multiplier=z)
+        if self.sampling_probability is not None:
+            q = self.sampling_probability
+            shared = replace(shared, sampling_probability=q)
+        return shared
+
+    def agent(self, preset: AgentSettings) -> AgentSettings:
+        """Return the agent's settings.
+
+        Raises
+        ------
+        ValueError
+            If the preset's agent has no such setting.
+        """
+        names = ("num_sub_regions", *OF_AGENTS)
+        given = {name: getattr(self, name) for name in names}
+        own = {name: value for name, value in given.items() if value is not None}
+        for name, value in own.items():
+            known = hasattr(preset, name)
+            require(known, name, value, "left out, with agents of this preset")
+        return replace(preset, **own)
+
+
+AS_PRESET = Curve("", "dp-fts-de")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningDesign(OptimisationExperiment):
+    """The settings of an experiment that tunes, which its methods read.
+
+    Attributes
+    ----------
+    privacy : Privacy
+    strategy : {"FedVote", "DPFTSDE"}
+        The federated methods'; the controls share its agent.
+    preset : str, optional
+        Of `DPFTSDE`.
+    curves : dict of Curve
+        Methods with settings of their own, by name; private ones bring their
+        noise-only control with them, as ``NAME-noise-only``.
+    """
+
+    tables: ClassVar[Mapping[str, type[Any]]] = {"privacy": Privacy, "curves": Curve}
+
+    privacy: Privacy
+    strategy: str = "DPFTSDE"
+    preset: str | None = None
+    curves: dict[str, Curve] = field(default_factory=dict)
+
+    @property
+    def setting(self) -> str:
+        """Strategy and preset, for a legend."""
+        return f"{self.strategy} {self.preset or ''}".rstrip()
+
+    @property
+    def base(self) -> Preset:
+        """What the federated methods and their controls set unless a curve does."""
+        return preset_of(self.strategy, self.preset)

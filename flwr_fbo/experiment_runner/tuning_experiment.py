@@ -1,0 +1,120 @@
+"""Experiments that tune: federated search beside its controls, on one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+from flwr_fbo._validation import require
+from flwr_fbo.experiment_runner.base import Experiment, FloatArray, Run
+from flwr_fbo.experiment_runner.seeds import Seeds
+from flwr_fbo.experiment_runner.tuning_design import TuningDesign
+from flwr_fbo.experiment_runner.tuning_methods import (
+    METHODS,
+    USUAL_METHODS,
+    TuningMethod,
+    known_methods,
+    label_of,
+    methods_of,
+    recipe_of,
+)
+from flwr_fbo.experiment_runner.tuning_play import run_one, sending, spending
+from flwr_fbo.experiment_runner.tuning_runs import TuningRun
+from flwr_fbo.experiment_runner.tuning_table import verdict
+from flwr_fbo.strategies.presets import preset_of
+from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningExperiment(TuningDesign):
+    """Methods on a task, over paired seeds.
+
+    Attributes
+    ----------
+    methods : tuple of str
+        Those without liars unless given, and all curves.
+    form : {"convergence", "tradeoff"}
+        The figure: best value against iteration, or in the end against epsilon.
+    """
+
+    _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
+
+    methods: tuple[str, ...] = USUAL_METHODS
+    form: Literal["convergence", "tradeoff"] = "convergence"
+
+    def __post_init__(self) -> None:
+        preset_of(self.strategy, self.preset)  # which names what it does not allow
+        for name in self.curves:
+            ok = name not in METHODS and not name.endswith("-noise-only")
+            require(ok, "curves", name, "a name that no method or control has")
+        drawn = (name for name in methods_of(self.curves) if name not in self.methods)
+        object.__setattr__(self, "methods", (*self.methods, *drawn))
+        super().__post_init__()
+        if self.form == "tradeoff":
+            private = {n for n, c in self.curves.items() if c.method == "dp-fts-de"}
+            alone = sorted(n for n in private if not self.curves[n].series)
+            allowed = "private curves, each in a series, where form is 'tradeoff'"
+            require(len(private) > 0 and not alone, "curves", alone, allowed)
+
+    @property
+    def known_methods(self) -> Mapping[str, TuningMethod]:
+        """All methods that it could have, by name."""
+        return known_methods(self)
+
+    def label_of(self, method: str) -> str:
+        """Return what tables and figures call a method."""
+        return label_of(self.known_methods[method], self.base)
+
+    def with_epsilon(self, epsilon: float) -> Self:
+        """Return the same experiment at another epsilon; see `Experiment`."""
+        allowed = "left out: its curves have their own noise"
+        require(not self.curves, "epsilon", epsilon, allowed)
+        return super().with_epsilon(epsilon)
+
+    def recipe(self, method: str) -> dict[str, Any]:
+        """Return what decides a method's runs, whatever experiment they are part of."""
+        values = super().recipe(method)
+        for name in ("privacy", "curves"):
+            values.pop(name, None)
+        chosen = self.known_methods[method]
+        return {**values, **recipe_of(chosen, self.base, self.privacy)}
+
+    def check(self) -> None:
+        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+        for name in self.methods:  # what only the methods can refuse
+            try:
+                self._strategy(name)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        self.task.check(self.num_agents)
+
+    def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
+        """Run some of the methods on one seed."""
+        return [run_one(self, method, seed) for method in methods]
+
+    def spending(self, method: str) -> FloatArray:
+        """Return a method's epsilon after each iteration; see `Experiment`."""
+        return spending(self._strategy(method), self.num_iterations)
+
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
+        """Return how many numbers have been sent by each iteration."""
+        return sending(self._strategy(method), self.num_iterations)
+
+    def _strategy(self, method: str) -> TuningStrategy:
+        return self.known_methods[method].build(self, Seeds.of_run(0))
+
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+        title, (first, *others) = super().notes(runs, until)
+        accountant = self.privacy.accountant.upper()
+        privacy = (
+            f"epsilon: spent at delta = {self.privacy.delta:.4g} ({accountant} "
+            "accountant), had the noise been real. The noise of an experiment is "
+            "seeded: NOT PRIVATE."
+        )
+        return title, [first, privacy, *others]
+
+    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+        """Say in words whether federation helped, with and without privacy."""
+        return verdict(rows)

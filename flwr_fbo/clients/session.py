@@ -1,4 +1,4 @@
-"""A client's part of the conversation: one instruction in, one answer out.
+"""A tuning client's answer to one instruction: enrol or play, with its journal.
 
 Between messages the agent lives in its `Journal`: a file in the folder that
 ``fbo-folder`` of the node config (else of the run config) names, which survives

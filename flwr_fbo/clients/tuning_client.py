@@ -1,4 +1,4 @@
-"""The Flower `NumPyClient` around one agent."""
+"""The Flower NumPyClient of tuning studies, around one agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch a data set, check it, unpack it; it gets its name when it is whole."""
+"""Download a data set, check it and unpack it; downloads are atomic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment is: a TOML that names task, methods, settings, rounds and seeds.
+"""Read an experiment from its TOML file, with errors that name the key.
 
 Those that ship with the package are in ``experiment_runner/builtin``.
 """

@@ -1,4 +1,4 @@
-"""The record of what left the server: one entry a release, made before it leaves.
+"""What the ledger says of one release of a tuning study; written before it leaves.
 
 An entry holds what an auditor needs to charge the release again, and the vectors
 themselves; never the noise, the sum before the noise, or who was sampled.

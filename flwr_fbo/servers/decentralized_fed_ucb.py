@@ -1,4 +1,4 @@
-"""The server of peer-to-peer FedUCB: a postman.
+"""The server of DecentralizedFedUCB: it only forwards messages.
 
 Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020):
 agents talk along a graph. Flower has one server, to which everybody is connected; here

@@ -1,4 +1,4 @@
-"""The server of FTS-DE, DP-FTS and DP-FTS-DE (Dai, Low & Jaillet, 2021).
+"""The server of FedVote and DP-FTS-DE: it releases weighted sums with noise.
 
 FTS-DE is z = 0, q = 1, S = inf; DP-FTS is P = 1; DP-FTS-DE is the general case.
 """

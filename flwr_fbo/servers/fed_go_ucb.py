@@ -1,4 +1,4 @@
-"""The server of Fed-GO-UCB as a strategy runs it: one answer of every agent a round.
+"""The server of Fed-GO-UCB round by round: whom it asks what, what it sends.
 
 The algorithm is `NeuralBanditServer`'s. Agents play side by side here, an evaluation
 each a round, where the paper has them take turns; and a synchronisation does not hold

@@ -1,4 +1,4 @@
-"""The server of Fed-GO-UCB (ICLR 2024): it fits w0, then it adds up.
+"""The two phases of Fed-GO-UCB at the server: fit w0, then add up sums.
 
 Phase I: it sends w, agents answer with the gradients of their own losses, and the mean
 of these makes a step of gradient Langevin dynamics. Phase II: agents send their sums,

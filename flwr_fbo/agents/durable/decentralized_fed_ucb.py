@@ -1,4 +1,4 @@
-"""An agent of FedUCB that talks to its neighbours, and what they say to each other.
+"""A DecentralizedFedUCB agent with its journal: what it hears and passes on.
 
 Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020), the
 peer-to-peer algorithm. At a synchronisation an agent sends its private sums to its

@@ -1,4 +1,4 @@
-"""An agent of Fed-GO-UCB and its journal, while one process holds that."""
+"""A Fed-GO-UCB agent with its journal, while one process holds that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linear bandit of one site: what it plays, is rewarded with, and hands out.
+"""A FedUCB agent with its journal, and the policy by which a site plays it.
 
 All of it is in one journal, so that rewards may arrive hours after their actions, at
 another process than the one that chose, and Flower's client, a fresh process for every

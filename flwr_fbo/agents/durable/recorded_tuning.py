@@ -1,4 +1,4 @@
-"""An agent and its journal: whose it is, and the agent as it was recorded."""
+"""A tuning agent in its journal: whose it is, and what was recorded of it."""
 
 from __future__ import annotations
 

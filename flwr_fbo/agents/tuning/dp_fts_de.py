@@ -1,4 +1,4 @@
-"""The agent of FTS and DP-FTS-DE (Dai, Low & Jaillet, 2021, agent's algorithm).
+"""The agent of DP-FTS-DE (Dai, Low & Jaillet, 2021, agent's algorithm).
 
 In iteration t >= 1 it follows, with probability 1 - p_t, the server's vectors: it
 queries the maximiser of phi(x)'omega^(i(x)). Otherwise it searches on its own. After

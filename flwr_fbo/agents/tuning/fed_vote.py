@@ -1,4 +1,4 @@
-"""The agent of the preset "effective": it votes for where its best setting lies.
+"""The agent of FedVote: it votes for where its best setting lies.
 
 What the vector means. x_n is the best setting that agent n has found so far, and its
 vote is phi(x_n), where phi(x)'phi(x') is close to a squared exponential kernel k and

@@ -28,8 +28,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
 from benchmarks.problems import Problem, branin, hartmann, landmine
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.protocol.fed_vote_settings import OwnSearch, VotingSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.protocol.voting_settings import OwnSearch, VotingSettings
 from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]

@@ -18,12 +18,12 @@ from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
+from .protocol.fed_vote_settings import VotingSettings as VotingSettings
 from .protocol.linear_ucb_settings import LinearUCBSettings as LinearUCBSettings
 from .protocol.neural_ucb_settings import NeuralUCBSettings as NeuralUCBSettings
 from .protocol.peer_graph import PeerGraph as PeerGraph
 from .protocol.tuning_settings import FTSSettings as FTSSettings
 from .protocol.tuning_settings import ThompsonSettings as ThompsonSettings
-from .protocol.voting_settings import VotingSettings as VotingSettings
 from .simulation.grid import InProcessGrid as InProcessGrid
 from .space.search_space import SearchSpace as SearchSpace
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB

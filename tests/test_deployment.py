@@ -17,7 +17,7 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import InProcessGrid
-from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
+from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow

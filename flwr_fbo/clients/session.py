@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.durable.recorded_tuning import agent_identity, load_agent
+from flwr_fbo.agents.durable.tuning_record import agent_identity, load_agent
 from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.agents.tuning.timeout import time_limit
 from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError

@@ -14,8 +14,8 @@ from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
+from flwr_fbo.protocol.fed_vote_settings import OwnSearch
 from flwr_fbo.protocol.tuning_study import AgentSettings
-from flwr_fbo.protocol.voting_settings import OwnSearch
 from flwr_fbo.strategies.presets import Preset, preset_of
 from flwr_fbo.tasks.base import STRICT
 

@@ -21,9 +21,9 @@ from flwr_fbo.experiment_runner.tuning_design import (
     Privacy,
     TuningDesign,
 )
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
-from flwr_fbo.protocol.voting_settings import VotingSettings
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE

@@ -1,4 +1,4 @@
-"""The table of an experiment that tunes: rows of paired differences, and a verdict."""
+"""The table of an experiment that tunes: paired differences, and which verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tables and verdicts say in words."""
+"""The sentences and numbers of tables and verdicts, in words."""
 
 from __future__ import annotations
 

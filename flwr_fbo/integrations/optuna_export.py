@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import make_url
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
+from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.integrations.optuna_sampler import ITERATION, POINT
 from flwr_fbo.journal.journal import Journal

@@ -20,7 +20,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
+from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.journal.journal import Journal
 

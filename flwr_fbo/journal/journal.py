@@ -1,4 +1,4 @@
-"""The one durable record: a SQLite file that survives whatever ends its process.
+"""The journal of an agent or a server: trials, ledger and state in one durable file.
 
 Every change is one transaction, on disk (``synchronous=FULL``) before the call returns.
 One process at a time holds a journal; the file is readable by its owner only. Without a

@@ -1,4 +1,4 @@
-"""Gaussian process with an isotropic squared exponential kernel.
+"""Squared exponential Gaussian process: the model behind Thompson sampling.
 
 k(x, x') = variance exp(-||x - x'||^2 / (2 lengthscale^2)), Gaussian noise. The
 hyperparameters maximise the log marginal likelihood (Rasmussen & Williams, 2006,

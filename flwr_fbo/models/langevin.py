@@ -1,4 +1,4 @@
-"""Gradient Langevin dynamics: a regression by noisy gradient steps.
+"""Gradient Langevin dynamics: the noisy gradient steps of Fed-GO-UCB's phase I.
 
 Phase I of Fed-GO-UCB (ICLR 2024) fits w0 to what all agents have seen by
 

@@ -1,4 +1,4 @@
-"""Gaussian process with a Matern 5/2 kernel and one lengthscale an axis.
+"""Matern 5/2 Gaussian process, a lengthscale an axis: behind expected improvement.
 
 k(x, x') = variance (1 + r + r^2 / 3) exp(-r), r^2 = 5 sum_d (x_d - x'_d)^2 / l_d^2
 (Rasmussen & Williams, 2006, equation 4.17). The values are taken to be standardised.

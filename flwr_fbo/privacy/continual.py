@@ -1,4 +1,4 @@
-"""Continual release of an agent's running sum, as FedUCB's agents need it.
+"""Release of an agent's running sum again and again, as FedUCB's agents need it.
 
 A trial with action x and reward y adds [x; y][x; y]' to a symmetric matrix of d + 1
 rows, the sum of Gram matrix, x y and y^2 (Dubey & Pentland, 2020, section 4; Shariff &

@@ -1,4 +1,4 @@
-"""The settings of continual release: bounds of a trial, budget, noise and grid."""
+"""Settings of FedUCB's released sums: bounds of a trial, sensitivity, noise, grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Release of an agent's gradients, step after step of one regression.
+"""Release of an agent's gradients in phase I of Fed-GO-UCB, step after step.
 
 In step k the agent hands out what its trials' gradients add up to, each clipped, and
 noise of its own:

@@ -44,7 +44,7 @@ class NeuralPrivacy:
         C: the norm to which a trial's part in the gradient of phase I is clipped.
     num_features : int
         k, from 2 to 1000: the features of an action in phase II, in place of the
-        network's gradients; see `flwr_fbo.models.reference`.
+        network's gradients; see `flwr_fbo.models.reference_features`.
     feature_clip, residual_clip : float
         L and B of phase II: the norm to which an action's features are clipped, in mean
         square 1 over the unit cube, and the largest residual y - f(x; w0) on either

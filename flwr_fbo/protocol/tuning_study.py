@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_seed
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     Direction,
@@ -18,7 +19,6 @@ from flwr_fbo.protocol.tuning_settings import (
     ThompsonSettings,
     check_direction,
 )
-from flwr_fbo.protocol.voting_settings import VotingSettings
 from flwr_fbo.space.search_space import SearchSpace
 
 AgentSettings = (

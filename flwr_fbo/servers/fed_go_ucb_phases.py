@@ -1,4 +1,4 @@
-"""The two phases of Fed-GO-UCB at the server: fit w0, then add up sums.
+"""What the server of Fed-GO-UCB computes: w0 in phase I, sums in phase II.
 
 Phase I: it sends w, agents answer with the gradients of their own losses, and the mean
 of these makes a step of gradient Langevin dynamics. Phase II: agents send their sums,

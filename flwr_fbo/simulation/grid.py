@@ -18,7 +18,7 @@ from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.durable.recorded_tuning import load_agent
+from flwr_fbo.agents.durable.tuning_record import load_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.clients.session import open_journal, taken_slot
 from flwr_fbo.protocol.tuning_study import TuningStudy

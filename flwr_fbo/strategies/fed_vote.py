@@ -17,8 +17,8 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.fed_vote import even_votes
 from flwr_fbo.privacy.schedule import Schedule
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import Direction
-from flwr_fbo.protocol.voting_settings import VotingSettings
 from flwr_fbo.strategies.presets import VOTES
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 

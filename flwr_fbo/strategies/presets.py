@@ -1,4 +1,4 @@
-"""Settings that go together: those of FedVote, and the published ones of DP-FTS-DE."""
+"""FedVote's default settings, and the published ones of DP-FTS-DE."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.privacy.schedule import MIN_FOLLOW_PROBABILITY, Schedule
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
-from flwr_fbo.protocol.voting_settings import VotingSettings
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from flwr_fbo import (
     ThompsonSettings,
     tuning_app,
 )
-from flwr_fbo.agents.durable.recorded_tuning import load_agent
+from flwr_fbo.agents.durable.tuning_record import load_agent
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.fts import FTSAgent
 from flwr_fbo.agents.tuning.registry import create_agent

@@ -5,7 +5,7 @@ Not in the paper. It differs from `flwr_fbo.agents.bandits.fed_go_ucb` in that
 - the gradients of phase I and the sums of phase II go through a mechanism each, and
   what comes of a trial is clipped;
 - agents send by a public schedule;
-- in phase II an action has a few features (`flwr_fbo.models.reference`) in place of the
+- in phase II an action has a few features (`models.reference_features`) in place of the
   network's gradient, which noise would cover;
 - an agent acts on released totals only, its own trials in between are not used. Its
   ellipsoid is that of `LinearUCBSettings`: noise can leave the total with eigenvalues
@@ -31,7 +31,7 @@ from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.network import RewardModel
-from flwr_fbo.models.reference import ReferenceFeatures
+from flwr_fbo.models.reference_features import ReferenceFeatures
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.gradients import GradientRelease, clipped

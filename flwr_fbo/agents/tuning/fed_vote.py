@@ -37,7 +37,7 @@ from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.voting_settings import VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]

@@ -9,6 +9,7 @@ from flwr_fbo.agents.tuning.fts import FTSAgent
 from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.agents.tuning.random_search import RandomSearchAgent
 from flwr_fbo.agents.tuning.transfer import RGPEAgent, TAFAgent
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     FTSSettings,
@@ -17,7 +18,6 @@ from flwr_fbo.protocol.tuning_settings import (
     ThompsonSettings,
 )
 from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.protocol.voting_settings import VotingSettings
 
 _AGENTS: dict[type[SearchSettings], type[SearchAgent]] = {
     ThompsonSettings: ThompsonAgent,

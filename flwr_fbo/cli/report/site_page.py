@@ -10,8 +10,8 @@ import numpy as np
 
 from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
 from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
-from flwr_fbo.agents.durable.recorded_tuning import KIND as AGENT_KIND
-from flwr_fbo.agents.durable.recorded_tuning import recorded_agent
+from flwr_fbo.agents.durable.tuning_record import KIND as AGENT_KIND
+from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.cli.ledger_command import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (

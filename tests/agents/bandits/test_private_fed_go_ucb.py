@@ -37,7 +37,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
-from flwr_fbo.models.reference import ReferenceFeatures
+from flwr_fbo.models.reference_features import ReferenceFeatures
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings, clipped
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy

@@ -1,4 +1,4 @@
-"""Settings of agents that vote."""
+"""Settings of the agents of FedVote."""
 
 from __future__ import annotations
 

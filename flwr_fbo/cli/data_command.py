@@ -14,8 +14,8 @@ from rich.table import Table
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.export_emnist_command import export_emnist
-from flwr_fbo.datasets.base import data_folder
-from flwr_fbo.datasets.catalogue import DATASETS, Dataset, find_dataset
+from flwr_fbo.datasets.base import Dataset, data_folder
+from flwr_fbo.datasets.catalogue import DATASETS, find_dataset
 from flwr_fbo.datasets.download import fetch
 
 app = group()

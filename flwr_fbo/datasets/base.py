@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,3 +72,62 @@ def data_file(*parts: str, origin: str = "") -> Path:
             f"set {_VARIABLE} to the folder that holds {name}."
         )
     return path
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One data set. Paths are relative to the folder of all data sets.
+
+    Attributes
+    ----------
+    name : str
+        As in ``flwr-fbo data download NAME``.
+    summary : str
+        What it is.
+    url : str
+        Of the file that is fetched.
+    sha256 : str
+        Of that file.
+    size : int
+        Of that file, bytes.
+    unpack : callable
+        Makes the data set (its second argument) of that file (its first).
+    unpacked : int
+        What it makes, bytes.
+    target : str
+        The file or folder that is the data set, in a folder of its own.
+    members : tuple of str
+        If ``target`` is a folder: the files in it that must be there.
+    accepted : tuple of str
+        Files that the loader reads where ``target`` is not there.
+    licence, citation : str
+        As the origin has them.
+    """
+
+    name: str
+    summary: str
+    url: str
+    sha256: str
+    size: int
+    unpack: Callable[[Path, Path], None]
+    unpacked: int
+    target: str
+    licence: str
+    citation: str
+    members: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
+
+    def is_complete(self, folder: Path) -> bool:
+        """Return whether the data set itself is there."""
+        target = folder / self.target
+        files = [target / m for m in self.members] or [target]
+        return all(file.is_file() for file in files)
+
+    def found(self, folder: Path) -> str | None:
+        """Return ``target`` if it is there, else what is accepted in its place.
+
+        None where the target is not complete: the loaders refuse to look past it.
+        """
+        if (folder / self.target).exists():
+            return self.target if self.is_complete(folder) else None
+        return next((a for a in self.accepted if (folder / a).is_file()), None)

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from flwr_fbo._validation import require, require_index, require_int, require_positive
 from flwr_fbo.datasets.base import Split
@@ -57,6 +56,8 @@ def partition(index: int, num_partitions: int, seed: int, alpha: float = 0.5) ->
 
 @lru_cache(maxsize=1)
 def _images() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    from sklearn.datasets import load_digits
+
     X, y = load_digits(return_X_y=True)
     return X, y
 

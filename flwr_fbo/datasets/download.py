@@ -15,8 +15,7 @@ from zipfile import BadZipFile
 import pooch
 import requests
 
-from flwr_fbo.datasets.base import DataError
-from flwr_fbo.datasets.catalogue import Dataset
+from flwr_fbo.datasets.base import DataError, Dataset
 
 _LOCK, _WORK = ".lock", ".part"
 _CHUNK = 1 << 16

@@ -23,8 +23,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require_index
-from flwr_fbo.datasets.base import DataError, Split, data_file, data_folder
+from flwr_fbo.datasets.base import DataError, Dataset, Split, data_file, data_folder
 from flwr_fbo.datasets.emnist_sqlite import SIDE, SqliteWriters, damaged
+from flwr_fbo.datasets.unpack import decompressed
+
+DATASET = Dataset(
+    name="emnist",
+    summary="Federated EMNIST: handwritten digits of 3,383 writers, 28 x 28 pixels.",
+    # TensorFlow Federated names the place and no hash. Hash and sizes are what public
+    # repositories recorded of their downloads, all the same.
+    url="https://storage.googleapis.com/tff-datasets-public/emnist_all.sqlite.lzma",
+    sha256="c3aaf91b4cf4e69d53d81627ad119eccdc878ff906f68e66063ff10f67faad48",
+    size=170_507_172,
+    unpack=decompressed,
+    unpacked=4_708_990_976,
+    target="emnist/emnist_all.sqlite",
+    accepted=("emnist/emnist_digits.npz", "digits/digits_by_writer_100.npz"),
+    licence="None stated; made of NIST Special Database 19, a U.S. government work.",
+    citation="Cohen, Afshar, Tapson & van Schaik, EMNIST: extending MNIST to "
+    "handwritten letters, IJCNN 2017; Caldas et al., LEAF: a benchmark for federated "
+    "settings, 2018.",
+)
+
 
 _SOURCES = (
     ("emnist", "emnist_all.sqlite"),

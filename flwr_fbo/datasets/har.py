@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 from flwr_fbo._validation import require_index
-from flwr_fbo.datasets.base import Split, damaged, data_file, data_folder
+from flwr_fbo.datasets.base import Dataset, Split, damaged, data_file, data_folder
+from flwr_fbo.datasets.unpack import FromZipInZip
 
 NUM_SUBJECTS = 30
 _NUM_FEATURES = 561
@@ -27,6 +27,35 @@ _SUBJECTS, _ACTIVITIES = range(1, NUM_SUBJECTS + 1), range(1, 7)
 _OFFICIAL = "UCI HAR Dataset"
 _REBUILT = "har_features561_rebuilt.npz"
 _ROWS = {"train": 7352, "test": 2947}  # of the official parts; 10299 in all
+
+
+_MEMBERS = (
+    "README.txt",
+    *(
+        f"{part}/{column}_{part}.txt"
+        for part in ("train", "test")
+        for column in ("X", "y", "subject")
+    ),
+)
+DATASET = Dataset(
+    name="har",
+    summary="Human activity recognition: smartphones worn by 30 subjects, 10,299 "
+    "windows of 561 features, 6 activities.",
+    # UCI states no hash. This hash and this size are what independent public
+    # repositories recorded of their downloads, all the same.
+    url="https://archive.ics.uci.edu/static/public/240/"
+    "human+activity+recognition+using+smartphones.zip",
+    sha256="c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+    size=61_005_872,
+    unpack=FromZipInZip("UCI HAR Dataset.zip", "UCI HAR Dataset", _MEMBERS),
+    unpacked=92_517_559,
+    target="har/UCI HAR Dataset",
+    members=_MEMBERS,
+    accepted=("har/har_features561_rebuilt.npz",),
+    licence="CC BY 4.0 by UCI; the README in the archive prohibits commercial use.",
+    citation="Anguita, Ghio, Oneto, Parra & Reyes-Ortiz, A public domain dataset for "
+    "human activity recognition using smartphones, ESANN 2013.",
+)
 
 
 class _Table(NamedTuple):
@@ -63,6 +92,8 @@ def partition(index: int) -> Split:
         ``har/UCI HAR Dataset/`` or, where that folder is not there,
         ``har/har_features561_rebuilt.npz``.
     """
+    from sklearn.model_selection import train_test_split
+
     require_index("index", index, NUM_SUBJECTS)
     table = _windows(data_folder() / "har")
     mine = table.subject == index + 1

@@ -21,6 +21,8 @@ from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.tasks.base import STRICT
 
 FloatArray = NDArray[np.float64]
+# Colour, line style and marker.
+Look = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,8 @@ class Method:
         Whether the privacy setting has a part in what it does.
     noise_only : str, optional
         The control in which all its messages are zeroed; None where there is none.
+    look : tuple of str, optional
+        Colour, line style and marker in figures; chosen from a palette unless given.
     """
 
     name: str
@@ -104,6 +108,7 @@ class Method:
     controls: tuple[str, ...] = field(default=(), kw_only=True)
     noisy: bool = field(default=False, kw_only=True)
     noise_only: str | None = field(default=None, kw_only=True)
+    look: Look | None = field(default=None, kw_only=True)
 
 
 class PrivacySetting(ABC):

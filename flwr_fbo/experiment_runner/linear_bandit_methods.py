@@ -74,6 +74,7 @@ class BanditMethod(Method):
             label=label_at(self.label, point),
             controls=tuple(_name_at(name, point) for name in self.controls),
             noise_only=self.noise_only and _name_at(self.noise_only, point),
+            look=None if point else self.look,
             base=self.name,
             point=point,
         )
@@ -125,11 +126,27 @@ _PRIVATE: dict[str, Any] = {
     "noise_only": "noise-only",
 }
 _ALL = (
-    BanditMethod("fed-ucb", "FedUCB", _private, **_PRIVATE),
     BanditMethod(
-        "fed-ucb-raw", "FedUCB raw†", partial(_private, local_data="raw"), **_PRIVATE
+        "fed-ucb",
+        "FedUCB",
+        _private,
+        **_PRIVATE,
+        look=("#0072b2", "-", "D"),
     ),
-    BanditMethod("paper", "published†", _published, **_PRIVATE),
+    BanditMethod(
+        "fed-ucb-raw",
+        "FedUCB raw†",
+        partial(_private, local_data="raw"),
+        **_PRIVATE,
+        look=("#56b4e9", "--", "d"),
+    ),
+    BanditMethod(
+        "paper",
+        "published†",
+        _published,
+        **_PRIVATE,
+        look=("#cc79a7", "--", "x"),
+    ),
     BanditMethod(
         "cliques",
         "FedUCB, cliques",
@@ -137,12 +154,14 @@ _ALL = (
         usual=False,
         needs_graph=True,
         **_PRIVATE,
+        look=("#e69f00", "--", "s"),
     ),
     BanditMethod(
         "non-private",
         "non-private",
         partial(_baseline, name="non-private"),
         controls=("independent",),
+        look=("#009e73", "--", "s"),
     ),
     BanditMethod(
         "cliques-non-private",
@@ -151,6 +170,7 @@ _ALL = (
         controls=("independent",),
         usual=False,
         needs_graph=True,
+        look=("#8c564b", ":", "*"),
     ),
     BanditMethod(
         "full",
@@ -159,6 +179,7 @@ _ALL = (
         controls=("independent",),
         scheduled=False,
         usual=False,
+        look=("#e69f00", ":", "P"),
     ),
     BanditMethod(
         "independent",
@@ -166,6 +187,7 @@ _ALL = (
         partial(_baseline, name="independent"),
         releases=False,
         scheduled=False,
+        look=("#000000", "-", "o"),
     ),
     BanditMethod(
         "noise-only",
@@ -173,6 +195,7 @@ _ALL = (
         partial(_private, control="noise-only"),
         releases=False,
         noisy=True,
+        look=("#d55e00", "-.", "^"),
     ),
     BanditMethod(
         "random",
@@ -180,6 +203,7 @@ _ALL = (
         partial(_private, control="random"),
         releases=False,
         scheduled=False,
+        look=("#7f7f7f", ":", "v"),
     ),
 )
 METHODS = {method.name: method for method in _ALL}

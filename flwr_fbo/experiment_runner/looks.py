@@ -6,48 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_fbo.experiment_runner.base import Experiment, Run
+from flwr_fbo.experiment_runner.base import Experiment, Look, Run
 from flwr_fbo.experiment_runner.curves import common_seeds
-from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
-LOOKS = {
-    "ts": ("#000000", "-", "o"),
-    "random": ("#7f7f7f", ":", "v"),
-    "fts-de": ("#009e73", "--", "s"),
-    "dp-fts-de": ("#0072b2", "-", "D"),
-    "noise-only": ("#d55e00", "-.", "^"),
-    "liars": ("#cc79a7", "--", "x"),
-    "blind": ("#e69f00", ":", "P"),
-    "fed-ucb": ("#0072b2", "-", "D"),
-    "fed-ucb-raw": ("#56b4e9", "--", "d"),
-    "paper": ("#cc79a7", "--", "x"),
-    "non-private": ("#009e73", "--", "s"),
-    "cliques": ("#e69f00", "--", "s"),
-    "cliques-non-private": ("#8c564b", ":", "*"),
-    "full": ("#e69f00", ":", "P"),
-    "independent": ("#000000", "-", "o"),
-    "fts": ("#0072b2", "-", "D"),
-    "fts-similar": ("#56b4e9", "--", "d"),
-    "rgpe": ("#009e73", "--", "s"),
-    "taf": ("#cc79a7", "-.", "x"),
-    "taf-narrow": ("#e69f00", ":", "P"),
-    "fed-go-ucb": ("#0072b2", "-", "D"),
-    "one-go-ucb": ("#009e73", "--", "s"),
-    "n-go-ucb": ("#000000", "-", "o"),
-    "dislinucb": ("#cc79a7", "-.", "x"),
-    "fed-glb-ucb": ("#56b4e9", "--", "d"),
-    "approx-dis-kernel-ucb": ("#8c564b", ":", "*"),
-    "no-phase-one": ("#e69f00", ":", "P"),
-    "each-once": ("#d55e00", "-.", "^"),
-}
-
-
-# What has no look of its own takes these in turn.
+# A method without a look of its own takes these in turn.
 COLORS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#8c564b")
 MARKERS = ("D", "s", "x", "P", "d", "*", "<")
 
-Look = tuple[str, str, str]
 Target = Path | IO[bytes]
 
 
@@ -57,9 +23,8 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
     A curve's noise-only control has its colour and marker, and is dotted.
     """
     known = experiment.known_methods
-    curves = experiment.curves if isinstance(experiment, TuningExperiment) else {}
-    fixed = [n for n in experiment.methods if n in LOOKS and n not in curves]
-    looks: dict[str, Look] = {name: LOOKS[name] for name in fixed}
+    own = {name: known[name].look for name in experiment.methods}
+    looks: dict[str, Look] = {name: look for name, look in own.items() if look}
     controls = {known[name].noise_only: name for name in experiment.methods}
     others = [n for n in experiment.methods if n not in looks and n not in controls]
     taken = {part for look in looks.values() for part in look}

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Experiment, Run
+from flwr_fbo.experiment_runner.base import Experiment, Look, Run
 from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
+from flwr_fbo.experiment_runner.linear_bandit_methods import METHODS
 from flwr_fbo.experiment_runner.looks import (
     COLORS,
-    LOOKS,
     MARKERS,
-    Look,
     Target,
     literal,
     looks_of,
@@ -242,7 +241,7 @@ def _lines_of(
 
 def _look_of(base: str, variant: int, num_variants: int) -> Look:
     """Return a method's colour, and style and marker of one of its lines."""
-    color, _, marker = LOOKS[base]
+    color, _, marker = METHODS[base].look or (COLORS[0], "-", MARKERS[0])
     if num_variants > 1:
         marker = MARKERS[variant % len(MARKERS)]
     style = ":" if base == "noise-only" else _STYLES[variant % len(_STYLES)]

@@ -69,10 +69,27 @@ class TransferMethod(Method):
 
 
 _ALL = (
-    TransferMethod("ts", "TS", FTSSettings(), informed=False),
-    TransferMethod("random", "random", RandomSearchSettings(), informed=False),
     TransferMethod(
-        "fts", "FTS", FTSSettings(), controls=_CONTROLS, noise_only="noise-only"
+        "ts",
+        "TS",
+        FTSSettings(),
+        informed=False,
+        look=("#000000", "-", "o"),
+    ),
+    TransferMethod(
+        "random",
+        "random",
+        RandomSearchSettings(),
+        informed=False,
+        look=("#7f7f7f", ":", "v"),
+    ),
+    TransferMethod(
+        "fts",
+        "FTS",
+        FTSSettings(),
+        controls=_CONTROLS,
+        noise_only="noise-only",
+        look=("#0072b2", "-", "D"),
     ),
     TransferMethod(
         "fts-similar",
@@ -80,13 +97,36 @@ _ALL = (
         FTSSettings(weighting="similarity"),
         controls=(*_CONTROLS, "similar-noise-only"),
         noise_only="similar-noise-only",
+        look=("#56b4e9", "--", "d"),
     ),
-    TransferMethod("rgpe", "RGPE", RGPESettings(), controls=_CONTROLS),
-    TransferMethod("taf", "TAF (0.5)", TAFSettings(), controls=_CONTROLS),
     TransferMethod(
-        "taf-narrow", "TAF (0.1)", TAFSettings(bandwidth=0.1), controls=_CONTROLS
+        "rgpe",
+        "RGPE",
+        RGPESettings(),
+        controls=_CONTROLS,
+        look=("#009e73", "--", "s"),
     ),
-    TransferMethod("noise-only", "noise-only", FTSSettings(), zeroed=True),
+    TransferMethod(
+        "taf",
+        "TAF (0.5)",
+        TAFSettings(),
+        controls=_CONTROLS,
+        look=("#cc79a7", "-.", "x"),
+    ),
+    TransferMethod(
+        "taf-narrow",
+        "TAF (0.1)",
+        TAFSettings(bandwidth=0.1),
+        controls=_CONTROLS,
+        look=("#e69f00", ":", "P"),
+    ),
+    TransferMethod(
+        "noise-only",
+        "noise-only",
+        FTSSettings(),
+        zeroed=True,
+        look=("#d55e00", "-.", "^"),
+    ),
     TransferMethod(
         "similar-noise-only",
         "similar, noise-only",

@@ -130,9 +130,25 @@ _CONTROLS = (*_OPEN, "noise-only")
 
 _open = partial(_federated, private=False)
 _ALL = (
-    TuningMethod("ts", "TS", _thompson),
-    TuningMethod("random", "random", _random),
-    TuningMethod("fts-de", "FTS-DE", _open, controls=_OPEN),
+    TuningMethod(
+        "ts",
+        "TS",
+        _thompson,
+        look=("#000000", "-", "o"),
+    ),
+    TuningMethod(
+        "random",
+        "random",
+        _random,
+        look=("#7f7f7f", ":", "v"),
+    ),
+    TuningMethod(
+        "fts-de",
+        "FTS-DE",
+        _open,
+        controls=_OPEN,
+        look=("#009e73", "--", "s"),
+    ),
     TuningMethod(
         "dp-fts-de",
         "DP-FTS-DE",
@@ -140,9 +156,14 @@ _ALL = (
         controls=_CONTROLS,
         noisy=True,
         noise_only="noise-only",
+        look=("#0072b2", "-", "D"),
     ),
     TuningMethod(
-        "noise-only", "noise-only", partial(_private, noise_only=True), noisy=True
+        "noise-only",
+        "noise-only",
+        partial(_private, noise_only=True),
+        noisy=True,
+        look=("#d55e00", "-.", "^"),
     ),
     TuningMethod(
         "liars",
@@ -152,6 +173,7 @@ _ALL = (
         controls=_CONTROLS,
         noisy=True,
         noise_only="noise-only",
+        look=("#cc79a7", "--", "x"),
     ),
     TuningMethod(
         "blind",
@@ -162,14 +184,10 @@ _ALL = (
         controls=_CONTROLS,
         noisy=True,
         noise_only="noise-only",
+        look=("#e69f00", ":", "P"),
     ),
 )
 METHODS = {method.name: method for method in _ALL}
-_BUILDERS: dict[str, Callable[..., TuningStrategy]] = {
-    "ts": _thompson,
-    "fts-de": _open,
-    "dp-fts-de": _private,
-}
 # What an experiment compares unless it says otherwise.
 USUAL_METHODS = tuple(method.name for method in _ALL if method.liars == 0)
 
@@ -186,7 +204,8 @@ def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
 
 
 def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
-    build = partial(_BUILDERS[curve.method], curve=curve)
+    with_curve: Callable[..., TuningStrategy] = METHODS[curve.method].build
+    build = partial(with_curve, curve=curve)
     method = TuningMethod(name, curve.label, build, base=curve.method, curve=curve)
     if curve.method == "ts":
         return [method]

@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
 from flwr_fbo.datasets import har
-from flwr_fbo.datasets.base import DataError, data_folder
-from flwr_fbo.datasets.catalogue import DATASETS, Dataset, find_dataset
+from flwr_fbo.datasets.base import DataError, Dataset, data_folder
+from flwr_fbo.datasets.catalogue import DATASETS, find_dataset
 from flwr_fbo.datasets.download import fetch
 from flwr_fbo.datasets.unpack import FromZipInZip, as_is, decompressed
 
@@ -414,7 +414,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_data(
     values = {f: getattr(dataset, f) for f in ("url", "sha256", "size", "target")}
     code = f"""
 from pathlib import Path
-from flwr_fbo.datasets.catalogue import Dataset
+from flwr_fbo.datasets.base import Dataset
 from flwr_fbo.datasets.download import fetch
 from flwr_fbo.datasets.unpack import as_is
 fetch(Dataset("tiny", "", unpack=as_is, unpacked=1, licence="", citation="",

@@ -30,13 +30,13 @@ _log = logging.getLogger("flwr.fbo")
 
 @dataclass(frozen=True, eq=False)
 class PeerReply:
-    """What an agent gave to the postman.
+    """What an agent gave to the server to forward.
 
     Attributes
     ----------
     mail : sequence
-        Sealed, each for all of its neighbours: arrays of bytes, shape (L,), if the
-        agent is honest.
+        Messages, each for all of its neighbours: arrays of bytes, shape (L,), if the
+        agent is honest. They are not encrypted.
     num_releases : int
         How many of its own it has made so far, as it says.
     """
@@ -123,7 +123,8 @@ class PeerServer:
             By slot, of who has answered: what others carried is lost.
         """
         self._mail = {
-            slot: self._sealed(slot, reply.mail) for slot, reply in messages.items()
+            slot: self._messages_in(slot, reply.mail)
+            for slot, reply in messages.items()
         }
         counts = self.num_releases
         for slot, reply in messages.items():
@@ -142,12 +143,12 @@ class PeerServer:
         # Not the mail itself, of which most is passed on again and again.
         self.ledger.append(LedgerRow(iteration, facts, np.zeros(0, dtype=np.uint8)))
 
-    def _sealed(self, slot: int, mail: Sequence[Any]) -> list[Bytes]:
-        """Return what can be messages."""
-        ok = [_is_sealed(one, self._length) for one in mail[: self.num_agents]]
+    def _messages_in(self, slot: int, mail: Sequence[Any]) -> list[Bytes]:
+        """Return what has the form of a message; the numbers in it are not read."""
+        ok = [_is_message(one, self._length) for one in mail[: self.num_agents]]
         if not all(ok) or len(mail) > self.num_agents:
             _log.warning("\t> agent %d: not all that it sent are messages", slot)
-        return [one for one, is_sealed in zip(mail, ok, strict=False) if is_sealed]
+        return [one for one, is_message in zip(mail, ok, strict=False) if is_message]
 
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run carried."""
@@ -182,6 +183,6 @@ class PeerServer:
         ]
 
 
-def _is_sealed(message: Any, length: int) -> bool:
+def _is_message(message: Any, length: int) -> bool:
     is_bytes = isinstance(message, np.ndarray) and message.dtype == np.uint8
     return is_bytes and message.shape == (length,)

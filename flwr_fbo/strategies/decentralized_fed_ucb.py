@@ -52,9 +52,10 @@ class _Step:
 class DecentralizedFedUCB(LinearBanditStrategy):
     """Federated linear bandits without a centre: agents talk along a graph.
 
-    Flower's server carries sealed messages from neighbour to neighbour, one hop a
-    round. Sites by the clock (``interval``), agents with an environment (``schedule``),
-    and the paper's trigger are as in `FedUCB`; the clients are the same.
+    Flower's server only forwards messages from neighbour to neighbour, one hop a round;
+    nothing is encrypted. Sites by the clock (``interval``), agents with an
+    environment (``schedule``), and the paper's trigger are as in `FedUCB`; the clients
+    are the same.
 
     Parameters
     ----------

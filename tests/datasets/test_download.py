@@ -557,9 +557,11 @@ def test_the_list_says_what_is_there(
     assert found() == dict.fromkeys(names)
     text = _invoke("list").output
     assert "no: flwr-fbo data download har" in text
-    stand_ins = [d.accepted[-1] for d in DATASETS.values() if d.accepted]
+    accepted = {name: DATASETS[name].accepted[-1:] for name in names}
+    stand_ins = [path for paths in accepted.values() for path in paths]
+    assert len(stand_ins) == 2
     _put(tmp_path, *stand_ins)
-    assert list(found().values()) == [None, *stand_ins, None]
+    assert found() == {n: paths[0] if paths else None for n, paths in accepted.items()}
     for path in stand_ins:
         assert f"{path}, accepted in place of" in _invoke("list").output
     _put(tmp_path, "landmine/LandmineData.mat", "emnist/emnist_all.sqlite")

@@ -65,7 +65,8 @@ class DistributedExplorationServer:
         self._num_features = num_features
         self.accounting_method: Method = accountant
         self._accountant = self._new_accountant()
-        self._exhausted = False
+        # Of the next release, by its noise: looked up several times a round.
+        self._exceeding: dict[float, bool] = {}
 
     @property
     def num_agents(self) -> int:
@@ -77,26 +78,32 @@ class DistributedExplorationServer:
         """What was released last, shape (P, M)."""
         return self.ledger[-1].vectors if self.ledger else None
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether the budget has stopped the releases."""
-        return self._exhausted
+    def is_exhausted(self, iteration: int) -> bool:
+        """Return whether the budget has stopped the releases by ``iteration``.
+
+        The first planned release that would exceed it stops all that follow.
+        """
+        if self.max_epsilon is None:
+            return False
+        last = self.ledger[-1].iteration if self.ledger else -1
+        since = range(last + 1, iteration + 1)
+        planned = (t for t in since if self.iterations is None or t in self.iterations)
+        return any(self._would_exceed(self.max_epsilon, t) for t in planned)
 
     def wants_messages(self, iteration: int) -> bool:
-        """Return whether a release follows ``iteration``."""
+        """Return whether a release follows ``iteration``; changes nothing."""
         if self.iterations is not None and iteration not in self.iterations:
             return False
-        if not self._exhausted and self.max_epsilon is not None:
-            self._exhausted = self._would_exceed(self.max_epsilon, iteration)
-        return not self._exhausted
+        return not self.is_exhausted(iteration)
 
     def _would_exceed(self, max_epsilon: float, iteration: int) -> bool:
         if self.release.settings.noise_only:
             return False
-        noise_multiplier = self.release.effective_noise_multiplier(iteration)
-        return noise_multiplier == 0 or self._accountant.would_exceed(
-            max_epsilon, noise_multiplier
-        )
+        z = self.release.effective_noise_multiplier(iteration)
+        if z not in self._exceeding:
+            exceeds = z == 0 or self._accountant.would_exceed(max_epsilon, z)
+            self._exceeding[z] = exceeds
+        return self._exceeding[z]
 
     def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
         """Release the messages of ``iteration``, if it is one that is released.
@@ -118,12 +125,14 @@ class DistributedExplorationServer:
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run released, charged as it was then."""
         self.ledger.clear()
+        self._exceeding.clear()
         self._accountant = self._new_accountant()
         for row in ledger:
             self._append(row)
 
     def _append(self, row: LedgerRow) -> None:
         self.ledger.append(row)
+        self._exceeding.clear()
         if row.facts["noise_multiplier"] > 0:
             self._accountant.charge(row.facts["noise_multiplier"])
 

@@ -232,8 +232,7 @@ class PrivateTuningStrategy(TuningStrategy):
         }
 
     def _before_round(self, server_round: int) -> None:
-        self.server.wants_messages(server_round - 1)  # which looks at the budget
-        if not self.server.exhausted or self._said_exhausted:
+        if self._said_exhausted or not self.server.is_exhausted(server_round - 1):
             return
         self._said_exhausted = True
         reason = (

@@ -447,7 +447,8 @@ def test_the_budget_halts_the_releases() -> None:
     for iteration in range(3):
         assert limited.wants_messages(iteration) == (iteration < 2)
         limited.receive(iteration, {0: np.ones(5)})
-    assert limited.exhausted
+    assert limited.is_exhausted(3)
+    assert not limited.is_exhausted(1)
     assert len(limited.ledger) == 2
     assert limited.privacy_spent.epsilon == two
     assert "releases stop before epsilon exceeds" in " ".join(limited.summary())

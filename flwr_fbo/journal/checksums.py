@@ -26,7 +26,6 @@ damage, not about forgery.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from sqlite3 import Connection
@@ -79,22 +78,17 @@ class Part:
 
 def digest_of(table: str, columns: Sequence[Any]) -> bytes:
     """Return the digest of a row: of its table and of all columns but the digest."""
-    digest = hashlib.sha256(table.encode())
-    for value in columns:
-        kind, content = _encoded(value)
-        digest.update(b"%c%d:" % (kind, len(content)) + content)
-    return digest.digest()
-
-
-def _encoded(value: Any) -> tuple[bytes, bytes]:
-    """Return a value's type and its bytes, the same before and after SQLite."""
-    if isinstance(value, bytes):
-        return b"b", value
-    if isinstance(value, str):
-        return b"s", value.encode(errors="surrogatepass")
-    if isinstance(value, float):
-        return b"f", struct.pack("<d", value + 0.0)  # SQLite has no -0.0
-    return b"n", repr(value).encode()  # an integer or None
+    values: list[Any] = [table]
+    blobs = []
+    for value in columns:  # each the same before and after SQLite
+        if isinstance(value, bytes):
+            values.append((len(value),))
+            blobs.append(value)
+        elif isinstance(value, float):
+            values.append(float(value) + 0.0)  # SQLite has no -0.0
+        else:
+            values.append(str(value) if isinstance(value, str) else value)
+    return hashlib.sha256(b"".join((repr(values).encode(), *blobs))).digest()
 
 
 def check_rows(table: str, rows: Sequence[Sequence[Any]]) -> None:

@@ -2,7 +2,8 @@
 
 Every change is one transaction, on disk (``synchronous=FULL``) before the call returns.
 One process at a time holds a journal; the file is readable by its owner only. Without a
-file the same journal lives in memory and can be carried as bytes.
+file the same journal lives in memory and can be carried as bytes. Each row has a digest
+that is checked before the row is used: `flwr_fbo.journal.checksums` says what it finds.
 """
 
 from __future__ import annotations
@@ -61,11 +62,7 @@ class Journal(TrialTable, LedgerTable, StateTable):
         """Record what a trial gave, and in which iteration, and arrays: at once."""
         rows = state_rows(arrays)
         with self._explained(), self._transaction():
-            self._connection.execute(
-                "UPDATE trial SET state = 'complete', value = ?, iteration = ?,"
-                " finished = ? WHERE number = ?",
-                (value, iteration, time.time(), number),
-            )
+            self._complete(number, iteration, value)
             self._put(rows)
 
     def change_state(
@@ -77,9 +74,8 @@ class Journal(TrialTable, LedgerTable, StateTable):
         """Store named arrays, remove others, and add releases: one transaction."""
         rows = state_rows(arrays)
         with self._explained(), self._transaction():
-            self._connection.executemany(
-                "DELETE FROM state WHERE name = ?", [(name,) for name in gone]
-            )
+            for name in gone:
+                self._remove(name)
             self._put(rows)
             for row in releases:
                 self._add_release(row)
@@ -88,7 +84,7 @@ class Journal(TrialTable, LedgerTable, StateTable):
         """Add one release, and arrays beside those there are: one transaction."""
         rows = state_rows(arrays)
         with self._explained(), self._transaction():
-            self._connection.executemany("INSERT INTO state VALUES (?, ?)", rows)
+            self._insert(rows)
             self._add_release(row)
 
 

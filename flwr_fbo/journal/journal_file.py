@@ -8,13 +8,28 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from struct import error as StructError  # noqa: N812
 from typing import Any, Self
 
-SCHEMA_VERSION = 2
+from flwr_fbo.journal.checksums import Checksums, DamageError, digest_of
+
+SCHEMA_VERSION = 3
 
 _SCHEMA = """
-CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE identity (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL,
+    digest BLOB NOT NULL
+);
+CREATE TABLE part (
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    total BLOB NOT NULL,
+    last INTEGER NOT NULL,
+    running INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (name, number)
+) WITHOUT ROWID;
 CREATE TABLE trial (
     number INTEGER PRIMARY KEY,
     iteration INTEGER NOT NULL,
@@ -22,19 +37,28 @@ CREATE TABLE trial (
     point BLOB NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')),
     value REAL,
-    interruptions INTEGER NOT NULL DEFAULT 0,
+    interruptions INTEGER NOT NULL,
     started REAL NOT NULL,
-    finished REAL
+    finished REAL,
+    digest BLOB NOT NULL
 );
-CREATE TABLE state (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE state (
+    name TEXT PRIMARY KEY,
+    value BLOB NOT NULL,
+    digest BLOB NOT NULL
+);
 CREATE TABLE ledger (
     iteration INTEGER PRIMARY KEY,
     facts TEXT NOT NULL,
     vectors BLOB NOT NULL,
     committed REAL NOT NULL,
-    digest TEXT NOT NULL
+    digest BLOB NOT NULL
 );
 """
+
+
+# What reading a damaged journal raises besides SQLite's errors.
+_DAMAGES = (ValueError, OverflowError, MemoryError, RecursionError)
 
 
 class JournalError(RuntimeError):
@@ -46,7 +70,7 @@ class JournalHeldError(JournalError):
 
 
 class JournalFile:
-    """Base of `Journal`: the file, its lock and its identity."""
+    """Base of `Journal`: the file, its lock, its identity and its checksums."""
 
     def __init__(
         self,
@@ -58,8 +82,9 @@ class JournalFile:
         if identity is None and path is not None and not path.is_file():
             raise JournalError(f"There is no journal {path}.")
         self._connection = self._open(content)
+        self._checksums = Checksums(self._connection)
         try:
-            self.identity = self._prepare(identity)
+            self.identity = self._prepare(identity, may_begin=content is None)
         except BaseException:
             self._connection.close()
             raise
@@ -70,7 +95,8 @@ class JournalFile:
             # A quarter of the usual: most pages of a small journal are empty.
             connection.execute("PRAGMA page_size = 1024")
             if content is not None:
-                connection.deserialize(content)
+                with self._explained():
+                    connection.deserialize(content)
             return connection
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -85,7 +111,9 @@ class JournalFile:
         with self._explained():
             return sqlite3.connect(self.path, isolation_level=None, timeout=0.0)
 
-    def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _prepare(
+        self, identity: Mapping[str, Any] | None, may_begin: bool
+    ) -> dict[str, Any]:
         """Create or check the content; return whom it belongs to."""
         with self._explained():
             # The lock is kept until the connection, or its process, ends.
@@ -93,7 +121,9 @@ class JournalFile:
             self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction():
                 version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-                if version == 0 and identity is not None and self._is_empty():
+                may_begin = may_begin and identity is not None
+                if version == 0 and may_begin and self._is_empty():
+                    assert identity is not None
                     self._create(identity)
                     version = SCHEMA_VERSION
             if version == 0:
@@ -103,8 +133,11 @@ class JournalFile:
                     f"The journal {self.path} has schema version {version}, this is "
                     f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
                 )
-            rows = self._connection.execute("SELECT name, value FROM identity")
-            stored = {name: json.loads(value) for name, value in rows}
+            rows = self._connection.execute(
+                "SELECT name, value, digest FROM identity"
+            ).fetchall()
+            self._checksums.check_part("identity", 0, rows)
+            stored = {name: json.loads(value) for name, value, _ in rows}
         if identity is None:
             return stored
         now = json.loads(json.dumps(dict(identity)))
@@ -128,8 +161,13 @@ class JournalFile:
     def _create(self, identity: Mapping[str, Any]) -> None:
         for statement in _SCHEMA.split(";"):
             self._connection.execute(statement)
-        rows = [(name, json.dumps(value)) for name, value in identity.items()]
-        self._connection.executemany("INSERT INTO identity VALUES (?, ?)", rows)
+        self._checksums.begin()
+        for row in [(name, json.dumps(value)) for name, value in identity.items()]:
+            digest = digest_of("identity", row)
+            self._connection.execute(
+                "INSERT INTO identity VALUES (?, ?, ?)", (*row, digest)
+            )
+            self._checksums.change("identity", new=digest)
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
@@ -138,19 +176,31 @@ class JournalFile:
         self._connection.execute("BEGIN EXCLUSIVE")
         try:
             yield
+            self._checksums.write()
             self._connection.execute("COMMIT")
         except BaseException:
+            self._undone()
             if self._connection.in_transaction:  # SQLite ends it where a disk is full
                 self._connection.execute("ROLLBACK")
             raise
 
+    def _undone(self) -> None:
+        """Forget what was remembered of the content: a transaction was undone."""
+        self._checksums.forget()
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn SQLite's errors into ones that say what to do."""
+        """Turn SQLite's errors, and those of damage, into ones that say what to do."""
         try:
             yield
-        except (ValueError, StructError) as error:  # JSON, or an array
-            raise JournalError(f"The journal {self.path} is damaged.") from error
+        except DamageError as error:
+            raise JournalError(
+                f"The journal {self.path} is damaged: {error}."
+            ) from error
+        except _DAMAGES as error:  # JSON, an array, or SQLite's own content
+            raise JournalError(
+                f"The journal {self.path} is damaged: {error!r}."
+            ) from error
         except sqlite3.Error as error:
             text = f"The journal {self.path} cannot be used"
             if "locked" in str(error):

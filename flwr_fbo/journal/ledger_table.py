@@ -1,8 +1,7 @@
-"""The ledger in a journal: releases, each with a digest of all before it."""
+"""The ledger in a journal: all releases, in order."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
@@ -11,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from flwr_fbo.journal.checksums import digest_of
 from flwr_fbo.journal.journal_file import JournalError, JournalFile
 from flwr_fbo.journal.npy import from_npy, to_npy
 
@@ -36,14 +36,6 @@ class LedgerRow:
     committed: float = math.nan
 
 
-def _digest(
-    before: str, iteration: int, facts: str, vectors: bytes, committed: float
-) -> str:
-    """Return the digest of a row of the ledger and of all rows before it."""
-    head = json.dumps([before, iteration, facts, committed]).encode()
-    return hashlib.sha256(head + b"\n" + vectors).hexdigest()
-
-
 class LedgerTable(JournalFile):
     """Base of `Journal`: the releases."""
 
@@ -53,45 +45,35 @@ class LedgerTable(JournalFile):
         Raises
         ------
         JournalError
-            If a row is not as it was written: each carries a digest of itself and of
-            the row before it.
+            If they are not as they were written.
         """
         with self._explained():
             rows = self._connection.execute(
                 "SELECT iteration, facts, vectors, committed, digest FROM ledger"
                 " ORDER BY iteration"
             ).fetchall()
-        digest = ""
-        for *entries, stored in rows:
-            digest = _digest(digest, *entries)
-            if digest != stored:
-                raise JournalError(
-                    f"The ledger in {self.path} is damaged: the release of iteration "
-                    f"{entries[0]}, or one before it, is not as it was written."
-                )
-        return [
-            LedgerRow(row[0], json.loads(row[1]), from_npy(row[2]), row[3])
-            for row in rows
-        ]
+            self._checksums.check_part("ledger", 0, rows)
+            return [
+                LedgerRow(row[0], json.loads(row[1]), from_npy(row[2]), row[3])
+                for row in rows
+            ]
 
     @property
     def num_releases(self) -> int:
         """How many releases there are."""
         with self._explained():
-            row = self._connection.execute("SELECT count(*) FROM ledger").fetchone()
-        return int(row[0])
+            return self._checksums.part("ledger").count
 
     def _add_release(self, row: LedgerRow) -> None:
-        entries = (row.iteration, json.dumps(row.facts), to_npy(row.vectors))
-        committed = time.time()
-        last = self._connection.execute(
-            "SELECT iteration, digest FROM ledger ORDER BY iteration DESC LIMIT 1"
-        ).fetchone()
-        if last is not None and row.iteration < last[0]:  # digests are in order
+        last = self._checksums.part("ledger").last
+        if row.iteration < last:
             raise JournalError(
-                f"Release {row.iteration} comes too late: {last[0]} is on record."
+                f"Release {row.iteration} comes too late: {last} is on record."
             )
-        digest = _digest("" if last is None else last[1], *entries, committed)
+        entries = (row.iteration, json.dumps(row.facts), to_npy(row.vectors))
+        columns = (*entries, time.time())
+        digest = digest_of("ledger", columns)
         self._connection.execute(
-            "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*entries, committed, digest)
+            "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*columns, digest)
         )
+        self._checksums.change("ledger", new=digest, last=row.iteration)

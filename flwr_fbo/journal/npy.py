@@ -5,10 +5,27 @@ from __future__ import annotations
 from functools import lru_cache
 from io import BytesIO
 from struct import Struct
+from struct import error as StructError  # noqa: N812
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+# What NumPy and its parser of headers raise for bytes that are no array.
+_DAMAGES = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    StructError,
+    SyntaxError,
+    TokenError,
+    TypeError,
+    ValueError,
+)
 
 
 def to_npy(array: NDArray[Any]) -> bytes:
@@ -19,12 +36,21 @@ def to_npy(array: NDArray[Any]) -> bytes:
 
 
 def from_npy(content: bytes) -> NDArray[Any]:
-    """Return the array that `to_npy` was given."""
-    # As `np.load` does, but that most headers have been read before.
-    start = _HEAD.size + _HEAD.unpack_from(content)[-1]
-    shape, fortran_order, dtype = _read_header(content[:start])
-    array = np.frombuffer(content, dtype, offset=start).copy()
-    return array.reshape(shape, order="F" if fortran_order else "C")
+    """Return the array that `to_npy` was given.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are no array.
+    """
+    try:
+        # As `np.load` does, but that most headers have been read before.
+        start = _HEAD.size + _HEAD.unpack_from(content)[-1]
+        shape, fortran_order, dtype = _read_header(content[:start])
+        array = np.frombuffer(content, dtype, offset=start).copy()
+        return array.reshape(shape, order="F" if fortran_order else "C")
+    except _DAMAGES as error:
+        raise ValueError(f"an array cannot be read: {error!r}") from error
 
 
 # Of format 1.0, which `np.save` chooses: magic, version, length of what follows.

@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo.journal.checksums import TRIALS_IN_PART, digest_of, require_one
 from flwr_fbo.journal.journal_file import JournalFile
 from flwr_fbo.journal.npy import from_npy, to_npy
 
 TrialState = Literal["running", "complete", "failed"]
+
+_COLUMNS = (
+    "number, iteration, params, point, state, value, interruptions, started, finished"
+)
+# The values of these columns.
+TrialRow = tuple[
+    int, int, str, bytes, TrialState, float | None, int, float, float | None
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,82 +70,76 @@ class TrialTable(JournalFile):
 
         If the last recorded evaluation was cut off, this is it, run again.
         """
-        entries = (iteration, json.dumps(dict(params)), to_npy(point), time.time())
+        text, content = json.dumps(dict(params)), to_npy(point)
         with self._explained(), self._transaction():
-            row = self._connection.execute(
-                "SELECT number FROM trial WHERE state = 'running'"
-            ).fetchone()
-            if row is not None:
-                self._connection.execute(
-                    "UPDATE trial SET interruptions = interruptions + 1, iteration = ?,"
-                    " params = ?, point = ?, started = ? WHERE number = ?",
-                    (*entries, row[0]),
-                )
-                return int(row[0])
-            count = self._connection.execute("SELECT count(*) FROM trial").fetchone()
-            self._connection.execute(
-                "INSERT INTO trial (iteration, params, point, started, number, state)"
-                " VALUES (?, ?, ?, ?, ?, 'running')",
-                (*entries, count[0]),
+            cut_off = next(self._running(), None)
+            number = self._next_number() if cut_off is None else cut_off[0]
+            cuts = 0 if cut_off is None else cut_off[6] + 1
+            now = time.time()
+            self._replace(
+                cut_off,
+                (number, iteration, text, content, "running", None, cuts, now, None),
             )
-            return int(count[0])
+            return number
 
     def end_trial(self, number: int, value: float) -> None:
         """Record what an evaluation gave; NaN is a failed one."""
         failed = math.isnan(value)
+        state: TrialState = "failed" if failed else "complete"
         with self._explained(), self._transaction():
-            self._connection.execute(
-                "UPDATE trial SET state = ?, value = ?, finished = ? WHERE number = ?",
-                (
-                    "failed" if failed else "complete",
-                    None if failed else value,
-                    time.time(),
-                    number,
-                ),
-            )
+            self._end(number, None, state, None if failed else float(value))
+
+    def _complete(self, number: int, iteration: int, value: float) -> None:
+        self._end(number, iteration, "complete", float(value))
+
+    def _end(
+        self, number: int, iteration: int | None, state: TrialState, value: float | None
+    ) -> None:
+        """Change a trial, if there is one; without an iteration it keeps its own."""
+        old = self._row(number)
+        if old is None:
+            return
+        _, began_in, params, point, _, _, cuts, started, _ = old
+        where = began_in if iteration is None else iteration
+        now = time.time()
+        self._replace(
+            old, (number, where, params, point, state, value, cuts, started, now)
+        )
 
     def add_trial(self, iteration: int, point: NDArray[np.float64]) -> int:
         """Record an action whose reward is awaited, one of many; return its number."""
+        content = to_npy(point)
         with self._explained(), self._transaction():
-            number = self._connection.execute("SELECT count(*) FROM trial").fetchone()
-            self._connection.execute(
-                "INSERT INTO trial (number, iteration, params, point, state, started)"
-                " VALUES (?, ?, '{}', ?, 'running', ?)",
-                (number[0], iteration, to_npy(point), time.time()),
+            number, now = self._next_number(), time.time()
+            self._replace(
+                None, (number, iteration, "{}", content, "running", None, 0, now, None)
             )
-        return int(number[0])
+        return number
 
     def awaited(self) -> dict[int, NDArray[np.float64]]:
         """Return the points of the trials without a value, by number."""
         with self._explained():
-            rows = self._connection.execute(
-                "SELECT number, point FROM trial WHERE state = 'running'"
-                " ORDER BY number"
-            ).fetchall()
-            return {int(number): from_npy(point) for number, point in rows}
+            return {row[0]: from_npy(row[3]) for row in self._running()}
 
     def awaited_point(self, number: int) -> NDArray[np.float64] | None:
         """Return the point of a trial, or None unless its value is awaited."""
         with self._explained():
-            row = self._connection.execute(
-                "SELECT point FROM trial WHERE state = 'running' AND number = ?",
-                (number,),
-            ).fetchone()
-            return None if row is None else from_npy(row[0])
+            row = self._row(number)
+            is_awaited = row is not None and row[4] == "running"
+            return from_npy(row[3]) if row is not None and is_awaited else None
 
     @property
     def num_trials(self) -> int:
         """How many trials there are, with and without a value."""
         with self._explained():
-            row = self._connection.execute("SELECT count(*) FROM trial").fetchone()
-        return int(row[0])
+            return self._next_number()
 
     def drop_trial(self, number: int) -> None:
         """Forget an evaluation that has started, and was none."""
         with self._explained(), self._transaction():
-            self._connection.execute(
-                "DELETE FROM trial WHERE number = ? AND state = 'running'", (number,)
-            )
+            old = self._row(number)
+            if old is not None and old[4] == "running":
+                self._replace(old, None)
 
     def trials(self, since: int = 0, first: int = 0) -> list[Trial]:
         """Return trials in order of evaluation.
@@ -149,12 +152,13 @@ class TrialTable(JournalFile):
             Those of numbers from ``first`` on.
         """
         with self._explained():
-            rows = self._connection.execute(
-                "SELECT number, iteration, params, point, state, value, interruptions,"
-                " started, finished FROM trial WHERE iteration >= ? AND number >= ?"
-                " ORDER BY number",
-                (since, first),
-            ).fetchall()
+            rows = [
+                row
+                for i, part in sorted(self._checksums.parts("trial").items())
+                if part.last >= since and (i + 1) * TRIALS_IN_PART > first
+                for row in self._rows(i)
+                if row[1] >= since and row[0] >= first
+            ]
             return [
                 Trial(
                     number=row[0],
@@ -169,3 +173,59 @@ class TrialTable(JournalFile):
                 )
                 for row in rows
             ]
+
+    def _next_number(self) -> int:
+        return sum(part.count for part in self._checksums.parts("trial").values())
+
+    def _running(self) -> Iterator[TrialRow]:
+        for i, part in sorted(self._checksums.parts("trial").items()):
+            if part.running:
+                yield from (row for row in self._rows(i) if row[4] == "running")
+
+    def _row(self, number: int) -> TrialRow | None:
+        rows = self._rows(number // TRIALS_IN_PART)
+        return next((row for row in rows if row[0] == number), None)
+
+    def _rows(self, part: int) -> list[TrialRow]:
+        """Return the trials of a part, all of them checked, in order."""
+        first = part * TRIALS_IN_PART
+        rows = self._connection.execute(
+            f"SELECT {_COLUMNS}, digest FROM trial WHERE number BETWEEN ? AND ?"
+            " ORDER BY number",
+            (first, first + TRIALS_IN_PART - 1),
+        ).fetchall()
+        self._checksums.check_part("trial", part, rows)
+        return [row[:-1] for row in rows]
+
+    def _replace(self, old: TrialRow | None, new: TrialRow | None) -> None:
+        """Write ``new`` in place of ``old``: None is no row."""
+        before = None if old is None else digest_of("trial", old)
+        after = None if new is None else digest_of("trial", new)
+        row = new if old is None else old
+        assert row is not None
+        number = row[0]
+        if new is None:
+            changed = self._connection.execute(
+                "DELETE FROM trial WHERE number = ?", (number,)
+            )
+        elif old is None:
+            changed = self._connection.execute(_INSERT, (*new, after))
+        else:
+            changed = self._connection.execute(_UPDATE, (*new, after, number))
+        require_one(changed.rowcount, "trial", number)
+        self._checksums.change(
+            "trial",
+            number // TRIALS_IN_PART,
+            old=before,
+            new=after,
+            last=-1 if new is None else new[1],
+            running=_is_running(new) - _is_running(old),
+        )
+
+
+_INSERT = f"INSERT INTO trial ({_COLUMNS}, digest) VALUES ({'?, ' * 9}?)"
+_UPDATE = f"UPDATE trial SET ({_COLUMNS}, digest) = ({'?, ' * 9}?) WHERE number = ?"
+
+
+def _is_running(row: TrialRow | None) -> int:
+    return int(row is not None and row[4] == "running")

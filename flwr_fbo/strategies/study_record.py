@@ -142,7 +142,7 @@ class StudyRecord:
         Raises
         ------
         JournalError
-            If the ledger is damaged.
+            If the journal is damaged.
         """
         if self._journal is None:
             return None
@@ -161,7 +161,7 @@ class StudyRecord:
                 rounds=[Round(**r) for r in stored["rounds"]],
                 state=state,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             path = self._journal.path
             raise JournalError(f"{path} is damaged: {error!r}.") from error
         self._note(progress)

@@ -94,12 +94,17 @@ class RandomFeatures:
         return np.asarray(np.sum(self(x) * weights, axis=1))
 
     def largest(
-        self, x: FloatArray, weights: FloatArray, index: NDArray[np.intp], num: int
+        self,
+        x: FloatArray,
+        weights: FloatArray,
+        index: NDArray[np.intp],
+        rough: FloatArray,
+        num: int,
     ) -> NDArray[np.intp]:
         """Return which points have the largest phi(x_i)'w_index(i), best first.
 
-        Screened in single precision and ordered in double: single precision differs
-        between processors in its last digits, which decide now and then.
+        Screened by their rough values and ordered in double precision: single precision
+        differs between processors in its last digits, which decide now and then.
 
         Parameters
         ----------
@@ -108,6 +113,8 @@ class RandomFeatures:
             One function a row; entries far from 1 in size may overflow.
         index : ndarray of shape (n,)
             Which of the functions each point belongs to.
+        rough : ndarray of shape (n,)
+            Their `rough_values`.
         num : int
             How many, >= 1; fewer if there are fewer points.
 
@@ -115,7 +122,6 @@ class RandomFeatures:
         -------
         ndarray of int, shape (min(num, n),)
         """
-        rough = self.rough_values(x, weights, index)
         screened = np.argsort(-rough, kind="stable")[: num + _SPARE]
         values = self.function(x[screened], weights[index[screened]])
         return np.asarray(screened[np.argsort(-values, kind="stable")[:num]])

@@ -64,7 +64,8 @@ def maximize(
     weights = weights / max(float(np.max(np.abs(weights))), np.finfo(np.float64).tiny)
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     regions = sub_regions.index(candidates)
-    best = features.largest(candidates, weights, regions, num_starts)
+    rough = features.rough_values(candidates, weights, regions)
+    best = features.largest(candidates, weights, regions, rough, num_starts)
     starts, regions = candidates[best], regions[best]
     # The upper border belongs to the next box; the last float below it is ours.
     upper = sub_regions.upper[regions]

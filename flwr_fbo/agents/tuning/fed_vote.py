@@ -156,8 +156,9 @@ class VotingAgent(SearchAgent):
         crowded = crowded[self._are_new(places[crowded])]
         if len(crowded) == 0:
             return None
-        most = self._shared.largest(places[crowded], weights, one[crowded], 1)
-        return np.asarray(places[crowded[most[0]]])
+        places, one, votes = places[crowded], one[crowded], votes[crowded]
+        most = self._shared.largest(places, weights, one, votes, 1)
+        return np.asarray(places[most[0]])
 
     def _num_tries(self, weights: FloatArray) -> int:
         """Return how many places above the threshold have been tried."""

@@ -168,7 +168,7 @@ class Tuner:
                 objective,
                 instruction.iteration,
                 arrays[0] if len(arrays) else None,
-                instruction.send_message,
+                instruction.release > 0,
                 journal,
             )
         metrics = {}

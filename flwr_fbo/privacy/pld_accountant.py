@@ -67,15 +67,27 @@ class PldAccountant(LedgerAccountant):
         return _compose(composed, last, step)
 
 
+# Sampling probability, noise multiplier, number of releases.
+_Entries = tuple[tuple[float, float, int], ...]
+
+
+def entries_epsilon(entries: _Entries, delta: float) -> float:
+    """Return epsilon at ``delta`` of releases of any sampling probabilities."""
+    if all(q == 1.0 for q, _, _ in entries):
+        mu = math.sqrt(sum(count / z**2 for _, z, count in entries))
+        return gaussian_epsilon(delta, mu)
+    composed, step = None, _grid_step(entries)
+    for entry in entries:
+        composed = _compose(composed, entry, step)
+    assert composed is not None
+    return float(composed.get_epsilon_for_delta(delta))
+
+
 def _mu(ledger: Ledger) -> float:
     """Return sensitivity over noise of all releases together."""
     items = ledger.items()
     squares = (count * (1.0 / event.noise_multiplier) ** 2 for event, count in items)
     return math.sqrt(sum(squares))
-
-
-# Sampling probability, noise multiplier, number of releases.
-_Entries = tuple[tuple[float, float, int], ...]
 
 
 def _compose(composed: Any, entry: tuple[float, float, int], step: float) -> Any:

@@ -16,8 +16,10 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
+from flwr_fbo.privacy.spending import Promise
+
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 
 Config = dict[str, int | str | bool]
@@ -40,6 +42,13 @@ class Study(ABC):
     """
 
     own: ClassVar[tuple[str, ...]] = ("study_id",)
+
+    study_id: str
+
+    @property
+    @abstractmethod
+    def promise(self) -> Promise:
+        """What is released of a site at most, so that it can refuse beforehand."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
@@ -56,6 +57,14 @@ class LinearBanditStudy(Study):
         """Whether what agents release is private at all."""
         noisy = self.settings.releases.noise_std > 0
         return noisy and self.noise_seed is None and self.trigger is None
+
+    @property
+    def promise(self) -> Promise:
+        """One charge for all releases of an agent: they are one mechanism."""
+        mu = self.settings.releases.mu
+        raw = self.settings.local_data == "raw"
+        caveat = "has local_data='raw', which promises less than it says"
+        return Promise((Charge(1 / mu),), self.private, caveat if raw else "")
 
     def settings_of(self, slot: int) -> LinearUCBSettings:
         """Return the settings of one agent: those of all, or of its pool in a graph."""

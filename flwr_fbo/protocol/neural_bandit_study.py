@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 from flwr_fbo._validation import require_int, require_seed
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network, RewardModel
+from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
+from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
@@ -56,6 +58,15 @@ class NeuralBanditStudy(Study):
         privacy = self.settings.privacy
         noisy = privacy is not None and privacy.epsilon < math.inf
         return noisy and self.noise_seed is None
+
+    @property
+    def promise(self) -> Promise:
+        """One charge for all releases of an agent: a trial is in one phase only."""
+        privacy = self.settings.privacy
+        if privacy is None:
+            return Promise()
+        mu = gaussian_mu(privacy.epsilon, privacy.delta)
+        return Promise((Charge(1 / mu),), self.private)
 
     def model(self, own: RewardModel | None) -> RewardModel:
         """Return the reward model: the study's, or a client's own.

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
+from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_seed
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
@@ -58,6 +59,9 @@ class TuningStudy(Study):
         operating system unless given.
     study_id : str
         Tells this study from any other at the same client.
+    promise : Promise
+        What is released of a site at most, one charge a release; nothing is promised
+        unless the strategy says so.
     """
 
     space: SearchSpace
@@ -66,6 +70,7 @@ class TuningStudy(Study):
     study_seed: int | None = None
     feature_seed: int = field(default_factory=fresh_seed)
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    promise: Promise = field(default_factory=Promise)
 
     def __post_init__(self) -> None:
         check_direction(self.direction)
@@ -92,6 +97,7 @@ class TuningStudy(Study):
             "study_seed": self.study_seed,
             "feature_seed": self.feature_seed,
             "study_id": self.study_id,
+            "promise": self.promise.to_dict(),
         }
 
     @classmethod
@@ -106,6 +112,7 @@ class TuningStudy(Study):
             study_seed=fields["study_seed"],
             feature_seed=fields["feature_seed"],
             study_id=fields["study_id"],
+            promise=Promise.from_dict(fields["promise"]),
         )
 
 
@@ -117,8 +124,9 @@ class TuningInstruction(Instruction):
     ----------
     iteration : int
         t, from 0.
-    send_message : bool
-        Whether the answer should carry a message.
+    release : int
+        For which of the promised releases, from 1, the answer should carry a message;
+        0 for none.
     report_best_value : bool
         Whether the answer should carry the metric ``best-value``; it is not covered by
         any privacy guarantee.
@@ -128,5 +136,5 @@ class TuningInstruction(Instruction):
     study_type: ClassVar[type[Study]] = TuningStudy
 
     iteration: int = 0
-    send_message: bool = False
+    release: int = 0
     report_best_value: bool = False

@@ -72,7 +72,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             study=self.study,
             slot=slot,
             iteration=iteration,
-            send_message=wanted,
+            release=iteration + 1 if wanted else 0,
             report_best_value="best-value" in self._metrics,
         ).to_config()
 

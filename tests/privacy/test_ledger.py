@@ -37,7 +37,7 @@ class Watching(InProcessGrid):
                 arrays = message.content.array_records["arrays"]
                 self.sent.setdefault(round_, []).append(len(arrays))
                 config = message.content.config_records["config"]
-                self.wanted[round_] = bool(config["fbo-send-message"])
+                self.wanted[round_] = int(config["fbo-release"]) > 0
             slot = len(self.sent.get(round_, [])) - 1
             if (round_, slot) not in self._fails:  # lost on its way
                 pushed.append(message)

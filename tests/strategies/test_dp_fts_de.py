@@ -324,8 +324,8 @@ def test_secrets_do_not_travel() -> None:
         assert "987654321" not in text
         assert "mask" not in text
     assert configs[-1]["server-round"] == 6
-    assert configs[-1]["fbo-send-message"] is False  # its release would be of no use
-    assert configs[-NUM_AGENTS - 1]["fbo-send-message"] is True
+    assert configs[-1]["fbo-release"] == 0  # its release would be of no use
+    assert configs[-NUM_AGENTS - 1]["fbo-release"] > 0
 
 
 def test_the_users_own_config_travels_along_and_is_left_alone() -> None:

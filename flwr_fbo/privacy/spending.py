@@ -1,0 +1,192 @@
+"""What releases spend together: those of a study, or of all studies on the same data.
+
+A study says in its `Promise` what it will release at most. A `SpendingLedger` has what
+was released of all studies, so that a limit on epsilon can outlive a study.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.privacy.budget import check_delta
+from flwr_fbo.privacy.ledger_accountant import LEAST_NOISE
+from flwr_fbo.privacy.pld_accountant import entries_epsilon
+from flwr_fbo.privacy.sampling import check_sampling_probability
+
+FILE_NAME, KIND = "spending.sqlite", "spending"
+
+# Seconds to wait for the ledger: another process has it for the time of one row.
+_PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one or several equal releases cost.
+
+    Attributes
+    ----------
+    noise_multiplier : float
+        z >= 0: the noise's standard deviation over the L2 sensitivity.
+    sampling_probability : float
+        q in (0, 1], of Poisson sampling.
+    num_releases : int
+        >= 1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float = 1.0
+    num_releases: int = 1
+
+    def __post_init__(self) -> None:
+        z = self.noise_multiplier
+        ok = is_number(z) and 0 <= z < math.inf
+        require(ok, "noise_multiplier", z, "a finite number >= 0")
+        check_sampling_probability(self.sampling_probability)
+        require_int("num_releases", self.num_releases, 1)
+
+
+def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
+    """Return epsilon at ``delta`` of all charges together.
+
+    Exact where everybody is in every release (one Gaussian mechanism; Dong, Roth & Su,
+    2022, corollary 2); else the upper bound of `PldAccountant`. Infinite where a
+    release had noise of less than 1e-3 times its sensitivity.
+
+    Parameters
+    ----------
+    charges : iterable of Charge
+        Of any mechanisms and sampling probabilities, in any order.
+    delta : float
+        In (0, 1).
+    """
+    check_delta(delta)
+    counts: Counter[tuple[float, float]] = Counter()
+    for charge in charges:
+        key = charge.sampling_probability, charge.noise_multiplier
+        counts[key] += charge.num_releases
+    if any(z < LEAST_NOISE for _, z in counts):
+        return math.inf
+    entries = tuple((q, z, count) for (q, z), count in sorted(counts.items()))
+    return entries_epsilon(entries, delta) if entries else 0.0
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a study will release of a site at most, and under which noise.
+
+    Attributes
+    ----------
+    charges : tuple of Charge
+        One a release that a site is asked for; or one for all of them, where a site's
+        releases are one mechanism.
+    private : bool
+        Whether the noise is known to nobody, and the times of releases are public.
+    caveat : str
+        Why the study promises less than its charges say; empty unless it does.
+    """
+
+    charges: tuple[Charge, ...] = ()
+    private: bool = False
+    caveat: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "charges": [astuple(c) for c in self.charges]}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Promise:
+        """Return the promise that ``to_dict`` gave."""
+        charges = tuple(Charge(*entry) for entry in fields["charges"])
+        return cls(charges, fields["private"], fields["caveat"])
+
+
+class SpendingLedger:
+    """What was released of all studies on the same data, in one journal.
+
+    Formal guarantees
+    -----------------
+    Adjacency is that of each mechanism: all messages of an agent zeroed for `Release`,
+    one trial replaced for `ContinualRelease` and `GradientRelease`. Charges of both
+    kinds are composed as if they were of one kind, which bounds each kind by itself.
+    A release is recorded before it leaves, and counted if it never does.
+
+    Not covered: a ledger that is deleted, or replaced by an older copy of itself, has
+    forgotten what is not in it.
+
+    Parameters
+    ----------
+    journal : Journal
+        Of kind ``"spending"``.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        journal.require_kind(KIND)
+        self._journal = journal
+        self.rows = journal.ledger()
+
+    @classmethod
+    @contextmanager
+    def held(cls, folder: Path) -> Iterator[SpendingLedger]:
+        """Hold the ledger of a folder; it is begun where there is none.
+
+        Raises
+        ------
+        JournalError
+            If it cannot be used, or another process holds it for half a minute.
+        """
+        with open_patiently({"kind": KIND}, folder / FILE_NAME, _PATIENCE) as journal:
+            yield cls(journal)
+
+    def charges(self, without: str = "") -> list[Charge]:
+        """Return what all studies were charged, ``without`` the study of that id."""
+        return [
+            Charge(*row.facts["charge"])
+            for row in self.rows
+            if row.facts["study_id"] != without
+        ]
+
+    def has(self, study_id: str, release: int) -> bool:
+        """Return whether a release of a study is on record."""
+        return (study_id, release) in {
+            (row.facts["study_id"], row.facts["release"]) for row in self.rows
+        }
+
+    def record(self, study_id: str, kind: str, release: int, charge: Charge) -> None:
+        """Charge a release of a study, once; on disk when this returns.
+
+        Parameters
+        ----------
+        study_id : str
+        kind : str
+            Of the study, for whoever reads the ledger.
+        release : int
+            Which release of the study it is, from 1.
+        charge : Charge
+        """
+        if self.has(study_id, release):
+            return
+        facts = {
+            "study_id": study_id,
+            "study_kind": kind,
+            "release": release,
+            "charge": astuple(charge),
+        }
+        row = LedgerRow(len(self.rows), facts, np.zeros(0))
+        self._journal.add_release(row, {})
+        self.rows = self._journal.ledger()

@@ -1,0 +1,83 @@
+"""What releases of several studies spend together."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.accounting import ReleaseAccountant
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.spending import (
+    FILE_NAME,
+    Charge,
+    Promise,
+    SpendingLedger,
+    composed_epsilon,
+)
+
+
+def test_equal_charges_are_composed_as_an_accountant_does() -> None:
+    accountant = ReleaseAccountant(0.35, 1e-3)
+    accountant.charge(1.1, 4)
+    together = composed_epsilon([Charge(1.1, 0.35)] * 3 + [Charge(1.1, 0.35)], 1e-3)
+    assert together == pytest.approx(accountant.spent().epsilon, rel=1e-9)
+
+
+def test_where_all_take_part_the_composition_is_one_gaussian_mechanism() -> None:
+    charges = [Charge(1.0, num_releases=2), Charge(2.0)]
+    expected = gaussian_epsilon(1e-5, math.sqrt(2 + 1 / 4))
+    assert composed_epsilon(charges, 1e-5) == pytest.approx(expected, rel=1e-12)
+
+
+def test_different_sampling_probabilities_lie_between_the_extremes() -> None:
+    mixed = composed_epsilon([Charge(1.0, 0.35, 4), Charge(1.0, 1.0, 2)], 1e-3)
+    assert composed_epsilon([Charge(1.0, 0.35, 6)], 1e-3) < mixed
+    assert mixed < composed_epsilon([Charge(1.0, 1.0, 6)], 1e-3)
+
+
+def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:
+    assert composed_epsilon([], 1e-3) == 0.0
+    assert composed_epsilon([Charge(1.0), Charge(0.0)], 1e-3) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("field", "charge"),
+    [
+        ("noise_multiplier", {"noise_multiplier": -1.0}),
+        ("noise_multiplier", {"noise_multiplier": math.inf}),
+        ("sampling_probability", {"noise_multiplier": 1.0, "sampling_probability": 0}),
+        ("num_releases", {"noise_multiplier": 1.0, "num_releases": 0}),
+    ],
+)
+def test_a_wrong_charge_is_named(field: str, charge: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=field):
+        Charge(**charge)
+
+
+def test_a_promise_travels_as_json() -> None:
+    promise = Promise((Charge(1.5, 0.2), Charge(2.5)), True, "says less")
+    assert Promise.from_dict(json.loads(json.dumps(promise.to_dict()))) == promise
+
+
+def test_a_release_is_charged_once_and_survives_the_process(tmp_path: Path) -> None:
+    for _ in range(2):
+        with SpendingLedger.held(tmp_path) as ledger:
+            ledger.record("a", "tuning", 1, Charge(1.0))
+            ledger.record("a", "tuning", 2, Charge(1.0))
+            ledger.record("b", "linear-bandit", 1, Charge(2.0, 0.5))
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges() == [Charge(1.0), Charge(1.0), Charge(2.0, 0.5)]
+        assert ledger.charges(without="a") == [Charge(2.0, 0.5)]
+        assert ledger.has("a", 2)
+        assert not ledger.has("a", 3)
+
+
+def test_another_journal_is_no_spending_ledger(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"not a journal, but some text of that length")
+    with pytest.raises(JournalError, match=FILE_NAME), SpendingLedger.held(tmp_path):
+        pass

@@ -161,6 +161,10 @@ class SpendingLedger:
             if row.facts["study_id"] != without
         ]
 
+    def epsilon(self, delta: float, more: Iterable[Charge] = ()) -> float:
+        """Return epsilon at ``delta`` of all studies and ``more`` charges together."""
+        return composed_epsilon([*self.charges(), *more], delta)
+
     def has(self, study_id: str, release: int) -> bool:
         """Return whether a release of a study is on record."""
         return (study_id, release) in {

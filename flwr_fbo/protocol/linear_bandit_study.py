@@ -58,8 +58,8 @@ class LinearBanditStudy(Study):
         noisy = self.settings.releases.noise_std > 0
         return noisy and self.noise_seed is None and self.trigger is None
 
-    @property
-    def promise(self) -> Promise:
+    @property  # of a study of tuning it is a field
+    def promise(self) -> Promise:  # type: ignore[override]
         """One charge for all releases of an agent: they are one mechanism."""
         mu = self.settings.releases.mu
         raw = self.settings.local_data == "raw"

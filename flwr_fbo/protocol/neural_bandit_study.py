@@ -59,8 +59,8 @@ class NeuralBanditStudy(Study):
         noisy = privacy is not None and privacy.epsilon < math.inf
         return noisy and self.noise_seed is None
 
-    @property
-    def promise(self) -> Promise:
+    @property  # of a study of tuning it is a field
+    def promise(self) -> Promise:  # type: ignore[override]
         """One charge for all releases of an agent: a trial is in one phase only."""
         privacy = self.settings.privacy
         if privacy is None:

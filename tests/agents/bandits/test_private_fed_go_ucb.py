@@ -49,6 +49,7 @@ from flwr_fbo.tasks.nonlinear_bandit import (
     NonlinearBanditEnvironment,
 )
 from tests.federation import Unheard
+from tests.grouped import waiting
 
 FloatArray = NDArray[np.float64]
 
@@ -77,7 +78,7 @@ APP = neural_bandit_app(make_environment)
 
 def strategy_of(settings: NeuralUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
     defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
-    return FedGOUCB(settings, **{**defaults, "noise_seed": SEED, **options})
+    return FedGOUCB(settings, **waiting({**defaults, "noise_seed": SEED, **options}))
 
 
 def agent_of(slot: int = 0, **fields: Any) -> PrivateNeuralUCBAgent:
@@ -559,4 +560,4 @@ def test_a_stranger_s_record_is_refused() -> None:
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord(config)})
     message = Message(content, next(iter(grid.contexts)), "train")
     [reply] = grid.send_and_receive([message])
-    assert "version 6" in str(reply.error.reason)
+    assert "version 7" in str(reply.error.reason)

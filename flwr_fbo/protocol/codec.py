@@ -39,16 +39,14 @@ class Study(ABC):
     ----------
     own : tuple of str
         The fields that tell a study from another one with the same settings.
+    promise : Promise
+        What is released of a site at most, so that it can refuse beforehand.
     """
 
     own: ClassVar[tuple[str, ...]] = ("study_id",)
 
     study_id: str
-
-    @property
-    @abstractmethod
-    def promise(self) -> Promise:
-        """What is released of a site at most, so that it can refuse beforehand."""
+    promise: Promise
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

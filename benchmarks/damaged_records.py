@@ -49,7 +49,7 @@ from flwr_fbo import (
     ThompsonSettings,
     tuning_app,
 )
-from flwr_fbo.agents.durable.fed_ucb import RecordedBandit, bandit_identity
+from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.agents.durable.tuning_record import load_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -208,7 +208,7 @@ def _bandit(folder: Path) -> Record:
     releases = ContinualSettings(num_releases=9, dimension=3, epsilon=1.0, delta=1e-2)
     settings = LinearUCBSettings(releases, 2, local_data="raw")
     study = LinearBanditStudy(settings, noise_seed=_SEED)
-    identity = bandit_identity(study)
+    identity = RecordedBandit.identity_of(study)
     path, older = folder / "bandit.sqlite", folder / "bandit-older"
     task = LinearBanditTask(dimension=3, num_actions=5)
     with Journal(identity, path) as journal:

@@ -31,6 +31,7 @@ from flwr_fbo import (
     FedVote,
     FTSSettings,
     InProcessGrid,
+    Limits,
     LinearUCBSettings,
     Network,
     NeuralPrivacy,
@@ -294,7 +295,7 @@ def _linear_environment(context: Context) -> LinearBanditEnvironment:
 
 
 _LINEAR_APP = linear_bandit_app(
-    make_environment=_linear_environment, max_epsilon=math.inf
+    make_environment=_linear_environment, limits=Limits(max_epsilon=math.inf)
 )
 
 

@@ -7,12 +7,13 @@ from .agents.tuning.trial import Trial as Trial
 from .clients.app_builders import add_tuning as add_tuning
 from .clients.app_builders import tuning_app as tuning_app
 from .clients.app_builders import with_tuning as with_tuning
+from .clients.limits import Limits as Limits
 from .clients.linear_bandit_client import LinearBanditClient as LinearBanditClient
 from .clients.linear_bandit_client import linear_bandit_app as linear_bandit_app
 from .clients.neural_bandit_client import NeuralBanditClient as NeuralBanditClient
 from .clients.neural_bandit_client import neural_bandit_app as neural_bandit_app
-from .clients.session import best_params as best_params
 from .clients.tuning_client import TuningClient as TuningClient
+from .clients.tuning_journals import best_params as best_params
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
 from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel

@@ -124,7 +124,8 @@ def test_a_mod_changes_nothing_or_is_refused(name: str, column: int) -> None:
     ):
         study.start(grid, num_rounds=3)
     # Nothing was evaluated, nothing released.
-    assert not any("flwr-fbo" in c.state.config_records for c in grid.contexts.values())
+    for context in grid.contexts.values():
+        assert "flwr-fbo-agent" not in context.state.config_records
     assert study.privacy_spent.num_releases == 0
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._compat import TUNE_ACTION, Client, NumPyClient, to_array_record
+from flwr_fbo._compat import TUNE_ACTION, Client, NumPyClient
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.trial import Objective
-from flwr_fbo.clients.session import Answer, Tuner
-from flwr_fbo.clients.tuning_client import SiteClient
+from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.site import SiteClient, add_site, site_app
+from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.protocol.codec import is_instruction
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params
@@ -26,6 +27,7 @@ def tuning_app(
     trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
     direction: Direction | None = None,
+    limits: Limits | None = None,
 ) -> ClientApp:
     """Return a `ClientApp` that tunes what ``make_objective`` returns.
 
@@ -33,8 +35,8 @@ def tuning_app(
     ----------
     make_objective : callable
         Takes the client's context and returns the objective: a function of a dict of
-        parameters that returns a float. It is called once a round; what it raises is
-        the client's error, not a failed trial.
+        parameters that returns a float. It is called before a round's trials; what it
+        raises is the client's error, not a failed trial.
     enqueue : sequence of dict
         Known-good settings, evaluated first.
     trial_timeout : float, optional
@@ -42,6 +44,10 @@ def tuning_app(
     space, direction : optional
         Declare what the study's must be. The server owns both; a study that differs is
         the client's error.
+    limits : Limits, optional
+        What all studies at a site may spend together. The node config may give more:
+        ``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``. Without any a site
+        takes part in any study, private or not.
 
     Examples
     --------
@@ -50,14 +56,9 @@ def tuning_app(
     ...     return lambda params: cross_val_score(SVC(**params), X, y).mean()
     >>> app = tuning_app(make_objective)  # doctest: +SKIP
     """
-    app = ClientApp()
-    app.train()(
-        answerer(
-            Tuner(make_objective, enqueue, trial_timeout, space, direction).answer,
-            is_instruction,
-        )
+    return site_app(
+        TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
     )
-    return app
 
 
 def add_tuning(
@@ -68,23 +69,20 @@ def add_tuning(
     trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
     direction: Direction | None = None,
+    limits: Limits | None = None,
 ) -> ClientApp:
     """Add a tuning stage to a Message-API app; its own ``train`` is left alone.
 
-    The strategy reaches it with ``client_api="action"``. Parameters are those of
-    `tuning_app`.
+    The strategy reaches it with ``client_api="action"``. Other parameters are those
+    of `tuning_app`.
 
     Returns
     -------
     ClientApp
         The same app.
     """
-    app.train(TUNE_ACTION)(
-        answerer(
-            Tuner(make_objective, enqueue, trial_timeout, space, direction).answer,
-            is_instruction,
-        )
-    )
+    site = TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
+    add_site(app, site, TUNE_ACTION)
     return app
 
 
@@ -96,6 +94,7 @@ def with_tuning(
     trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
     direction: Direction | None = None,
+    limits: Limits | None = None,
 ) -> Callable[[Context], Client]:
     """Add a tuning stage to an app of ``NumPyClient`` s; they stay as they are.
 
@@ -112,12 +111,12 @@ def with_tuning(
         For ``ClientApp(client_fn=...)``.
     """
     require(callable(client_fn), "client_fn", client_fn, "a function")
-    tuner = Tuner(make_objective, enqueue, trial_timeout, space, direction)
+    site = TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
 
     def tuning_client_fn(context: Context) -> Client:
         return _TwoStages(
             lambda: client_fn(context).to_client(),
-            lambda: SiteClient(tuner, context).to_client(),
+            lambda: SiteClient(site, context).to_client(),
         )
 
     return tuning_client_fn
@@ -142,39 +141,3 @@ class _TwoStages(Client):
 
     def evaluate(self, ins: Any) -> Any:
         return self._own().evaluate(ins)
-
-
-def answerer(
-    answer: Callable[..., Answer], is_ours: Callable[[Mapping[str, Any]], bool]
-) -> Callable[[Message, Context], Message]:
-    """Return the function that answers a Message-API message.
-
-    Parameters
-    ----------
-    answer : callable
-        Takes the context, a list of arrays and the config.
-    is_ours : callable
-        Whether a config is of a strategy that this is written for.
-    """
-
-    def train(message: Message, context: Context) -> Message:
-        content = message.content
-        if not is_ours(content.config_records.get("config", {})):
-            raise ValueError(
-                "This message is not written for this app by the Message API: it is of "
-                'another strategy, or needs client_api="both" or "message" ("action" '
-                "for add_tuning)."
-            )
-        arrays = [a.numpy() for a in content.array_records["arrays"].values()]
-        reply = answer(context, arrays, content.config_records["config"])
-        return Message(
-            RecordDict(
-                {
-                    "arrays": to_array_record(reply.arrays),
-                    "metrics": MetricRecord(dict(reply.metrics)),
-                }
-            ),
-            reply_to=message,
-        )
-
-    return train

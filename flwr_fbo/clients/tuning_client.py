@@ -3,52 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
-import numpy as np
 from flwr.app import Context
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._compat import NumPyClient
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.trial import Objective
-from flwr_fbo.clients.session import Answer, Tuner
+from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.site import SiteClient
+from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params
-
-
-class Site(Protocol):
-    """What carries out instructions: a `Tuner`, or a `LinearBanditSite`."""
-
-    def answer(
-        self,
-        context: Context,
-        arrays: Sequence[np.ndarray[Any, Any]],
-        config: Mapping[str, Any],
-    ) -> Answer:
-        """Carry out one instruction."""
-
-
-class SiteClient(NumPyClient):
-    """A `NumPyClient` that hands every instruction to a site."""
-
-    def __init__(self, site: Site, context: Context) -> None:
-        self._site = site
-        self._context = context
-
-    def fit(
-        self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
-    ) -> tuple[list[np.ndarray[Any, Any]], int, dict[str, Any]]:
-        """Carry out one instruction of a flwr_fbo strategy.
-
-        Returns
-        -------
-        tuple of list of ndarray, int and dict
-            The message if one is wanted, an array; 1, whatever the size of the site's
-            data, which is nobody's business; metrics that were asked for.
-        """
-        reply = self._site.answer(self._context, parameters, config)
-        return list(reply.arrays), 1, dict(reply.metrics)
 
 
 class TuningClient(SiteClient):
@@ -67,8 +32,8 @@ class TuningClient(SiteClient):
         Known-good settings, evaluated first.
     trial_timeout : float, optional
         Seconds after which an evaluation is ended and counts as failed.
-    space, direction : optional
-        Declare what the study's must be; see `tuning_app`.
+    space, direction, limits : optional
+        See `tuning_app`.
 
     Examples
     --------
@@ -86,9 +51,10 @@ class TuningClient(SiteClient):
         trial_timeout: float | None = None,
         space: Mapping[str, BaseDistribution] | None = None,
         direction: Direction | None = None,
+        limits: Limits | None = None,
     ) -> None:
         require(callable(objective), "objective", objective, "a function")
-        tuner = Tuner(
-            lambda context: objective, enqueue, trial_timeout, space, direction
+        site = TuningSite(
+            lambda _: objective, enqueue, trial_timeout, space, direction, limits
         )
-        super().__init__(tuner, context)
+        super().__init__(site, context)

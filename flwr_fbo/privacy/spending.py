@@ -105,6 +105,12 @@ class Promise:
     private: bool = False
     caveat: str = ""
 
+    def charge_of(self, release: int) -> Charge:
+        """Return what a release, from 1, costs: everything, unless it is promised."""
+        kept = self.private and not self.caveat
+        known = kept and release <= len(self.charges)
+        return self.charges[release - 1] if known else Charge(0.0)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {**asdict(self), "charges": [astuple(c) for c in self.charges]}
@@ -165,13 +171,20 @@ class SpendingLedger:
         """Return epsilon at ``delta`` of all studies and ``more`` charges together."""
         return composed_epsilon([*self.charges(), *more], delta)
 
-    def has(self, study_id: str, release: int) -> bool:
-        """Return whether a release of a study is on record."""
-        return (study_id, release) in {
-            (row.facts["study_id"], row.facts["release"]) for row in self.rows
-        }
+    def has(self, study_id: str, release: int, slot: int | None = None) -> bool:
+        """Return whether a release of a study is on record, of the agent of ``slot``.
 
-    def record(self, study_id: str, kind: str, release: int, charge: Charge) -> None:
+        Without a slot: of whatever agent.
+        """
+        return any(
+            (row.facts["study_id"], row.facts["release"]) == (study_id, release)
+            and slot in (None, row.facts["slot"])
+            for row in self.rows
+        )
+
+    def record(
+        self, study_id: str, kind: str, release: int, charge: Charge, slot: int = -1
+    ) -> None:
         """Charge a release of a study, once; on disk when this returns.
 
         Parameters
@@ -182,6 +195,9 @@ class SpendingLedger:
         release : int
             Which release of the study it is, from 1.
         charge : Charge
+        slot : int
+            Of the agent whose release it is. Agents with one ledger are charged once:
+            each has data of its own.
         """
         if self.has(study_id, release):
             return
@@ -189,6 +205,7 @@ class SpendingLedger:
             "study_id": study_id,
             "study_kind": kind,
             "release": release,
+            "slot": slot,
             "charge": astuple(charge),
         }
         row = LedgerRow(len(self.rows), facts, np.zeros(0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
@@ -58,7 +59,7 @@ class LinearBanditStudy(Study):
         noisy = self.settings.releases.noise_std > 0
         return noisy and self.noise_seed is None and self.trigger is None
 
-    @property  # of a study of tuning it is a field
+    @cached_property
     def promise(self) -> Promise:  # type: ignore[override]
         """One charge for all releases of an agent: they are one mechanism."""
         mu = self.settings.releases.mu

@@ -9,6 +9,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require_int, require_seed
@@ -59,7 +60,7 @@ class NeuralBanditStudy(Study):
         noisy = privacy is not None and privacy.epsilon < math.inf
         return noisy and self.noise_seed is None
 
-    @property  # of a study of tuning it is a field
+    @cached_property
     def promise(self) -> Promise:  # type: ignore[override]
         """One charge for all releases of an agent: a trial is in one phase only."""
         privacy = self.settings.privacy

@@ -18,9 +18,8 @@ from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.durable.tuning_record import load_agent
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.clients.session import open_journal, taken_slot
+from flwr_fbo.clients.tuning_journals import kept_agent
 from flwr_fbo.protocol.tuning_study import TuningStudy
 
 _FIRST_NODE_ID = 1001
@@ -153,12 +152,8 @@ class InProcessGrid(Grid):
         Only an experiment can do this: in a deployment nobody but the client sees its
         agent.
         """
-        agents = []
-        for context in self.contexts.values():
-            slot = taken_slot(context, study)
-            if slot >= 0:
-                with open_journal(context, study, slot) as journal:
-                    agents.append(load_agent(journal, study, slot))
+        found = (kept_agent(context, study) for context in self.contexts.values())
+        agents = [agent for agent in found if agent is not None]
         return sorted(agents, key=lambda agent: agent.slot)
 
     def _answers(self, messages: Iterable[Message]) -> Iterator[tuple[str, Message]]:

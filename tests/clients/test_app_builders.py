@@ -158,7 +158,7 @@ def test_best_params_outlive_the_run(tmp_path: Path, direction: str) -> None:
         assert best_params(fresh, default=DEFAULT) == agent.space.from_unit(point)
     stranger = Context(2, 99, {"partition-id": 77}, RecordDict(), dict(config))
     assert best_params(stranger, default=DEFAULT) == DEFAULT
-    assert len(list(tmp_path.glob("*.sqlite"))) == NUM_AGENTS
+    assert len(list(tmp_path.glob("study-*.sqlite"))) == NUM_AGENTS
 
 
 def test_a_client_without_a_number_finds_its_only_journal(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.cli import app
-from flwr_fbo.clients.session import open_journal
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -236,7 +235,7 @@ def test_a_journal_becomes_an_optuna_study_and_goes_on(tmp_path: Path) -> None:
     assert study.trials[8].system_attrs["flwr-fbo:iteration"] == 5
     assert stat.S_IMODE((tmp_path / "optuna.db").stat().st_mode) == 0o600
     # The federation goes on; what is new comes after the sampler's own trials.
-    with open_journal(next(iter(grid.contexts.values())), federation.study, 2) as own:
+    with Journal(None, path) as own:
         number = own.begin_trial(9, study.trials[0].params, agent.points[0])
         own.end_trial(number, 0.25)
     assert number == 7

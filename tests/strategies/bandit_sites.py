@@ -13,6 +13,7 @@ from flwr_fbo import (
     ContinualSettings,
     FedUCB,
     InProcessGrid,
+    Limits,
     LinearBanditPolicy,
     LinearUCBSettings,
     linear_bandit_app,
@@ -44,7 +45,7 @@ def make_environment(context: Context) -> BanditEnvironment:
 
 APP = linear_bandit_app(make_environment=make_environment)
 # Sites whose studies need not be private.
-OPEN = linear_bandit_app(max_epsilon=math.inf)
+OPEN = linear_bandit_app(limits=Limits(max_epsilon=math.inf))
 
 
 def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:

@@ -11,6 +11,7 @@ from flwr_fbo import (
     ContinualSettings,
     DecentralizedFedUCB,
     InProcessGrid,
+    Limits,
     LinearUCBSettings,
     PeerGraph,
     linear_bandit_app,
@@ -54,7 +55,7 @@ def folders_of(tmp_path: Path) -> list[Path]:
 
 
 def sites(tmp_path: Path) -> InProcessGrid:
-    app = linear_bandit_app(max_epsilon=math.inf)
+    app = linear_bandit_app(limits=Limits(max_epsilon=math.inf))
     configs: list[Any] = [
         {"agent-id": i, "fbo-folder": str(folder)}
         for i, folder in enumerate(folders_of(tmp_path))

@@ -27,9 +27,9 @@ from flwr_fbo import (
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
-from flwr_fbo.agents.durable.fed_ucb import KIND, bandit_identity
+from flwr_fbo.agents.durable.fed_ucb import KIND
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.held_journal import record_name
+from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
@@ -400,7 +400,7 @@ def test_a_forged_message_silences_nobody_for_ever() -> None:
 def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
     settings = replace(SETTINGS, releases=replace(RELEASES, num_streams=2))
     study = LinearBanditStudy(settings, noise_seed=1, graph=RING)
-    with Journal(bandit_identity(study)) as journal:
+    with Journal(RecordedPeer.identity_of(study)) as journal:
         peer = RecordedPeer(journal)
         for slot in (6, -1, -2):
             with pytest.raises(ValueError, match=f"slot={slot} is not allowed: 0 to 5"):

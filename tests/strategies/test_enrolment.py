@@ -79,7 +79,7 @@ def test_agent_id_goes_before_partition_id() -> None:
     study = strategy()
     study.start(grid, num_rounds=2)
     slots = [
-        int(str(c.state.config_records["flwr-fbo"]["slot"]))
+        int(str(c.state.config_records["flwr-fbo-agent"]["slot"]))
         for c in grid.contexts.values()
     ]
     assert slots == [3, 2, 1, 0]

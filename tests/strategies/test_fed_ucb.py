@@ -25,9 +25,9 @@ from flwr_fbo import (
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.durable.fed_ucb import KIND
 from flwr_fbo.cli import app
-from flwr_fbo.clients.held_journal import record_name
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.tuning_client import SiteClient
+from flwr_fbo.clients.site import SiteClient
+from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.trial_table import Trial
@@ -505,15 +505,17 @@ def test_who_asks_for_a_synchronisation_does_not_get_one_without_a_trigger() -> 
     """When to synchronise is public, and no agent that lies can spend the releases."""
     site = LinearBanditSite(make_environment=make_environment)
 
-    class Liar:
+    class Liar(LinearBanditSite):
         def answer(self, *arguments: Any) -> Any:
-            answer = site.answer(*arguments)
+            answer = super().answer(*arguments)
             asks = {**answer.metrics, "wants-synchronisation": 1}
             return replace(answer, metrics=asks)
 
+    liar = Liar(make_environment=make_environment)
+
     def client_fn(context: Context) -> Any:
         lies = context.node_config["partition-id"] == 0
-        return SiteClient(Liar() if lies else site, context).to_client()
+        return SiteClient(liar if lies else site, context).to_client()
 
     strategy = fed_ucb(interval=0.0, noise_seed=NOISE_SEED)
     strategy.start(InProcessGrid(ClientApp(client_fn=client_fn), M))

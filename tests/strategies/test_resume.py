@@ -96,7 +96,7 @@ def test_drawn_seeds_are_those_of_the_study_that_goes_on(tmp_path: Path) -> None
     (path,) = (tmp_path / "clients").glob("*-agent-0.sqlite")
     _, (study, _) = _run(tmp_path, **seeds)
     assert path.name == f"study-{study.study.study_id}-agent-0.sqlite"
-    assert len(list((tmp_path / "clients").iterdir())) == NUM_AGENTS
+    assert len(list((tmp_path / "clients").glob("study-*"))) == NUM_AGENTS
 
 
 def test_a_complete_study_is_not_run_again(

@@ -50,7 +50,7 @@ class RecordedPeer(RecordedBandit):
     Parameters
     ----------
     journal : Journal
-        With `bandit_identity`, of a study that has a graph.
+        With `identity_of` a study that has a graph.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -58,11 +58,8 @@ class RecordedPeer(RecordedBandit):
         assert self.study.graph is not None
         self._graph = self.study.graph
 
-    def join(self, slot: int, number: int) -> None:
-        """Take the slot that the server names; see `RecordedBandit.join`."""
-        super().join(slot, number)
-        if "pool" not in self._state:
-            self._put({"pool": np.array(self._graph.pools[slot])})
+    def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
+        return {**super()._facts_of(slot), "pool": np.array(self._graph.pools[slot])}
 
     def deliver(self, mail: Iterable[Any], iteration: int, newest: int) -> list[Bytes]:
         """Take what neighbours have sent; return what is to be passed on.

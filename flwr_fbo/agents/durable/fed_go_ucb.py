@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +14,7 @@ from flwr_fbo.agents.bandits.private_fed_go_ucb import (
     seeded_entropy,
 )
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
-from flwr_fbo.agents.durable.refused_journal import (
-    another_journal,
-    of_another_slot,
-    older_copy,
-)
+from flwr_fbo.agents.durable.recorded_agent import RecordedBanditAgent, older_copy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.network import RewardModel
@@ -32,24 +27,15 @@ from flwr_fbo.protocol.neural_bandit_study import (
 FloatArray = NDArray[np.float64]
 
 FILE_NAME, KIND = "neural-bandit.sqlite", "neural-bandit"
-_NO_SLOT = -1
 
 
-def neural_identity(study: NeuralBanditStudy) -> dict[str, Any]:
-    """Return what the journal of an agent belongs to, as JSON values."""
-    return {"kind": KIND, **study.to_dict()}
-
-
-class RecordedNeuralAgent:
-    """One agent that lives in a journal between messages.
-
-    A message that is asked for again, because its answer was lost, is answered again:
-    nothing is evaluated twice, and nothing released twice.
+class RecordedNeuralAgent(RecordedBanditAgent):
+    """One agent and its journal, while this process holds that.
 
     Parameters
     ----------
     journal : Journal
-        With `neural_identity`.
+        With `identity_of` a study.
     model : RewardModel, optional
         See `NeuralBanditStudy.model`.
 
@@ -59,64 +45,41 @@ class RecordedNeuralAgent:
         Once it has joined.
     """
 
+    kind: ClassVar[str] = KIND
     agent: NeuralUCBAgent
 
     def __init__(self, journal: Journal, model: RewardModel | None) -> None:
-        journal.require_kind(KIND)
-        self._journal = journal
+        super().__init__(journal)
         self.study = NeuralBanditStudy.from_dict(journal.identity)
         self._model = self.study.model(model)
-        self._state = journal.load_state()
-        if "number" not in self._state:
-            # The journal's own, to tell it from one that was begun anew.
-            number = np.array(secrets.randbits(62))
-            self._put({"number": number, "slot": np.array(_NO_SLOT)})
 
     @property
-    def number(self) -> int:
-        """The journal's number, drawn when it was made."""
-        return int(self._state["number"])
-
-    @property
-    def slot(self) -> int:
-        """The agent's slot, -1 before it was told."""
-        return int(self._state["slot"])
+    def must_be_kept(self) -> bool:
+        """Whether another journal could release the same trials with other noise."""
+        return self.study.settings.privacy is not None
 
     def require_entropy(self) -> None:
         """Raise ImportError unless there is what the noise is made with."""
-        self._entropy(slot=0)
+        self._entropy()
 
     def join(self, slot: int, number: int) -> None:
-        """Take the slot that the server names.
-
-        Raises
-        ------
-        JournalError
-            If the journal is of another slot; or, with privacy, not the one that the
-            server knows: releases may have been made that are not in it.
-        """
-        if self.slot not in (_NO_SLOT, slot):
-            raise of_another_slot(self.slot, slot)
-        settings, seed = self.study.settings, self.study.seed
-        if settings.privacy is None:
-            self.agent = NeuralUCBAgent(settings, self._model, seed, slot)
-        elif number == self.number:
-            self.agent = PrivateNeuralUCBAgent(
-                settings, self._model, seed, slot, self._entropy(slot), self._journal
-            )
+        """Take the slot that the server names; see `RecordedBanditAgent.join`."""
+        super().join(slot, number)
+        about = self.study.settings, self._model, self.study.seed, slot
+        if self.must_be_kept:
+            self.agent = PrivateNeuralUCBAgent(*about, self._entropy(), self._journal)
         else:
-            raise another_journal()
-        self._put({"slot": np.array(slot)})
+            self.agent = NeuralUCBAgent(*about)
         if "own" in self._state:
             self.agent.load_state_dict(self._state)
         self._explored = int(self._state.get("num_explored", 0))
 
-    def _entropy(self, slot: int) -> tuple[Entropy, Entropy] | None:
+    def _entropy(self) -> tuple[Entropy, Entropy] | None:
         privacy, seed = self.study.settings.privacy, self.study.noise_seed
         if privacy is None or np.isinf(privacy.epsilon):
             return None
         if seed is not None:
-            return seeded_entropy(seed, slot)
+            return seeded_entropy(seed, self.slot)
         return OsEntropy(), OsEntropy()
 
     @property
@@ -153,7 +116,7 @@ class RecordedNeuralAgent:
         Trials that are in them would be played, and released, again.
         """
         made = self._journal.num_releases
-        if self.study.settings.privacy is not None and made < heard:
+        if self.must_be_kept and made < heard:
             raise older_copy(made, heard)
 
     def _gradient(
@@ -199,7 +162,3 @@ class RecordedNeuralAgent:
     def _save(self) -> None:
         explored = np.array(self._explored)
         self._put({**self.agent.state_dict(), "num_explored": explored})
-
-    def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
-        self._journal.put(arrays)
-        self._state |= arrays

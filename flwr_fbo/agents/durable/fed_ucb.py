@@ -12,21 +12,20 @@ message, only synchronises:
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import is_number, require, require_index
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
-from flwr_fbo.agents.durable.refused_journal import another_journal, of_another_slot
+from flwr_fbo.agents.durable.recorded_agent import NO_SLOT, RecordedBanditAgent
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
@@ -37,13 +36,7 @@ from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 FloatArray = NDArray[np.float64]
 
 FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
-_NO_SLOT = -1
 _PAUSE = 0.1
-
-
-def bandit_identity(study: LinearBanditStudy) -> dict[str, Any]:
-    """Return what the journal of an agent belongs to, as JSON values."""
-    return {"kind": KIND, **study.to_dict()}
 
 
 class BanditEnvironment(Protocol):
@@ -60,35 +53,22 @@ class BanditEnvironment(Protocol):
         """Return what action ``x`` gives in the trial whose contexts were last."""
 
 
-class RecordedBandit:
+class RecordedBandit(RecordedBanditAgent):
     """One agent and its journal, while this process holds that.
 
     Parameters
     ----------
     journal : Journal
-        With `bandit_identity`.
+        With `identity_of` a study.
     """
 
+    kind: ClassVar[str] = KIND
+    must_be_kept = True
+
     def __init__(self, journal: Journal) -> None:
-        journal.require_kind(KIND)
-        self._journal = journal
+        super().__init__(journal)
         self.study = LinearBanditStudy.from_dict(journal.identity)
-        self._state = journal.load_state()
-        if "number" not in self._state:
-            # The journal's own, to tell it from one that was begun anew.
-            number = np.array(secrets.randbits(62))
-            self._put({"number": number, "slot": np.array(_NO_SLOT)})
         self._believe()
-
-    @property
-    def number(self) -> int:
-        """The journal's number, drawn when it was made."""
-        return int(self._state["number"])
-
-    @property
-    def slot(self) -> int:
-        """The agent's slot, -1 before it was told."""
-        return int(self._state["slot"])
 
     @property
     def num_releases(self) -> int:
@@ -143,29 +123,16 @@ class RecordedBandit:
         return self._state.get(f"window-{release}", np.zeros(shape))
 
     def join(self, slot: int, number: int) -> None:
-        """Take the slot that the server names.
-
-        Raises
-        ------
-        JournalError
-            If the agent has played another slot, or this is not the journal that the
-            server knows: releases may have been made that are not in it.
-        ValueError
-            If there is no such slot.
-        """
+        """Take the slot that the server names; see `RecordedBanditAgent.join`."""
         require_index("slot", slot, self.study.settings.num_agents)
-        if self.slot not in (_NO_SLOT, slot):
-            raise of_another_slot(self.slot, slot)
-        if number != self.number:
-            raise another_journal()
-        if self.slot == _NO_SLOT:
-            own = self.study.settings_of(slot)
-            shared_out = {
-                "num_pooled": np.array(own.num_agents),
-                "alpha": np.array(own.alpha),
-            }
-            self._put({"slot": np.array(slot), **shared_out})
+        is_new = self.slot == NO_SLOT
+        super().join(slot, number)
+        if is_new:
             self._believe()
+
+    def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
+        own = self.study.settings_of(slot)
+        return {"num_pooled": np.array(own.num_agents), "alpha": np.array(own.alpha)}
 
     def receive(self, total: FloatArray, included: int) -> None:
         """Take the sum of all agents' releases, ``included`` of our own among them."""
@@ -243,10 +210,6 @@ class RecordedBandit:
             actions = environment.contexts(t)
             index, ticket = self.choose(actions)
             self.reward(ticket, environment.reward(actions[index]))
-
-    def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
-        self._journal.put(arrays)
-        self._state |= arrays
 
 
 class NotEnrolledError(JournalError):
@@ -384,6 +347,6 @@ class LinearBanditPolicy:
             raise NotEnrolledError(reason)
         with open_patiently(None, self._path, self._patience) as journal:
             bandit = RecordedBandit(journal)
-            if bandit.slot == _NO_SLOT:
+            if bandit.slot == NO_SLOT:
                 raise NotEnrolledError(reason)
             yield bandit

@@ -1,41 +1,132 @@
-"""A tuning agent in its journal: whose it is, and what was recorded of it."""
+"""A tuning agent in its journal: what was evaluated, and which messages have left.
+
+A row of the journal's ledger stands for a release: its number and the iteration that
+the agent's message for it was made after. The message itself is not there. It is a
+function of the trials up to that iteration and of the agent's seed (`Agent.message`),
+which are, so it is made again when it is asked for again.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from flwr_fbo.agents.tuning.base import Agent
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
+from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
+
+FloatArray = NDArray[np.float64]
 
 KIND = "agent"
 
 
 def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
     """Return whom the journal of an agent belongs to, as JSON values."""
-    return {"kind": KIND, "slot": slot, **study.to_dict()}
+    return {**RecordedTuner.identity_of(study), "slot": slot}
+
+
+class RecordedTuner(RecordedAgent):
+    """One tuning agent and its journal, while this process holds that.
+
+    Parameters
+    ----------
+    journal : Journal
+        With `agent_identity`.
+    study : TuningStudy
+    slot : int
+    enqueue : sequence of dict
+        Known-good settings, evaluated first.
+
+    Attributes
+    ----------
+    agent : Agent
+        As its journal has it, or a new one.
+    """
+
+    kind: ClassVar[str] = KIND
+
+    def __init__(
+        self,
+        journal: Journal,
+        study: TuningStudy,
+        slot: int,
+        enqueue: Sequence[Params] = (),
+    ) -> None:
+        super().__init__(journal)
+        self.agent = self._agent(study, slot, enqueue)
+        self._made_after = {
+            row.iteration: int(row.facts["iteration"]) for row in journal.ledger()
+        }
+
+    def _agent(self, study: TuningStudy, slot: int, enqueue: Sequence[Params]) -> Agent:
+        seed = study.study_seed
+        seed = secrets.randbits(128) if seed is None else seed
+        agent = create_agent(study, slot, seed)
+        if "points" not in self._state:
+            agent.enqueue(enqueue)
+            return agent
+        agent.load_state_dict(self._state)
+        # What was evaluated after the state was saved last, as each round began.
+        for trial in self._journal.trials(first=len(agent.values)):
+            if trial.state != "running":
+                agent.tell(trial.iteration, trial.point, trial.value)
+        return agent
+
+    def has_released(self, release: int) -> bool:
+        """Return whether the message for a release, from 1, is on record."""
+        return release in self._made_after
+
+    def take(self, vectors: FloatArray | None) -> None:
+        """Keep what the server released, shape (P, M), and play nothing."""
+        if vectors is not None:
+            self.agent.receive(vectors)
+            self._put(self.agent.state_dict())
+
+    def play(
+        self,
+        objective: Objective,
+        iteration: int,
+        vectors: FloatArray | None,
+        release: int,
+    ) -> None:
+        """Play a round, and record its message for ``release`` unless that is 0.
+
+        Raises
+        ------
+        JournalError
+            If the message for a later release is on record.
+        """
+        last = max(self._made_after, default=0)
+        if 0 < release < last:
+            raise JournalError(
+                f"Release {release} comes too late: {last} is on record."
+            )
+        play_round(self.agent, objective, iteration, vectors, False, self._journal)
+        if release:
+            row = LedgerRow(release, {"iteration": iteration}, np.empty(0))
+            self._journal.add_release(row, {})
+            self._made_after[release] = iteration
+
+    def message(self, release: int) -> FloatArray:
+        """Return the message for a release that is on record, shape (M,)."""
+        return self.agent.message(self._made_after[release])
 
 
 def load_agent(
     journal: Journal, study: TuningStudy, slot: int, enqueue: Sequence[Params] = ()
 ) -> Agent:
     """Return the agent as its journal has it, or a new one."""
-    seed = study.study_seed
-    agent = create_agent(study, slot, secrets.randbits(128) if seed is None else seed)
-    state = journal.load_state()
-    if not state:
-        agent.enqueue(enqueue)
-        return agent
-    agent.load_state_dict(state)
-    # What was evaluated after the state was saved last, as each round began.
-    for trial in journal.trials(first=len(agent.values)):
-        if trial.state != "running":
-            agent.tell(trial.iteration, trial.point, trial.value)
-    return agent
+    return RecordedTuner(journal, study, slot, enqueue).agent
 
 
 def recorded_agent(journal: Journal) -> Agent:

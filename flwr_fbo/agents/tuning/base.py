@@ -258,7 +258,7 @@ def play_round(
     if journal is not None:
         # With what asking taught it: asked again, it must give the same points. The
         # trials that follow are recorded one by one, and nothing else changes.
-        journal.save_state(agent.state_dict())
+        journal.put(agent.state_dict())
     for x in points:
         _evaluate_at(agent, objective, iteration, x, journal)
     if agent.best_value is None:

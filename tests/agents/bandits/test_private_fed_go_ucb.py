@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from flwr_fbo import (
     FedGOUCB,
     InProcessGrid,
+    Limits,
     Network,
     NeuralBanditClient,
     NeuralPrivacy,
@@ -32,7 +33,7 @@ from flwr_fbo.agents.bandits.private_fed_go_ucb import (
 from flwr_fbo.agents.durable.fed_go_ucb import KIND
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.cli import app as cli
-from flwr_fbo.clients.held_journal import record_name
+from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.langevin import LangevinSettings
@@ -237,7 +238,7 @@ def test_bad_privacy_is_refused(fields: dict[str, Any], message: str) -> None:
         ),
         (lambda: strategy_of(num_evaluations=4), "num_synchronisations=2"),
         (lambda: strategy_of(noise_seed=-1), "noise_seed=-1"),
-        (lambda: neural_bandit_app(make_environment, None, -1), "max_epsilon=-1"),
+        (lambda: neural_bandit_app(make_environment, None, -1), "limits=-1"),  # type: ignore[arg-type]
         (
             lambda: NeuralBanditSimulation(SETTINGS, MODEL, TASK, T, "always"),
             "sharing='always'",
@@ -408,7 +409,7 @@ def test_real_noise_is_private_and_epsilon_reported(tmp_path: Path) -> None:
 def test_a_site_refuses_what_promises_less(
     settings: NeuralUCBSettings, noise_seed: int | None
 ) -> None:
-    app = neural_bandit_app(make_environment, max_epsilon=4.0, max_delta=1e-3)
+    app = neural_bandit_app(make_environment, limits=Limits(4.0, 1e-3))
     with pytest.raises(Exception, match="takes no part"):
         strategy_of(settings, noise_seed=noise_seed).start(InProcessGrid(app, N))
     with pytest.raises(Exception, match="is not private"):

@@ -247,7 +247,7 @@ def test_what_is_no_objective_is_no_failed_trial() -> None:
         return None if context.node_config["partition-id"] == 1 else objective_of(0)
 
     _, agents = run(tuning_app(make), num_rounds=2)
-    assert [len(agent.values) for agent in agents] == [5, 5, 5]
+    assert [len(agent.values) for agent in agents] == [5, 0, 5, 5]
 
 
 def test_trials_are_numbered() -> None:

@@ -2,16 +2,22 @@
 
 import os
 import random
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fbo.agents.tuning.trial import SpaceMismatchError, Trial
-from flwr_fbo.clients.session import Tuner, agent_id, open_journal
+from flwr_fbo.clients.tuning_journals import agent_id, journal_path, kept_agent
+from flwr_fbo.clients.tuning_site import TuningSite
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.trial_table import Trial as Recorded
+from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
@@ -29,6 +35,11 @@ def _context(folder: Path) -> Context:
     return Context(1, 1, {"fbo-folder": str(folder)}, RecordDict(), {})
 
 
+def _asked(iteration: int) -> dict[str, Any]:
+    instruction = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, iteration + 1)
+    return instruction.to_config()
+
+
 def _play(folder: Path) -> None:
     """Play a client's rounds of a study of 20 trials, from whatever is recorded.
 
@@ -44,16 +55,24 @@ def _play(folder: Path) -> None:
             os.fsync(file.fileno())
         return value
 
-    tuner = Tuner(lambda context: objective)
+    site = TuningSite(lambda context: objective)
     for iteration in range(NUM_TRIALS - SETTINGS.num_initial + 1):
         vectors = np.random.default_rng(iteration).standard_normal((4, 30))
-        asked = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
-        reply = tuner.answer(_context(folder), [vectors] if iteration else [], asked)
+        asked = _asked(iteration)
+        reply = site.answer(_context(folder), [vectors] if iteration else [], asked)
         np.save(folder / f"reply-{iteration}.npy", reply.arrays[0])
 
 
+def _journal(folder: Path, slot: int = 0) -> Path:
+    path = journal_path(_context(folder), STUDY, slot)
+    assert path is not None
+    return path
+
+
 def _trials(folder: Path) -> list[Recorded]:
-    with open_journal(_context(folder), STUDY, 0) as journal:
+    if not _journal(folder).is_file() or not _journal(folder).stat().st_size:
+        return []
+    with Journal(None, _journal(folder)) as journal:
         return journal.trials()
 
 
@@ -109,11 +128,11 @@ def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
     def unwanted(trial: Trial) -> float:
         raise AssertionError("evaluated again")
 
-    tuner = Tuner(lambda context: unwanted)
+    site = TuningSite(lambda context: unwanted)
     for iteration in (0, 3, NUM_TRIALS - SETTINGS.num_initial):
         vectors = np.random.default_rng(iteration).standard_normal((4, 30))
-        asked = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
-        reply = tuner.answer(_context(tmp_path), [vectors] if iteration else [], asked)
+        asked = _asked(iteration)
+        reply = site.answer(_context(tmp_path), [vectors] if iteration else [], asked)
         first = np.load(tmp_path / f"reply-{iteration}.npy")
         np.testing.assert_array_equal(reply.arrays[0], first)
     assert (tmp_path / "evaluated").read_text() == before
@@ -123,19 +142,17 @@ def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
 def test_a_folder_must_be_absolute(folder: str) -> None:
     """A client's working folder changes from message to message."""
     context = Context(1, 1, {"fbo-folder": folder}, RecordDict(), {})
-    asked = TuningInstruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
+    asked = _asked(0)
     with pytest.raises(ValueError, match=r"fbo-folder='relative/path'"):
-        Tuner(lambda context: objective_of(0)).answer(context, [], asked)
+        TuningSite(lambda context: objective_of(0)).answer(context, [], asked)
 
 
 def test_a_restarted_client_finds_its_slot_in_its_folder(tmp_path: Path) -> None:
     context = _context(tmp_path)
     assert agent_id(context, STUDY) == -1
-    with open_journal(context, STUDY, 7):
-        pass
+    _journal(tmp_path, 7).touch()
     assert agent_id(_context(tmp_path), STUDY) == 7
-    with open_journal(_context(tmp_path), STUDY, 8):
-        pass
+    _journal(tmp_path, 8).touch()
     assert agent_id(_context(tmp_path), STUDY) == -1  # whose is which?
 
 
@@ -148,14 +165,14 @@ def _cut_off(folder: Path, iteration: int) -> None:
     def objective(trial: Trial) -> float:
         raise Killed
 
-    asked = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
+    asked = _asked(iteration)
     with pytest.raises(Killed):
-        Tuner(lambda context: objective).answer(_context(folder), [], asked)
+        TuningSite(lambda context: objective).answer(_context(folder), [], asked)
 
 
 def _answer(folder: Path, iteration: int) -> None:
-    asked = TuningInstruction(Phase.ROUND, STUDY, 0, iteration, True).to_config()
-    Tuner(lambda context: objective_of(0)).answer(_context(folder), [], asked)
+    asked = _asked(iteration)
+    TuningSite(lambda context: objective_of(0)).answer(_context(folder), [], asked)
 
 
 def test_a_query_that_was_cut_off_is_run_again_in_a_later_round(tmp_path: Path) -> None:
@@ -175,10 +192,10 @@ def test_a_fault_of_the_app_is_no_trial(tmp_path: Path) -> None:
     def wrong(trial: Trial) -> float:
         return trial.suggest_float("unknown", 0.0, 1.0)
 
-    asked = TuningInstruction(Phase.ROUND, STUDY, 0, 0, True).to_config()
+    asked = _asked(0)
     for _ in range(6):
         with pytest.raises(SpaceMismatchError):
-            Tuner(lambda context: wrong).answer(_context(tmp_path), [], asked)
+            TuningSite(lambda context: wrong).answer(_context(tmp_path), [], asked)
     assert not _trials(tmp_path)
     _answer(tmp_path, 0)
     assert [t.state for t in _trials(tmp_path)] == ["complete"] * 4
@@ -199,3 +216,105 @@ def test_an_evaluation_that_ends_the_client_each_time_is_given_up(
     assert states.count("failed") == 1
     assert "running" not in states
     assert states[-1] == "complete"
+
+
+def _vectors(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((4, 30))
+
+
+def _asked_for(iteration: int, release: int) -> dict[str, Any]:
+    return TuningInstruction(Phase.ROUND, STUDY, 0, iteration, release).to_config()
+
+
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_a_release_that_is_asked_for_again_is_on_record(
+    tmp_path: Path, in_folder: bool
+) -> None:
+    """In a later round: the same message, no trial, and the vectors are kept."""
+    own = _context(tmp_path)
+    if not in_folder:
+        own.run_config.clear()
+        own.node_config.clear()
+    played: list[int] = []
+
+    def make_objective(context: Context) -> Any:
+        played.append(1)
+        return objective_of(0)
+
+    site = TuningSite(make_objective)
+
+    def agent() -> Any:
+        return kept_agent(own, STUDY)
+
+    [first] = site.answer(own, [], _asked_for(0, 1)).arrays
+    for late, seed in ((1, 1), (7, 2)):
+        [again] = site.answer(own, [_vectors(seed)], _asked_for(late, 1)).arrays
+        np.testing.assert_array_equal(again, first)
+        assert len(played) == 1
+        assert len(agent().values) == SETTINGS.num_initial
+        np.testing.assert_array_equal(agent().state_dict()["vectors"], _vectors(seed))
+    assert not site.answer(own, [], _asked_for(8, 0)).arrays
+    [second] = site.answer(own, [], _asked_for(9, 2)).arrays
+    assert agent().iterations == [0] * 4 + [8, 9]
+    assert not np.array_equal(second, first)
+    [again] = site.answer(own, [], _asked_for(10, 1)).arrays
+    np.testing.assert_array_equal(again, first)
+    assert len(played) == 3
+
+
+def test_an_earlier_release_that_was_left_out_comes_too_late(tmp_path: Path) -> None:
+    site = TuningSite(lambda context: objective_of(0))
+    site.answer(_context(tmp_path), [], _asked_for(0, 2))
+    with pytest.raises(JournalError, match="Release 1 comes too late: 2 is on record"):
+        site.answer(_context(tmp_path), [], _asked_for(1, 1))
+    assert len(_trials(tmp_path)) == 4
+
+
+def test_a_message_that_was_cut_off_is_of_the_round_that_ended(tmp_path: Path) -> None:
+    """It is charged when it is asked for first, and made when the trial is over."""
+    _answer(tmp_path, 0)
+    _cut_off(tmp_path, 1)
+    site = TuningSite(lambda context: objective_of(0))
+    [late] = site.answer(_context(tmp_path), [], _asked_for(2, 2)).arrays
+    assert [t.iteration for t in _trials(tmp_path)] == [0, 0, 0, 0, 1, 2]
+    [again] = site.answer(_context(tmp_path), [], _asked_for(3, 2)).arrays
+    np.testing.assert_array_equal(again, late)
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert [row.facts["release"] for row in ledger.rows] == [1, 2]
+
+
+def test_a_trial_that_outlasts_its_round_is_answered_in_a_later_one(
+    tmp_path: Path,
+) -> None:
+    """Until then the site is busy, which is said in a sentence."""
+    begun, over = threading.Event(), threading.Event()
+
+    def slow(trial: Trial) -> float:
+        begun.set()
+        assert over.wait(30)
+        return objective_of(0)(trial)
+
+    def play() -> None:
+        context = _context(tmp_path)
+        answers.append(TuningSite(lambda _: slow).answer(context, [], _asked_for(0, 1)))
+
+    answers: list[Any] = []
+    running = threading.Thread(target=play)
+    running.start()
+    assert begun.wait(30)
+    site = TuningSite(lambda context: objective_of(0))
+    with pytest.raises(JournalHeldError, match="This site is busy") as error:
+        site.answer(_context(tmp_path), [], _asked_for(1, 1))
+    assert str(tmp_path) not in str(error.value)
+    over.set()
+    running.join()
+    [late] = site.answer(_context(tmp_path), [_vectors(1)], _asked_for(2, 1)).arrays
+    np.testing.assert_array_equal(late, answers[0].arrays[0])
+    assert len(_trials(tmp_path)) == 4
+
+
+def test_another_slot_than_its_own_is_refused(tmp_path: Path) -> None:
+    _answer(tmp_path, 0)
+    other = TuningInstruction(Phase.ROUND, STUDY, 1, 1, 2).to_config()
+    with pytest.raises(JournalError, match="journal of agent 0, not 1"):
+        TuningSite(lambda _: objective_of(0)).answer(_context(tmp_path), [], other)

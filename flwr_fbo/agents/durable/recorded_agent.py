@@ -1,0 +1,143 @@
+"""What agents have in common that live in a journal between messages.
+
+A message that is asked for again, because its answer was lost, is answered again:
+nothing is evaluated twice, and nothing released twice.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.protocol.codec import Study
+
+NO_SLOT = -1
+
+
+class RecordedAgent:
+    """One agent and its journal, while this process holds that.
+
+    Parameters
+    ----------
+    journal : Journal
+        With `identity_of` a study.
+
+    Attributes
+    ----------
+    kind : str
+        The kind of its journal.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, journal: Journal) -> None:
+        journal.require_kind(self.kind)
+        self._journal = journal
+        self._state = journal.load_state()
+
+    @classmethod
+    def identity_of(cls, study: Study) -> dict[str, Any]:
+        """Return what the journal of an agent belongs to, as JSON values."""
+        return {"kind": cls.kind, **study.to_dict()}
+
+    @property
+    def charged(self) -> int:
+        """The last release that the site was charged for, from 1; 0 before that."""
+        return int(self._state.get("charged", 0))
+
+    def note_charge(self, release: int) -> None:
+        """Remember that the site is about to be charged for a release."""
+        if release > self.charged:
+            self._put({"charged": np.array(release)})
+
+    def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._journal.put(arrays)
+        self._state |= arrays
+
+
+class RecordedBanditAgent(RecordedAgent, ABC):
+    """One agent of a bandit; the server knows its journal by a number."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        if "number" not in self._state:
+            # The journal's own, to tell it from one that was begun anew.
+            number = np.array(secrets.randbits(62))
+            self._put({"number": number, "slot": np.array(NO_SLOT)})
+
+    @property
+    def number(self) -> int:
+        """The journal's number, drawn when it was made."""
+        return int(self._state["number"])
+
+    @property
+    def slot(self) -> int:
+        """The agent's slot, -1 before it was told."""
+        return int(self._state["slot"])
+
+    @property
+    @abstractmethod
+    def must_be_kept(self) -> bool:
+        """Whether another journal could release the same trials with other noise."""
+
+    @abstractmethod
+    def require_entropy(self) -> None:
+        """Raise ImportError unless there is what the noise is made with."""
+
+    def join(self, slot: int, number: int) -> None:
+        """Take the slot that the server names.
+
+        Raises
+        ------
+        JournalError
+            If the journal is of another slot, or is not the one that the server knows:
+            releases may have been made that are not in it.
+        ValueError
+            If there is no such slot.
+        """
+        if self.slot not in (NO_SLOT, slot):
+            raise of_another_slot(self.slot, slot)
+        if self.must_be_kept and number != self.number:
+            raise another_journal()
+        if self.slot == NO_SLOT:
+            self._put({"slot": np.array(slot), **self._facts_of(slot)})
+
+    def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
+        """Return what the agent of a slot keeps of the study, as arrays."""
+        return {}
+
+
+def older_copy(made: int, known: int) -> JournalError:
+    """Return the error for a journal with fewer releases than are known of."""
+    return JournalError(
+        f"This agent's journal has {made} releases and had {known}: it is an older "
+        "copy. Give the newer one back, or begin another study."
+    )
+
+
+def lacks_release(release: int) -> JournalError:
+    """Return the error for a journal that does not know of the site's own release."""
+    return JournalError(
+        f"This agent's journal lacks release {release} of this site: it is an older "
+        "copy, or another one. Give it back, or begin another study."
+    )
+
+
+def of_another_slot(known: int, named: int) -> JournalError:
+    """Return the error for a journal of an agent that the server does not mean."""
+    return JournalError(f"This is the journal of agent {known}, not {named}.")
+
+
+def another_journal() -> JournalError:
+    """Return the error for a journal that the server does not know."""
+    return JournalError(
+        "This is not the journal that this agent enrolled with: releases that it has "
+        "made are recorded there, and noise drawn again for their sums would lay them "
+        "open. Give it back, or begin another study."
+    )

@@ -1,0 +1,115 @@
+"""A site of bandit studies: one agent, and perhaps an environment that it plays in."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from flwr.app import Context
+
+from flwr_fbo._validation import require
+from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
+from flwr_fbo.agents.durable.recorded_agent import RecordedBanditAgent
+from flwr_fbo.clients.site import Metrics, Site
+from flwr_fbo.clients.site_journal import configured_slot, held_journal
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.protocol.codec import Instruction
+
+MakeEnvironment = Callable[[Context], BanditEnvironment]
+MadeT = TypeVar("MadeT")
+AskedT = TypeVar("AskedT", bound=Instruction)
+BanditT = TypeVar("BanditT", bound=RecordedBanditAgent)
+
+_log = logging.getLogger("flwr.fbo")
+
+# Seconds to wait while a policy of the site has the journal: for the time of one call.
+_PATIENCE = 30.0
+
+
+class EnvironmentFailedError(RuntimeError):
+    """An environment raised, or gave what is not allowed; the text quotes nothing."""
+
+
+class BanditSite(Site[AskedT, BanditT]):
+    """Base of the sites of bandits: one journal, of one study, under one name.
+
+    Attributes
+    ----------
+    file_name : str
+        Of the journal, in the site's folder.
+    """
+
+    file_name: str
+
+    def claim(self, context: Context, study: Any) -> Metrics:
+        """Return the slot of the node config, else the one played in this study, or -1.
+
+        And the journal's number, where releases are in it that must not be lost.
+        """
+        with self._held(context, study, may_begin=True) as agent:
+            slot = configured_slot(context)
+            claim: Metrics = {"agent-id": agent.slot if slot < 0 else slot}
+            if not agent.must_be_kept:
+                return claim
+            agent.require_entropy()
+            return {**claim, "journal": agent.number}
+
+    @contextmanager
+    def agent(self, context: Context, instruction: Any) -> Iterator[BanditT]:
+        """Hold the site's agent, as the one that the server names."""
+        with self._held(
+            context, instruction.study, self.may_lose(instruction.study)
+        ) as agent:
+            agent.join(instruction.slot, instruction.journal)
+            yield agent
+
+    @contextmanager
+    def _held(self, context: Context, study: Any, may_begin: bool) -> Iterator[BanditT]:
+        folder = self.folder_of(context)
+        with held_journal(
+            context,
+            self.identity_of(study),
+            folder and folder / self.file_name,
+            may_begin=may_begin,
+            patience=_PATIENCE,
+        ) as journal:
+            yield self.agent_in(journal, context)
+
+    @abstractmethod
+    def identity_of(self, study: Any) -> dict[str, Any]:
+        """Return what the journal of an agent belongs to."""
+
+    def may_lose(self, study: Any) -> bool:
+        """Return whether a journal that is gone may be begun again."""
+        return False
+
+    @abstractmethod
+    def agent_in(self, journal: Journal, context: Context) -> BanditT:
+        """Return the agent of a journal."""
+
+
+def require_function(field: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a function or None."""
+    require(value is None or callable(value), field, value, "a function")
+
+
+@contextmanager
+def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[MadeT]:
+    """Make an environment; say what goes wrong while it is played, and do not send it.
+
+    Flower sends an exception's text to the server, and it may quote trials.
+    """
+    try:
+        yield make(context)
+    except JournalError:
+        raise
+    except Exception as error:
+        _log.exception("The environment failed")
+        raise EnvironmentFailedError(
+            f"The environment failed: {type(error).__name__} (the client's log has the "
+            "details)."
+        ) from None

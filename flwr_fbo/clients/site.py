@@ -1,0 +1,200 @@
+"""A site: what answers a server's instructions, whatever kind of study it is.
+
+One answer, from the instruction to the reply, and one way to hand it to Flower for each
+of its two client APIs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from flwr_fbo._compat import NumPyClient, to_array_record
+from flwr_fbo._validation import require
+from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
+from flwr_fbo.clients.limits import Limits, node_limits, require_private
+from flwr_fbo.clients.site_budget import SiteBudget
+from flwr_fbo.clients.site_journal import configured_folder
+from flwr_fbo.protocol.codec import Instruction, Phase, is_instruction
+
+Arrays = Sequence[NDArray[Any]]
+Metrics = dict[str, int | float]
+AskedT = TypeVar("AskedT", bound=Instruction)
+AgentT = TypeVar("AgentT", bound=RecordedAgent)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes back: arrays, and numbers."""
+
+    arrays: list[NDArray[Any]] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=dict)
+
+
+class Site(ABC, Generic[AskedT, AgentT]):
+    """What a client brings to a study.
+
+    Attributes
+    ----------
+    limits : Limits, optional
+        What all studies at this site may spend together; those of the node config
+        (``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``) must hold too.
+    instruction_type : type
+        Of the instructions that it carries out.
+    """
+
+    limits: Limits | None
+    instruction_type: type[AskedT]
+
+    def answer(
+        self, context: Context, arrays: Arrays, config: Mapping[str, Any]
+    ) -> Answer:
+        """Carry out one instruction.
+
+        Flower sends an exception's text to the server: none of these quotes data.
+
+        Parameters
+        ----------
+        context : flwr.app.Context
+        arrays : sequence of ndarray
+            What came along.
+        config : mapping
+            What `Instruction.to_config` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the config or the arrays are not of the site's kind of study, or a value
+            of the node config is not allowed.
+        ImportError
+            If real noise is wanted and OpenDP is missing; the message names the extra.
+        StudyRefusedError
+            If the study promises less, or would release more, than this site wants.
+        JournalError
+            If the journal cannot be used, or is not the one with this agent's releases.
+        JournalHeldError
+            If an earlier evaluation still runs.
+        """
+        instruction = self.instruction_type.from_config(config)
+        study = instruction.study
+        limits = (self.limits or Limits(), node_limits(context))
+        budget = SiteBudget(context, self.folder_of(context), limits)
+        budget.check(study, self.unprotected(instruction))
+        if self.only_private:
+            require_private(study.promise)
+        self.check(context, study)
+        if instruction.phase is Phase.ENROL:
+            budget.admit(study)
+            return Answer(metrics=self.claim(context, study))
+        with self.agent(context, instruction) as agent:
+            budget.charge(agent, instruction, self.release_of(instruction))
+            return self.play(context, agent, instruction, arrays)
+
+    @property
+    def only_private(self) -> bool:
+        """Whether it takes part in private studies only, without limits too."""
+        return False
+
+    def check_limits(self) -> None:
+        """Raise ValueError unless the limits are `Limits`, or None."""
+        limits = self.limits
+        ok = limits is None or isinstance(limits, Limits)
+        require(ok, "limits", limits, "Limits, or None")
+
+    def folder_of(self, context: Context) -> Path | None:
+        """Return where the site's journals are, if that is a folder."""
+        return configured_folder(context)
+
+    def unprotected(self, instruction: AskedT) -> str:
+        """Return what is asked for that no guarantee covers, or nothing."""
+        return ""
+
+    def check(self, context: Context, study: Any) -> None:
+        """Raise unless the study is one that this client is made for."""
+
+    @abstractmethod
+    def claim(self, context: Context, study: Any) -> Metrics:
+        """Return the slot that this client knows it holds, or -1, as ``agent-id``."""
+
+    @abstractmethod
+    def agent(
+        self, context: Context, instruction: AskedT
+    ) -> AbstractContextManager[AgentT]:
+        """Hold the agent that the instruction is for."""
+
+    @abstractmethod
+    def release_of(self, instruction: AskedT) -> int:
+        """Return which release of its promise the answer may carry; 0 for none."""
+
+    @abstractmethod
+    def play(
+        self, context: Context, agent: AgentT, instruction: AskedT, arrays: Arrays
+    ) -> Answer:
+        """Do what is asked; return what goes back."""
+
+
+class SiteClient(NumPyClient):
+    """A `NumPyClient` that hands every instruction to a site."""
+
+    def __init__(self, site: Site[Any, Any], context: Context) -> None:
+        self._site = site
+        self._context = context
+
+    def fit(
+        self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
+    ) -> tuple[list[np.ndarray[Any, Any]], int, dict[str, Any]]:
+        """Carry out one instruction of a flwr_fbo strategy.
+
+        Returns
+        -------
+        tuple of list of ndarray, int and dict
+            The arrays of the answer; 1, whatever the size of the site's data, which is
+            private; metrics that were asked for.
+        """
+        reply = self._site.answer(self._context, parameters, config)
+        return list(reply.arrays), 1, dict(reply.metrics)
+
+
+def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> None:
+    """Have a Message-API app answer instructions by a site.
+
+    Parameters
+    ----------
+    app : ClientApp
+    site : Site
+    action : str
+        Of the app's ``train`` messages.
+    """
+
+    @app.train(action)
+    def train(message: Message, context: Context) -> Message:
+        content = message.content
+        config: Mapping[str, Any] = content.config_records.get("config") or {}
+        if not is_instruction(config):
+            raise ValueError(
+                "This message is not written for this app by the Message API: it is of "
+                'another strategy, or needs client_api="both" or "message" ("action" '
+                "for add_tuning)."
+            )
+        arrays = [a.numpy() for a in content.array_records["arrays"].values()]
+        reply = site.answer(context, arrays, config)
+        answer = RecordDict()
+        answer["arrays"] = to_array_record(reply.arrays)
+        answer["metrics"] = MetricRecord({**reply.metrics})
+        return Message(answer, reply_to=message)
+
+
+def site_app(site: Site[Any, Any]) -> ClientApp:
+    """Return an app that answers all its messages by a site."""
+    app = ClientApp()
+    add_site(app, site)
+    return app

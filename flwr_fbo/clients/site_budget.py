@@ -1,0 +1,105 @@
+"""What a site has spent in all studies on its data, against its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context
+
+from flwr_fbo.agents.durable.recorded_agent import RecordedAgent, lacks_release
+from flwr_fbo.clients.limits import Limits
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.spending import FILE_NAME, KIND, SpendingLedger
+from flwr_fbo.protocol.codec import Instruction, Study
+
+_RECORD = "flwr-fbo-spending"
+
+
+class SiteBudget:
+    """The limits of a site, and its `SpendingLedger`.
+
+    The ledger is ``spending.sqlite`` in the site's folder, held only while it is read
+    or written; without a folder, bytes in ``context.state``, which live as long as the
+    run. There is none where nothing could come of it: without folder and limits.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+    folder : Path, optional
+    limits : sequence of Limits
+        All must hold.
+    """
+
+    def __init__(
+        self, context: Context, folder: Path | None, limits: Sequence[Limits]
+    ) -> None:
+        self._state = context.state.config_records
+        self._folder = folder
+        self._limits = [one for one in limits if one.bound_anything]
+
+    def check(self, study: Study, unprotected: str = "") -> None:
+        """Raise `StudyRefusedError` unless a study is private enough."""
+        for limits in self._limits:
+            limits.check_promise(study.promise, unprotected)
+
+    def admit(self, study: Study) -> None:
+        """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit."""
+        if not self._limits:
+            return
+        others = []
+        if self._folder is None or (self._folder / FILE_NAME).is_file():
+            with self._ledger() as ledger:
+                others = ledger.charges(without=study.study_id)
+        for limits in self._limits:
+            limits.check_sum([*others, *study.promise.charges])
+
+    def charge(
+        self, agent: RecordedAgent, instruction: Instruction, release: int
+    ) -> None:
+        """Charge a release, from 1, before it is made; once, on disk afterwards.
+
+        Parameters
+        ----------
+        agent : RecordedAgent
+            Its journal knows of the charge before the ledger does. So a journal that
+            does not is not the one with the agent's release.
+        instruction : Instruction
+        release : int
+            0 if none is wanted.
+
+        Raises
+        ------
+        StudyRefusedError
+            If it is not promised, or would exceed a limit.
+        JournalError
+            If the agent's journal is an older copy, or another one.
+        """
+        if not release or (self._folder is None and not self._limits):
+            return
+        study, slot = instruction.study, instruction.slot
+        for limits in self._limits:
+            limits.check_release(study.promise, release)
+        charge = study.promise.charge_of(release)
+        with self._ledger() as ledger:
+            if ledger.has(study.study_id, release, slot) and agent.charged < release:
+                raise lacks_release(release)
+            if not ledger.has(study.study_id, release):
+                for limits in self._limits:
+                    limits.check_sum([*ledger.charges(), charge])
+            agent.note_charge(release)
+            ledger.record(study.study_id, instruction.kind, release, charge, slot)
+
+    @contextmanager
+    def _ledger(self) -> Iterator[SpendingLedger]:
+        if self._folder is not None:
+            with SpendingLedger.held(self._folder) as ledger:
+                yield ledger
+            return
+        known = self._state.get(_RECORD)
+        content = None if known is None else known["ledger"]
+        assert content is None or isinstance(content, bytes)
+        with Journal({"kind": KIND}, content=content) as journal:
+            yield SpendingLedger(journal)
+            self._state[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})

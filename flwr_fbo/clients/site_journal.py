@@ -1,0 +1,141 @@
+"""Where a site keeps what must last: its folder, its slot, and its agents' journals.
+
+Between messages an agent lives in its `Journal`: a file in the site's folder, which
+survives whatever ends the client; without a folder, bytes in ``context.state``, which
+live as long as the run. Neither leaves the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context
+
+from flwr_fbo._validation import require
+from flwr_fbo.agents.durable.recorded_agent import older_copy
+from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+
+
+def configured_folder(context: Context) -> Path | None:
+    """Return the folder that the node config, else the run config, names."""
+    folder = context.node_config.get("fbo-folder", context.run_config.get("fbo-folder"))
+    if not folder:
+        return None
+    path = Path(str(folder))
+    require(path.is_absolute(), "fbo-folder", folder, "an absolute path")
+    return path
+
+
+def configured_slot(context: Context) -> int:
+    """Return the slot that the node config names, or -1.
+
+    Raises
+    ------
+    ValueError
+        If the node config holds something that is no integer >= 0.
+    """
+    for key in ("agent-id", "partition-id"):
+        if key in context.node_config:
+            value = context.node_config[key]
+            # A SuperNode's --node-config may give it as text.
+            if str(value).isdecimal():
+                return int(value)
+            allowed = "an integer from 0 to the number of agents - 1"
+            require(False, f"node config {key}", value, allowed)
+    return -1
+
+
+@contextmanager
+def held_journal(
+    context: Context,
+    identity: Mapping[str, Any],
+    path: Path | None,
+    *,
+    may_begin: bool,
+    patience: float,
+) -> Iterator[Journal]:
+    """Hold the journal of this client's agent: in a file, or in ``context.state``.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+        Its state remembers, for each kind of agent, the journal or how many releases
+        were in it.
+    identity : mapping
+        What the journal belongs to; with ``kind`` and ``study_id``.
+    path : Path, optional
+        The file.
+    may_begin : bool
+        Whether there may be none yet: then one is begun. Whether it is the one that an
+        agent had, the server says.
+    patience : float
+        Seconds to wait while another process has the file.
+
+    Raises
+    ------
+    JournalError
+        If it cannot be used, is lost, or had more releases in it earlier in this run: a
+        server that has the later ones notices too, but it may have lost them.
+    JournalHeldError
+        If another process still has it.
+    """
+    records, name = context.state.config_records, record_name(identity["kind"])
+    known = known_record(context, identity)
+    had = known.get("num-releases", 0)
+    content = known.get("journal") if path is None else None
+    if not may_begin and not (content if path is None else path.is_file()):
+        where = "in context.state" if path is None else str(path)
+        raise JournalError(
+            "This agent's journal is lost, and with it the noise of its releases, so "
+            f"it stops: give it back, or begin another study. It was {where}."
+        )
+    with _opened(identity, path, content, patience) as journal:
+        if not may_begin and journal.num_releases < had:
+            raise older_copy(journal.num_releases, had)
+        try:
+            yield journal
+        finally:
+            # What was played and released is kept, whatever came after it.
+            kept: dict[str, Any] = {key: identity.get(key, -1) for key in _OWNER}
+            if path is None:
+                kept["journal"] = journal.to_bytes()
+            else:
+                kept["num-releases"] = max(had, journal.num_releases)
+            records[name] = ConfigRecord(kept)
+
+
+_OWNER = ("study_id", "slot")
+
+
+def record_name(kind: str) -> str:
+    """Return the record of ``context.state`` for the journals of one kind."""
+    return f"flwr-fbo-{kind}"
+
+
+def known_record(context: Context, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``context.state`` has of a journal; nothing if of another owner."""
+    known = context.state.config_records.get(record_name(identity["kind"]))
+    if known is None or any(known[key] != identity.get(key, -1) for key in _OWNER):
+        return {}
+    return dict(known)
+
+
+def _opened(
+    identity: Mapping[str, Any],
+    path: Path | None,
+    content: bytes | None,
+    patience: float,
+) -> Journal:
+    if path is None:
+        return Journal(identity, content=content)
+    try:
+        return open_patiently(identity, path, patience)
+    except JournalHeldError:
+        raise JournalHeldError(
+            "This site is busy: its journal is held by another process, such as an "
+            "evaluation of an earlier round that still runs."
+        ) from None

@@ -1,0 +1,167 @@
+"""A site of tuning studies: its objective, and the agent that tunes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from flwr.app import Context
+from optuna.distributions import BaseDistribution
+
+from flwr_fbo._validation import require, require_positive
+from flwr_fbo.agents.durable.recorded_agent import of_another_slot
+from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
+from flwr_fbo.agents.tuning.timeout import time_limit
+from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError
+from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.site import Answer, Arrays, Metrics, Site
+from flwr_fbo.clients.site_journal import held_journal
+from flwr_fbo.clients.tuning_journals import agent_id, journal_path
+from flwr_fbo.protocol.tuning_settings import Direction, check_direction
+from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from flwr_fbo.space.search_space import Params, SearchSpace
+
+_log = logging.getLogger("flwr.fbo")
+
+# Seconds to wait for the journal of an evaluation that is just ending.
+_PATIENCE = 1.0
+
+
+class ObjectiveFailedError(RuntimeError):
+    """A site's ``make_objective`` gave no objective; the text quotes nothing of it."""
+
+
+@dataclass(frozen=True)
+class TuningSite(Site[TuningInstruction, RecordedTuner]):
+    """What a client brings to a tuning study.
+
+    Attributes
+    ----------
+    make_objective : callable
+        Takes the client's context, returns the objective; called before a trial.
+    enqueue : sequence of dict
+        Known-good settings, evaluated first.
+    trial_timeout : float, optional
+        Seconds after which an evaluation is ended and counts as failed.
+    space : mapping of str to Optuna distribution, optional
+        What the study's space must be, and in this order.
+    direction : {"maximize", "minimize"}, optional
+        What the study's direction must be.
+    limits : Limits, optional
+        See `Site`. Without any the site takes part in any study.
+    """
+
+    make_objective: Callable[[Context], Objective]
+    enqueue: Sequence[Params] = ()
+    trial_timeout: float | None = None
+    space: Mapping[str, BaseDistribution] | None = None
+    direction: Direction | None = None
+    limits: Limits | None = None
+
+    instruction_type = TuningInstruction
+
+    def __post_init__(self) -> None:
+        make = self.make_objective
+        require(callable(make), "make_objective", make, "a function")
+        ok = isinstance(self.enqueue, Sequence)
+        ok = ok and all(isinstance(params, Mapping) for params in self.enqueue)
+        require(ok, "enqueue", self.enqueue, "a list of settings, a dict each")
+        if self.trial_timeout is not None:
+            require_positive("trial_timeout", self.trial_timeout)
+        if self.space is not None:
+            SearchSpace(self.space)
+        if self.direction is not None:
+            check_direction(self.direction)
+        self.check_limits()
+
+    def check(self, context: Context, study: TuningStudy) -> None:
+        """Raise unless the study is the one that the client is made for."""
+        if self.space is not None and SearchSpace(self.space) != study.space:
+            raise SpaceMismatchError(
+                f"This client declares the space {dict(self.space)}, the study has "
+                f"{study.space.distributions}."
+            )
+        if self.direction is not None and self.direction != study.direction:
+            raise SpaceMismatchError(
+                f"This client declares direction={self.direction!r}, the study has "
+                f"{study.direction!r}."
+            )
+        for i, params in enumerate(self.enqueue):
+            try:
+                study.space.to_unit(params)
+            except ValueError as error:
+                raise ValueError(f"enqueue[{i}]: {error}") from None
+
+    def unprotected(self, instruction: TuningInstruction) -> str:
+        """Return the metric that is asked for, if there is one."""
+        return "the metric best-value" if instruction.report_best_value else ""
+
+    def claim(self, context: Context, study: TuningStudy) -> Metrics:
+        """Return the slot that this client knows it holds, or -1."""
+        return {"agent-id": agent_id(context, study)}
+
+    @contextmanager
+    def agent(
+        self, context: Context, instruction: TuningInstruction
+    ) -> Iterator[RecordedTuner]:
+        """Hold the agent of the slot that the server names: the client's own."""
+        study, slot = instruction.study, instruction.slot
+        known = agent_id(context, study)
+        if known not in (-1, slot):
+            raise of_another_slot(known, slot)
+        identity, path = agent_identity(study, slot), journal_path(context, study, slot)
+        with held_journal(
+            context, identity, path, may_begin=True, patience=_PATIENCE
+        ) as journal:
+            yield RecordedTuner(journal, study, slot, self.enqueue)
+
+    def release_of(self, instruction: TuningInstruction) -> int:
+        """Return which of the promised releases is asked for; 0 for none."""
+        return instruction.release
+
+    def play(
+        self,
+        context: Context,
+        agent: RecordedTuner,
+        instruction: TuningInstruction,
+        arrays: Arrays,
+    ) -> Answer:
+        """Play a round, unless the message that is asked for is on record.
+
+        Raises
+        ------
+        ObjectiveFailedError
+            If ``make_objective`` raised, or gave no function.
+        SpaceMismatchError
+            If the study has another space or direction than the client declares.
+        """
+        release, vectors = instruction.release, arrays[0] if len(arrays) else None
+        if agent.has_released(release):
+            agent.take(vectors)
+        else:
+            objective = self._objective(context)
+            with time_limit(objective, self.trial_timeout) as limited:
+                agent.play(limited, instruction.iteration, vectors, release)
+        best, metrics = agent.agent.best_value, {}
+        if instruction.report_best_value and best is not None:
+            metrics["best-value"] = best
+        return Answer([agent.message(release)] if release else [], {**metrics})
+
+    def _objective(self, context: Context) -> Objective:
+        """Return the site's objective; what goes wrong is said here, and not sent."""
+        try:
+            objective = self.make_objective(context)
+        except Exception as error:
+            _log.exception("make_objective failed")
+            raise ObjectiveFailedError(
+                f"make_objective failed: {type(error).__name__} (the client's log has "
+                "the details)"
+            ) from None
+        if not callable(objective):
+            raise ObjectiveFailedError(
+                f"make_objective returned a {type(objective).__name__}, which is no "
+                "function of a trial"
+            )
+        return objective

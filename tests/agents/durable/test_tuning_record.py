@@ -1,0 +1,44 @@
+"""A message is a function of its agent's record: made again, it is the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_fbo import FTSSettings, ThompsonSettings, VotingSettings
+from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.space.search_space import SearchSpace
+from tests.federation import SPACE, objective_of
+
+AGENTS: dict[str, AgentSettings] = {
+    "thompson": ThompsonSettings(num_features=20, num_initial=2, num_candidates=30),
+    "voting": VotingSettings(num_agents=3, num_features=20, num_initial=2),
+    "fts": FTSSettings(num_features=20, num_initial=2, num_candidates=30),
+    "rgpe": RGPESettings(num_features=20, num_initial=2),
+    "taf": TAFSettings(num_features=20, num_initial=2),
+    "random": RandomSearchSettings(2, 1),
+}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_message_is_made_again_from_the_record(tmp_path: Path, name: str) -> None:
+    """By another process, after more trials, with other vectors, and drawn seeds."""
+    study = TuningStudy(SearchSpace(SPACE), "maximize", AGENTS[name], feature_seed=3)
+    identity, path = agent_identity(study, 1), tmp_path / "agent.sqlite"
+    sent = []
+    for release in (1, 2, 3):
+        with Journal(identity, path) as journal:
+            recorded = RecordedTuner(journal, study, 1)
+            assert not recorded.has_released(release)
+            recorded.play(objective_of(1), 2 * release, None, release)
+            sent.append(recorded.message(release))
+    with Journal(identity, path) as journal:
+        recorded = RecordedTuner(journal, study, 1)
+        recorded.play(objective_of(1), 9, None, 0)
+        for release, message in enumerate(sent, 1):
+            assert recorded.has_released(release)
+            np.testing.assert_array_equal(recorded.message(release), message)

@@ -1,0 +1,120 @@
+"""What limits a site may have, in its app and in its node config."""
+
+import math
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
+
+from flwr_fbo import (
+    Limits,
+    LinearBanditClient,
+    NeuralBanditClient,
+    Trial,
+    TuningClient,
+    add_tuning,
+    linear_bandit_app,
+    neural_bandit_app,
+    tuning_app,
+    with_tuning,
+)
+from flwr_fbo.clients.limits import StudyRefusedError, node_limits
+from flwr_fbo.privacy.spending import Charge, Promise
+
+
+def _context(**node_config: Any) -> Context:
+    config: UserConfig = {
+        f"fbo-{key.replace('_', '-')}": value for key, value in node_config.items()
+    }
+    return Context(1, 1, config, RecordDict(), {})
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(({field: value}, field) for field in ("max_epsilon", "max_delta") for value in (
+        0.0, -1.0, math.nan, True, "much",
+    )),
+    ({"max_epsilon": 4.0}, r"max_delta=None .* max_epsilon=4"),
+    ({"max_delta": 0.1}, r"max_epsilon=None .* max_delta=0.1"),
+    ({"max_epsilon": 4.0, "max_delta": 1.0}, r"max_delta=1.0 .* below 1"),
+    ({"max_releases": 0}, r"max_releases=0 .* an integer >= 1"),
+    ({"max_releases": 2.5}, r"max_releases=2.5"),
+    ({"max_releases": "many"}, r"max_releases='many'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "named"), WRONG)
+def test_a_wrong_limit_is_named(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Limits(**given)
+    with pytest.raises(ValueError, match=rf"node config {_key(named)}"):
+        node_limits(_context(**given))
+
+
+def _key(named: str) -> str:
+    """Return a pattern of field names as one of keys."""
+    for name in ("epsilon", "delta", "releases"):
+        named = named.replace(f"max_{name}", f"fbo-max-{name}")
+    return named
+
+
+def test_the_node_config_may_give_numbers_or_text() -> None:
+    given = {"max_epsilon": "3", "max_delta": "1e-3", "max_releases": "7"}
+    assert node_limits(_context(**given)) == Limits(3, 1e-3, 7)
+    assert node_limits(_context(max_epsilon="inf")) == Limits(math.inf)
+    assert node_limits(_context(max_epsilon=2, max_delta=0.1)) == Limits(2, 0.1)
+    assert node_limits(_context()) == Limits()
+
+
+def test_a_promise_is_refused_by_name() -> None:
+    limits = Limits(3.0, 1e-3)
+    limits.check_promise(Promise((Charge(1.0),), True))
+    with pytest.raises(StudyRefusedError, match="the study is not private"):
+        limits.check_promise(Promise((Charge(1.0),), False))
+    with pytest.raises(StudyRefusedError, match="the study says less"):
+        limits.check_promise(Promise((Charge(1.0),), True, "says less"))
+    with pytest.raises(StudyRefusedError, match="asks for a metric, which is not pr"):
+        limits.check_promise(Promise((Charge(1.0),), True), "a metric")
+    for others in (Limits(), Limits(math.inf), Limits(max_releases=1)):
+        others.check_promise(Promise(), "a metric")
+
+
+def test_a_sum_is_compared_with_each_limit() -> None:
+    charges = [Charge(2.0)] * 4  # mu = 1
+    Limits(4.0, 1e-3, 4).check_sum(charges)
+    with pytest.raises(
+        StudyRefusedError,
+        match=r"is epsilon=3\.\d+ at max_delta=0\.001, and max_epsilon=3\.",
+    ):
+        Limits(3.0, 1e-3).check_sum(charges)
+    with pytest.raises(StudyRefusedError, match="is 4 releases, and max_releases=3"):
+        Limits(max_releases=3).check_sum(charges)
+    with pytest.raises(StudyRefusedError, match="epsilon=inf"):
+        Limits(3.0, 1e-3).check_sum([Charge(0.0)])
+
+
+def _environment(context: Context) -> Any:
+    raise AssertionError("not made")
+
+
+def _objective(trial: Trial) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda limits: tuning_app(_environment, limits=limits),
+        lambda limits: add_tuning(ClientApp(), _environment, limits=limits),
+        lambda limits: with_tuning(_environment, _environment, limits=limits),
+        lambda limits: TuningClient(_objective, _context(), limits=limits),
+        lambda limits: linear_bandit_app(limits=limits),
+        lambda limits: LinearBanditClient(_context(), limits=limits),
+        lambda limits: neural_bandit_app(_environment, limits=limits),
+        lambda limits: NeuralBanditClient(_context(), _environment, limits=limits),
+    ],
+)
+def test_every_app_and_client_takes_limits(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"limits=3 is not allowed: Limits"):
+        make(3)
+    make(Limits(2.0, 1e-3))

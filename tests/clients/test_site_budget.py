@@ -1,0 +1,311 @@
+"""A site's budget outlives a study, whatever the server says."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from flwr_fbo import Limits, Network
+from flwr_fbo.clients.limits import StudyRefusedError
+from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.site import Answer, Site
+from flwr_fbo.clients.tuning_site import TuningSite
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.spending import (
+    FILE_NAME,
+    Charge,
+    Promise,
+    SpendingLedger,
+    composed_epsilon,
+)
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.linear_bandit_study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
+from flwr_fbo.protocol.tuning_settings import ThompsonSettings
+from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from flwr_fbo.space.search_space import SearchSpace
+from tests.agents.bandits.test_private_fed_go_ucb import PRIVACY
+from tests.agents.bandits.test_private_fed_go_ucb import SETTINGS as NEURAL_SETTINGS
+from tests.federation import SPACE, objective_of
+
+LIMITS = Limits(max_epsilon=3, max_delta=1e-3)
+AGENT = ThompsonSettings(num_initial=2, num_features=10, num_candidates=20)
+# Two releases of a study: two such studies spend less than 3, three spend more.
+CHARGES = (Charge(1.7 * math.sqrt(2.0)),) * 2
+FOLDERS = pytest.mark.parametrize("in_folder", [True, False])
+
+
+class Node:
+    """One client: a new context for each message where there is a folder."""
+
+    def __init__(self, folder: Path | None, **node_config: Any) -> None:
+        self._config = {"agent-id": 0, **node_config}
+        if folder is not None:
+            self._config["fbo-folder"] = str(folder)
+        self._state = RecordDict()
+        self._fresh = folder is not None
+
+    def ask(
+        self, site: Site[Any, Any], config: dict[str, Any], arrays: Sequence[Any] = ()
+    ) -> Answer:
+        state = RecordDict() if self._fresh else self._state
+        return site.answer(Context(1, 1, dict(self._config), state, {}), arrays, config)
+
+
+def _site(limits: Limits | None = LIMITS) -> TuningSite:
+    return TuningSite(lambda _: objective_of(0), limits=limits)
+
+
+def _study(
+    charges: tuple[Charge, ...] = CHARGES, private: bool = True, study_id: str = "one"
+) -> TuningStudy:
+    promise = Promise(charges, private)
+    space = SearchSpace(SPACE)
+    return TuningStudy(space, "maximize", AGENT, 1, 2, study_id, promise)
+
+
+def _asked(
+    study: TuningStudy, iteration: int, release: int, slot: int = 0
+) -> dict[str, Any]:
+    return TuningInstruction(Phase.ROUND, study, slot, iteration, release).to_config()
+
+
+def _play(node: Node, site: TuningSite, study: TuningStudy) -> None:
+    node.ask(site, study.enrolment())
+    for iteration in range(len(study.promise.charges)):
+        assert node.ask(site, _asked(study, iteration, iteration + 1)).arrays
+
+
+def _node(tmp_path: Path, in_folder: bool, **node_config: Any) -> Node:
+    return Node(tmp_path / "site" if in_folder else None, **node_config)
+
+
+@FOLDERS
+def test_the_third_study_in_a_row_is_refused(tmp_path: Path, in_folder: bool) -> None:
+    """By what all three together would spend, before its first trial."""
+    node = _node(tmp_path, in_folder)
+    for name in ("one", "two"):
+        _play(node, _site(), _study(study_id=name))
+    third = _study(study_id="three")
+    epsilon = composed_epsilon(CHARGES * 3, 1e-3)
+    assert composed_epsilon(CHARGES * 2, 1e-3) < 3 < epsilon
+    with pytest.raises(
+        StudyRefusedError,
+        match=rf"epsilon={epsilon:.4g} at max_delta=0.001, and max_epsilon=3",
+    ):
+        node.ask(_site(), third.enrolment())
+    # One that was begun before is not another one.
+    node.ask(_site(), _study(study_id="two").enrolment())
+
+
+@FOLDERS
+def test_a_server_that_understates_is_stopped_in_time(
+    tmp_path: Path, in_folder: bool
+) -> None:
+    """It never enrols, so that the promise is not seen, and asks for all it can."""
+    node, played = _node(tmp_path, in_folder), []
+
+    def objective(trial: Any) -> float:
+        played.append(1)
+        return objective_of(0)(trial)
+
+    site = TuningSite(lambda _: objective, limits=LIMITS)
+    for name in ("one", "two"):
+        _play(node, site, _study(study_id=name))
+    third = _study(study_id="three")
+    node.ask(site, _asked(third, 0, 1))
+    before = len(played)
+    with pytest.raises(StudyRefusedError, match="max_epsilon=3"):
+        node.ask(site, _asked(third, 1, 2))
+    assert len(played) == before, "a trial was played for a message that cannot leave"
+    small = _study((Charge(100.0),), study_id="small")
+    node.ask(site, small.enrolment())
+    node.ask(site, _asked(small, 0, 1))
+    with pytest.raises(
+        StudyRefusedError, match="2 is asked for, and the study promises 1"
+    ):
+        node.ask(site, _asked(small, 1, 2))
+    if in_folder:
+        with SpendingLedger.held(tmp_path / "site") as ledger:
+            assert composed_epsilon(ledger.charges(), 1e-3) <= 3
+
+
+@FOLDERS
+def test_a_study_of_another_promise_is_another_study(
+    tmp_path: Path, in_folder: bool
+) -> None:
+    """The same name does not make it cheaper, nor another slot, nor coming back."""
+    node = _node(tmp_path, in_folder)
+    _play(node, _site(), _study())
+    with pytest.raises(JournalError):
+        node.ask(_site(), _asked(_study((Charge(50.0),) * 9), 2, 2))
+    with pytest.raises(JournalError, match="journal of agent 0, not 1"):
+        node.ask(_site(), _asked(_study(), 0, 1, slot=1))
+    node.ask(_site(), _asked(_study(study_id="two"), 0, 1))
+    again = _asked(_study(), 0, 1)
+    if in_folder:  # the same message
+        assert node.ask(_site(), again).arrays
+    else:  # only the last journal is kept: another message would leave
+        with pytest.raises(JournalError, match="lacks release 1 of this site"):
+            node.ask(_site(), again)
+
+
+def test_a_site_that_lost_its_journal_sends_no_second_message(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    _play(node, _site(None), _study())
+    (tmp_path / "study-one-agent-0.sqlite").unlink()
+    with pytest.raises(JournalError, match="lacks release 2 of this site"):
+        node.ask(_site(None), _asked(_study(), 1, 2))
+
+
+@FOLDERS
+def test_the_number_of_releases_is_limited(tmp_path: Path, in_folder: bool) -> None:
+    node, site = _node(tmp_path, in_folder), _site(Limits(max_releases=3))
+    _play(node, site, _study(private=False))
+    second = _study(study_id="two")
+    with pytest.raises(StudyRefusedError, match="is 4 releases, and max_releases=3"):
+        node.ask(site, second.enrolment())
+    node.ask(site, _asked(second, 0, 1))
+    with pytest.raises(StudyRefusedError, match="is 4 releases, and max_releases=3"):
+        node.ask(site, _asked(second, 1, 2))
+    node.ask(site, _asked(second, 1, 0))  # without a message
+
+
+@FOLDERS
+def test_the_limits_of_the_node_must_hold_too(tmp_path: Path, in_folder: bool) -> None:
+    given = {"fbo-max-epsilon": "1.0", "fbo-max-delta": "1e-3"}
+    node = _node(tmp_path, in_folder, **given)
+    for site in (_site(), _site(None)):
+        with pytest.raises(StudyRefusedError, match="max_epsilon=1"):
+            node.ask(site, _study().enrolment())
+    with pytest.raises(StudyRefusedError, match=r"max_epsilon=0\.5"):
+        node.ask(_site(Limits(0.5, 1e-3)), _study((Charge(4.0),)).enrolment())
+    _play(node, _site(), _study((Charge(20.0),)))
+    broken = _node(tmp_path, in_folder, **{"fbo-max-releases": "few"})
+    with pytest.raises(ValueError, match="node config fbo-max-releases='few'"):
+        broken.ask(_site(), _study().enrolment())
+
+
+def test_an_unlimited_site_remembers_for_later(tmp_path: Path) -> None:
+    """What was not private has spent everything."""
+    node = Node(tmp_path)
+    _play(node, _site(None), _study((Charge(5.0),)))
+    _play(node, _site(), _study((Charge(4.0),), study_id="two"))
+    node.ask(_site(None), _asked(_study((), False, "three"), 0, 1))
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges() == [Charge(5.0), Charge(4.0), Charge(0.0)]
+    with pytest.raises(StudyRefusedError, match="epsilon=inf"):
+        node.ask(_site(), _study((Charge(9.0),), study_id="four").enrolment())
+    _play(node, _site(None), _study((Charge(9.0),), study_id="four"))
+
+
+def test_without_folder_and_limits_there_is_no_ledger() -> None:
+    node = Node(None)
+    _play(node, _site(None), _study())
+    assert "flwr-fbo-spending" not in node._state.config_records
+
+
+def test_a_metric_that_is_not_private_is_refused() -> None:
+    asked = TuningInstruction(Phase.ROUND, _study(), 0, 0, 1, True).to_config()
+    with pytest.raises(StudyRefusedError, match="asks for the metric best-value"):
+        Node(None).ask(_site(), asked)
+    assert "best-value" in Node(None).ask(_site(None), asked).metrics
+
+
+def test_the_ledger_is_held_only_while_it_is_written(tmp_path: Path) -> None:
+    """So that studies can run at the same time."""
+
+    def make_objective(context: Context) -> Any:
+        with SpendingLedger.held(tmp_path) as ledger:
+            assert ledger.has("one", 1)
+        return objective_of(0)
+
+    site = TuningSite(make_objective, limits=LIMITS)
+    assert Node(tmp_path).ask(site, _asked(_study(), 0, 1)).arrays
+
+
+RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=1.5, delta=1e-3)
+
+
+class Environment:
+    def contexts(self, t: int) -> Any:
+        return np.eye(3)
+
+    def reward(self, x: Any) -> float:
+        return 0.5
+
+
+def _bandit(
+    node: Node, site: LinearBanditSite, study: LinearBanditStudy, releases: int
+) -> None:
+    journal = int(node.ask(site, study.enrolment()).metrics["journal"])
+    for k in range(releases):
+        asked = LinearBanditInstruction(
+            Phase.ROUND, study, 0, journal, k, send_release=True, num_trials=k + 1
+        )
+        for _ in range(2):
+            assert node.ask(site, asked.to_config()).arrays
+
+
+@FOLDERS
+def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
+    node = _node(tmp_path, in_folder)
+    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+    study = LinearBanditStudy(LinearUCBSettings(RELEASES, num_agents=2))
+    _bandit(node, site, study, releases=3)
+    mu = study.promise.charges[0]
+    spent = composed_epsilon([mu], 1e-3)
+    assert spent == pytest.approx(1.5, rel=1e-6)
+    tuning = _study((Charge(1.2),))
+    both = composed_epsilon([mu, Charge(1.2)], 1e-3)
+    assert composed_epsilon([Charge(1.2)], 1e-3) < 3.0 < both
+    with pytest.raises(StudyRefusedError, match=rf"epsilon={both:.4g}"):
+        node.ask(_site(), tuning.enrolment())
+    with pytest.raises(StudyRefusedError, match=rf"epsilon={both:.4g}"):
+        node.ask(_site(), _asked(tuning, 0, 1))
+    _play(node, _site(), _study((Charge(3.0),), study_id="two"))
+    network = Network(6, width=3)
+    size = network.num_parameters
+    settings = replace(NEURAL_SETTINGS, privacy=replace(PRIVACY, epsilon=2.5))
+    neural = NeuralBanditStudy(settings, size, network, seed=1)
+    neural_site = NeuralBanditSite(lambda _: Environment(), limits=LIMITS)
+    with pytest.raises(StudyRefusedError, match="max_epsilon=3"):
+        node.ask(neural_site, neural.enrolment())
+
+
+def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+    study = LinearBanditStudy(LinearUCBSettings(RELEASES, num_agents=2))
+    journal = int(node.ask(site, study.enrolment()).metrics["journal"])
+    asked = LinearBanditInstruction(Phase.ROUND, study, 0, journal, num_trials=1)
+    node.ask(site, asked.to_config())
+    assert not (tmp_path / FILE_NAME).exists()
+    _bandit(node, site, study, releases=2)
+    with SpendingLedger.held(tmp_path) as ledger:
+        [row] = ledger.rows
+        assert row.facts["study_kind"] == "linear-bandit"
+        assert ledger.charges() == list(study.promise.charges)
+
+
+def test_a_bandit_without_a_folder_releases_no_trial_twice() -> None:
+    """A server that lies begins another study in between, to have noise drawn anew."""
+    node = Node(None)
+    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+    settings = LinearUCBSettings(replace(RELEASES, epsilon=0.5), num_agents=2)
+    first, second = LinearBanditStudy(settings), LinearBanditStudy(settings)
+    for study in (first, second):
+        _bandit(node, site, study, releases=1)
+    with pytest.raises(JournalError, match="lacks release 1 of this site"):
+        _bandit(node, site, first, releases=1)

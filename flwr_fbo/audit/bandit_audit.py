@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_choice, require_int
 from flwr_fbo.audit.release_audit import (
     MIN_DRAWS,
     ContinualMechanism,
@@ -41,7 +42,6 @@ from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
-FloatArray = NDArray[np.float64]
 Change = Literal["reward", "trial"]
 
 _STATISTICS = ("likelihood ratio", "projection")
@@ -95,16 +95,14 @@ class BanditAuditPlan:
         require(len(self.actions) > 0, "actions", self.actions, "one at least")
         releases.outer_products(self.actions, self.rewards)
         require_int("window", self.window, 1)
-        require_int("position", self.position, 0)
         last = releases.num_releases * self.window - 1
-        require(self.position <= last, "position", self.position, f"at most {last}")
+        require_int("position", self.position, 0, last)
         require_int("num_requests", self.num_requests, 1)
         require_int("num_draws", self.num_draws, MIN_DRAWS)
         self._check_change()
 
     def _check_change(self) -> None:
-        ok = self.change in get_args(Change)
-        require(ok, "change", self.change, f"one of {get_args(Change)}")
+        require_choice("change", self.change, Change)
         if self.change == "trial":
             releases = self.settings.releases
             d, reward = releases.dimension, releases.max_reward

@@ -18,20 +18,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo._validation import require, require_choice, require_int, require_positive
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Absence = Literal["missing", "zeros"]
 
@@ -133,8 +133,7 @@ class AuditPlan:
         require_int("num_draws", self.num_draws, MIN_DRAWS)
         require_int("iteration", self.iteration, 0)
         require_int("num_features", self.num_features, 1)
-        ok = self.absence in get_args(Absence)
-        require(ok, "absence", self.absence, f"one of {get_args(Absence)}")
+        require_choice("absence", self.absence, Absence)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from copy import copy
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsm
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 
 class Ellipsoid:

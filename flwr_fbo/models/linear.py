@@ -8,10 +8,9 @@ N(nu, lambda Sigma^-1) with Sigma = Phi'Phi + lambda I and nu = Sigma^-1 Phi'y
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 
 def sample_weights(

@@ -16,13 +16,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.optimize import minimize
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.near_ties import first_best
-
-FloatArray = NDArray[np.float64]
 
 _MAX_STEPS = 60
 # Where a step changes the negative log posterior by less, relatively, it is the last.

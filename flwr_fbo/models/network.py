@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_int, require_positive
-
-FloatArray = NDArray[np.float64]
 
 
 class RewardModel(Protocol):

@@ -18,16 +18,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.recorded_mechanism import RecordedMechanism, is_on_grid
-
-FloatArray = NDArray[np.float64]
 
 # Sums are kept on a grid of 2^-30 of the clip norm, or finer, and the sensitivity is
 # taken so much too large, which covers the rounding of 2^20 coordinates.
@@ -80,8 +79,7 @@ class GradientSettings:
 
     def __post_init__(self) -> None:
         require_int("num_releases", self.num_releases, 1)
-        require_int("size", self.size, 1)
-        require(self.size <= _LARGEST_SIZE, "size", self.size, "at most 2**20")
+        require_int("size", self.size, 1, _LARGEST_SIZE)
         c = self.clip_norm
         ok = is_number(c) and 1e-6 <= c <= 1e6
         require(ok, "clip_norm", c, "a number from 1e-6 to 1e6")

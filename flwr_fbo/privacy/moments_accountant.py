@@ -6,12 +6,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.privacy.ledger_accountant import Ledger, LedgerAccountant
-
-FloatArray = NDArray[np.float64]
 
 
 class MomentsAccountant(LedgerAccountant):

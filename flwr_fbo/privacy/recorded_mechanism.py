@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._version import __version__
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.noise import Entropy
-
-FloatArray = NDArray[np.float64]
 
 
 class NoiseSettings(Protocol):

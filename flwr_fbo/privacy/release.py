@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import is_number, require, require_choice, require_int
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.sampling import (
@@ -27,8 +28,6 @@ from flwr_fbo.privacy.sampling import (
     check_sampling_probability,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-
-FloatArray = NDArray[np.float64]
 
 # What is larger could overflow in a sum without clipping.
 _LARGEST_ENTRY = 1e100
@@ -90,13 +89,10 @@ class ReleaseSettings:
         clipped = z == 0 or s < math.inf
         require(clipped, "clip_norm", s, "finite where noise_multiplier > 0")
         check_sampling_probability(self.sampling_probability)
-        ok = self.sampling in get_args(Sampling)
-        require(ok, "sampling", self.sampling, f"one of {get_args(Sampling)}")
+        require_choice("sampling", self.sampling, Sampling)
         if self.sampling == "fixed-size":
             Subsampling.fixed_size(self.sampling_probability, self.num_agents)
-        ok = self.calibration in get_args(Calibration)
-        allowed = f"one of {get_args(Calibration)}"
-        require(ok, "calibration", self.calibration, allowed)
+        require_choice("calibration", self.calibration, Calibration)
 
     @property
     def message_norm(self) -> float:

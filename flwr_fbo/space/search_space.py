@@ -20,12 +20,12 @@ from optuna.distributions import (
     json_to_distribution,
 )
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
 from flwr_fbo.space.axes import axis_edges, make_axis
 from flwr_fbo.space.sub_regions import SubRegions, prime_factors
 
 Params = dict[str, Any]
-FloatArray = NDArray[np.float64]
 
 # What agents try lies on this grid, on continuous axes.
 _TRIED = 2.0**20

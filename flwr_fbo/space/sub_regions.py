@@ -9,9 +9,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from scipy.special import betaincinv
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.tasks.base import STRICT, register
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _COMMON = (0.5, 0.6)
@@ -65,10 +65,7 @@ class LinearBanditTask:
 
     def __post_init__(self) -> None:
         require_int("dimension", self.dimension, 2)
-        require_int("num_actions", self.num_actions, 2)
-        most = self.dimension**2
-        ok = self.num_actions <= most
-        require(ok, "num_actions", self.num_actions, f"at most d^2 = {most}")
+        require_int("num_actions", self.num_actions, 2, self.dimension**2)
         require_positive("concentration", self.concentration)
         require_positive("gap", self.gap)
         allowed = f"at most {_LARGEST_GAP}, or means would be above 1"

@@ -11,17 +11,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._validation import is_number, require, require_choice, require_int
 from flwr_fbo.tasks.base import STRICT, register
 
-FloatArray = NDArray[np.float64]
 Function = Literal["hartmann", "cosine"]
 Table = Literal["magic", "shuttle"]
 
@@ -127,8 +126,7 @@ class FunctionBanditTask(NonlinearBanditTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = f"one of {get_args(Function)}"
-        require(self.function in get_args(Function), "function", self.function, allowed)
+        require_choice("function", self.function, Function)
         require_int("num_actions", self.num_actions, 2)
 
     @property
@@ -169,8 +167,7 @@ class ClusterBanditTask(NonlinearBanditTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ok = self.table in get_args(Table)
-        require(ok, "table", self.table, f"one of {get_args(Table)}")
+        require_choice("table", self.table, Table)
         require_int("num_clusters", self.num_clusters, 2)
 
     @property

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pooch
 from joblib import Parallel, delayed
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from scipy.interpolate import RegularGridInterpolator
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks.base import Objective
@@ -33,8 +33,6 @@ from flwr_fbo.tasks.base import Objective
 _VERSION = 1
 
 _LOG = logging.getLogger("flwr.fbo")
-
-FloatArray = NDArray[np.float64]
 
 
 class Surface:

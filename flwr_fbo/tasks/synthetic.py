@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_index, require_int
 from flwr_fbo.tasks.base import Objective, ObservationNoise, Task, register
@@ -24,8 +24,6 @@ _LENGTHSCALE = 0.03
 _NOISE_VARIANCE = 0.01
 # Of the largest: a spectrum below that is known to fewer than four digits.
 _ROUNDING = 1e-12
-
-FloatArray = NDArray[np.float64]
 
 
 @register

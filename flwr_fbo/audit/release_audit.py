@@ -29,7 +29,7 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_choice, require_int, require_positive
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta
-from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.privacy.noise import Entropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 
 IntArray = NDArray[np.int64]
@@ -63,35 +63,19 @@ class ContinualMechanism(Protocol):
         """Return release k of a running sum, both of shape (d + 1, d + 1)."""
 
 
-class StreamEntropy:
-    """Mask and noise from one seeded stream: fast, repeatable, *not private*.
+class StreamEntropy(SeededEntropy):
+    """Mask and noise from seeded streams: fast, repeatable, *not private*.
 
     `SeededEntropy` gives the same noise again for the same round; an audit needs many
     draws of one round.
     """
 
-    private = False
-
     def __init__(self, seed: int) -> None:
-        self._mask_rng = generator(seed, Purpose.POISSON_MASK)
-        self._noise_rng = generator(seed, Purpose.RELEASE_NOISE)
+        super().__init__(seed)
+        self._streams = {purpose: generator(seed, purpose) for purpose in Purpose}
 
-    def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
-        """Draw the next mask; ``iteration`` plays no part."""
-        return np.asarray(self._mask_rng.random(num_agents) < q)
-
-    def subset(
-        self, iteration: int, num_agents: int, sample_size: int
-    ) -> NDArray[np.bool_]:
-        """Refuse: an audit is of Poisson sampling."""
-        raise NotImplementedError
-
-    def add_noise(
-        self, iteration: int, rows: FloatArray, std: FloatArray
-    ) -> FloatArray:
-        """Add the next noise; ``iteration`` plays no part."""
-        noise = self._noise_rng.standard_normal(rows.shape)
-        return np.asarray(rows + std[:, None] * noise)
+    def _rng(self, iteration: int, purpose: Purpose) -> np.random.Generator:
+        return self._streams[purpose]
 
 
 @dataclass(frozen=True)

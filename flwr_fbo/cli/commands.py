@@ -6,13 +6,15 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from flwr_fbo._validation import nearest
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
 
 _EXAMPLES = "Examples\n--------\n"
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.cli.commands import add, group
+from flwr_fbo.cli.commands import AsJson, add, group
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.export_emnist_command import export_emnist
 from flwr_fbo.datasets.base import Dataset, data_folder
@@ -27,9 +27,7 @@ def data() -> None:
 
 
 def list_data(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the data sets: which are there, their size, licence and citation.
 

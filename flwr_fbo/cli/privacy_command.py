@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo._validation import require
+from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
@@ -92,9 +93,7 @@ def privacy(
     preset: Annotated[
         str | None, typer.Option(help="Of DPFTSDE: paper or paper-synthetic.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the epsilon of a study by each accountant, or the z for an epsilon.
 

@@ -139,13 +139,10 @@ class ReleaseAccountant:
 
 def _config(sampling: Subsampling, delta: float) -> PrivacyConfig:
     """Return the sampling scheme in Flower's terms, with the relation it goes with."""
-    poisson = sampling.sampling == "poisson"
-    relation, method = (
-        (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
-        if poisson
-        else (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
-    )
-    return PrivacyConfig(delta, sampling.population_size, relation, method)
+    scheme = (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
+    if sampling.sampling == "poisson":
+        scheme = (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
+    return PrivacyConfig(delta, sampling.population_size, *scheme)
 
 
 @contextmanager

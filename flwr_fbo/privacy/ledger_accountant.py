@@ -34,7 +34,8 @@ class LedgerAccountant(ABC):
     Parameters
     ----------
     config : PrivacyConfig
-        ``WITHOUT_REPLACEMENT`` is refused: it is Flower's ``RdpAccountant`` that knows
+        With Poisson sampling, or no amplification: ``WITHOUT_REPLACEMENT`` is refused,
+        as it is Flower's ``RdpAccountant`` that knows
         such events.
     """
 

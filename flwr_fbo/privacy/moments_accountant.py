@@ -18,11 +18,6 @@ class MomentsAccountant(LedgerAccountant):
     epsilon = min over lambda of (sum of alpha(lambda) - ln delta) / lambda, where
     alpha(lambda) is the log moment of a release (Abadi et al., 2016, theorem 2). Kept
     for comparison: its bound is the loosest of the three.
-
-    Parameters
-    ----------
-    config : PrivacyConfig
-        With Poisson sampling, or no amplification.
     """
 
     _method = "moments"

@@ -22,11 +22,6 @@ class PldAccountant(LedgerAccountant):
     against a grid eight times as fine it is within 2e-3 of epsilon, or within 1e-3 of
     it relatively, from 1 to 1000 releases, q from 1e-5 to 1, z from 0.3 to 1000 and
     delta from 2e-2 to 1e-8.
-
-    Parameters
-    ----------
-    config : PrivacyConfig
-        With Poisson sampling, or no amplification.
     """
 
     _method = "pld"

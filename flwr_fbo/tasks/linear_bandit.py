@@ -188,16 +188,7 @@ class LinearBandits:
 
 
 class LinearBanditEnvironment:
-    """The bandit of one agent, for `flwr_fbo.linear_bandit_app`.
-
-    Parameters
-    ----------
-    task : LinearBanditTask
-    seed : int
-        Of the run.
-    agent : int
-        The agent's slot.
-    """
+    """The bandit of the agent of a slot, for `flwr_fbo.linear_bandit_app`."""
 
     def __init__(self, task: LinearBanditTask, seed: int, agent: int) -> None:
         self._bandits = LinearBandits(task, seed, [agent])

@@ -241,16 +241,7 @@ class NonlinearBandit:
 
 
 class NonlinearBanditEnvironment:
-    """The bandit of one agent, for `flwr_fbo.neural_bandit_app`.
-
-    Parameters
-    ----------
-    task : NonlinearBanditTask
-    seed : int
-        Of the run.
-    agent : int
-        The agent's slot.
-    """
+    """The bandit of the agent of a slot, for `flwr_fbo.neural_bandit_app`."""
 
     def __init__(self, task: NonlinearBanditTask, seed: int, agent: int) -> None:
         self._bandit = NonlinearBandit(task, seed)

@@ -233,9 +233,8 @@ def audit(
         for messages in (canary.present, canary.absent)
     )
     bound = bound_epsilon(present, absent, _STATISTICS, plan.delta)
-    return AuditResult(
-        **vars(bound), plan=plan, canary=canary.slot, promised=_promised(plan)
-    )
+    promised = canary.promised
+    return AuditResult(**vars(bound), plan=plan, canary=canary.slot, promised=promised)
 
 
 def bound_epsilon(
@@ -266,19 +265,15 @@ def bound_epsilon(
     return EpsilonBound(float(lower[0]), test, hits, false_alarms, counted)
 
 
-def _promised(plan: AuditPlan) -> PrivacySpent:
-    accountant = ReleaseAccountant(plan.settings.subsampling, plan.delta)
-    release = Release(plan.settings, StreamEntropy(0))
-    accountant.charge(release.effective_noise_multiplier(plan.iteration))
-    return accountant.spent()
-
-
 class _Canary:
-    """Who it is, what it sends, and where it would be seen."""
+    """Who it is, what it sends and is promised, and where it would be seen."""
 
     def __init__(self, plan: AuditPlan) -> None:
         s = plan.settings
         correct = Release(s, StreamEntropy(0))
+        accountant = ReleaseAccountant(s.subsampling, plan.delta)
+        accountant.charge(correct.effective_noise_multiplier(plan.iteration))
+        self.promised = accountant.spent()
         self._std = correct.noise_std(plan.iteration)
         seen = correct.weights(plan.iteration) / self._std
         reach = np.linalg.norm(seen, axis=1)
@@ -287,8 +282,7 @@ class _Canary:
         # Likelihood ratio of Gaussians: each vector counts by signal over noise.
         self._template = np.outer(seen[self.slot] / reach[self.slot], direction)
         silent = dict.fromkeys(range(s.num_agents), np.zeros(plan.num_features))
-        limit = s.clip_norm / math.sqrt(s.num_sub_regions)
-        self.present = {**silent, self.slot: _LOUDNESS * limit * direction}
+        self.present = {**silent, self.slot: _LOUDNESS * s.message_norm * direction}
         self.absent = dict(silent)
         if plan.absence == "missing":
             del self.absent[self.slot]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,7 +69,8 @@ def download(
     with plain_errors(ValueError):
         dataset = find_dataset(name)
         folder = data_folder()
-        fetched = fetch(dataset, folder, _say, progress=sys.stderr.isatty())
+        say = partial(typer.echo, err=True)
+        fetched = fetch(dataset, folder, say, progress=sys.stderr.isatty())
     target = folder / dataset.target
     typer.echo(f"{target} is there{'' if fetched else ' already'}.")
 
@@ -76,10 +78,6 @@ def download(
 add(app, "list", list_data)
 add(app, "download", download)
 add(app, "export-emnist", export_emnist)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _values(dataset: Dataset, found: str | None) -> dict[str, Any]:

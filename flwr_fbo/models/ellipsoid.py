@@ -75,7 +75,10 @@ class Ellipsoid:
 
     def unwhitened(self, right: FloatArray) -> FloatArray:
         """Return L'^-1 R, shape (..., d, k): V^-1 R, if R was whitened before."""
-        return _solve_upper(self.factor, right)
+        # With rows and columns turned round, L' is lower triangular.
+        reversed_factor = np.swapaxes(self.factor, -1, -2)[..., ::-1, ::-1]
+        solved = _solve_lower(reversed_factor, right[..., ::-1, :].copy())
+        return solved[..., ::-1, :]
 
     def observe(self, x: FloatArray, y: FloatArray | float) -> None:
         """Add xx' to V and x y to u, in O(d^2) time.
@@ -189,10 +192,3 @@ def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
         # R' L'^-1, as BLAS has columns where we have rows.
         dtrsm(1.0, L.T, R.T, side=1, overwrite_b=1)
     return right
-
-
-def _solve_upper(factor: FloatArray, right: FloatArray) -> FloatArray:
-    """Return L'^-1 R: with rows and columns turned round, L' is lower triangular."""
-    reversed_factor = np.swapaxes(factor, -1, -2)[..., ::-1, ::-1]
-    solved = _solve_lower(reversed_factor, right[..., ::-1, :].copy())
-    return solved[..., ::-1, :]

@@ -88,8 +88,16 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
         self._triangle = np.triu_indices(settings.dimension + 1)
         draw_length = settings.num_streams * len(self._triangle[0])
         self._draws = np.empty((0, draw_length))  # a row a release, and room for more
-        if journal is not None:
-            self._restore(journal)
+        draws = {} if journal is None else journal.load_state()
+        for k, row in enumerate(self._recorded("releases"), 1):
+            if row.iteration != after + k or f"draw-{k}" not in draws:
+                assert journal is not None
+                raise JournalError(
+                    f"The journal {journal.path} is damaged: release {k}, or its "
+                    "noise, is not there."
+                )
+            self._released[k] = row.vectors
+            self._keep_draw(k, draws[f"draw-{k}"])
 
     @one_blas_thread
     def _draw_release(
@@ -159,15 +167,3 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
         rounded = np.rint(entries / grid) * grid
         noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise
-
-    def _restore(self, journal: Journal) -> None:
-        """Go on from what the journal holds."""
-        draws = journal.load_state()
-        for k, row in enumerate(self._recorded("releases"), 1):
-            if row.iteration != self._after + k or f"draw-{k}" not in draws:
-                raise JournalError(
-                    f"The journal {journal.path} is damaged: release {k}, or its "
-                    "noise, is not there."
-                )
-            self._released[k] = row.vectors
-            self._keep_draw(k, draws[f"draw-{k}"])

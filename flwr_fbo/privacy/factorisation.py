@@ -208,7 +208,9 @@ class Toeplitz(Factorisation):
     @cached_property
     def _root_norms(self) -> FloatArray:
         """The norms of the columns of R, shape (n,), from a_1 to a_n: reversed sums."""
-        return np.asarray(np.sqrt(np.cumsum(_root(self.num_releases) ** 2))[::-1])
+        i = np.arange(1, self.num_releases)
+        root = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
+        return np.asarray(np.sqrt(np.cumsum(root**2))[::-1])
 
     def column_norms(self) -> FloatArray:
         """Return the norms of the columns of C, shape (n,)."""
@@ -217,12 +219,6 @@ class Toeplitz(Factorisation):
     def variances(self) -> FloatArray:
         """Return the variance of each release at sigma = 1, shape (n,)."""
         return _toeplitz_variances(self.num_releases)
-
-
-def _root(n: int) -> FloatArray:
-    """Return the first n coefficients of (1 - t)^(-1/2)."""
-    i = np.arange(1, n)
-    return np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
 
 
 @lru_cache(maxsize=16)

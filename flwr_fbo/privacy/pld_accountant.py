@@ -86,20 +86,16 @@ def _self_composed(q: float, z: float, count: int, step: float) -> Any:
     ``count`` is the same whatever was asked for before.
     """
     if count == 1:
-        return _loss_distribution(q, z, step)
+        # Imported here: it takes long, as Flower's own accountant knows.
+        from dp_accounting.pld import privacy_loss_distribution
+
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            z, sampling_prob=q, value_discretization_interval=step
+        )
     low = count & -count
     rest = count - low or low // 2
     return _self_composed(q, z, rest, step).compose(
         _self_composed(q, z, count - rest, step)
-    )
-
-
-def _loss_distribution(q: float, z: float, step: float) -> Any:
-    # Imported here: it takes long, as Flower's own accountant knows.
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        z, sampling_prob=q, value_discretization_interval=step
     )
 
 

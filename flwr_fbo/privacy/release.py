@@ -137,10 +137,8 @@ class Release:
     """
 
     def __init__(self, settings: ReleaseSettings, entropy: Entropy | None) -> None:
-        needs_entropy = (
-            settings.noise_multiplier > 0 or settings.sampling_probability < 1
-        )
-        if needs_entropy and entropy is None:
+        is_random = settings.noise_multiplier > 0 or settings.sampling_probability < 1
+        if is_random and entropy is None:
             raise ValueError("A release with noise or sampling needs entropy.")
         self.settings = settings
         self._entropy = entropy
@@ -268,7 +266,8 @@ class Release:
         ]
         if slots:
             rows[slots] = [messages[slot] for slot in slots]
-        rows[~_within_bounds(rows)] = 0.0
+        # A NaN compares false, as it should.
+        rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
         # A little short, so that rounding cannot exceed the limit, however long M.
         limit = s.message_norm * (1.0 - 1e-12)
         norms = np.sqrt(np.einsum("nm,nm->n", rows, rows))
@@ -285,9 +284,3 @@ def _is_vector(message: Any, num_features: int) -> bool:
         and message.dtype.kind in "fiu"
         and message.dtype.itemsize <= 8
     )
-
-
-def _within_bounds(rows: FloatArray) -> NDArray[np.bool_]:
-    """Return which rows are free of NaN and of entries that are too large."""
-    # A NaN compares false, as it should.
-    return np.asarray(np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1))

@@ -99,19 +99,15 @@ class SurfaceSource:
 
     def compute(self) -> None:
         """Compute it, and keep it."""
-        values, path = self._grid_values(), self.path
+        cube, path = SearchSpace(self.space), self.path
+        points = np.square(list(product(*_roots(self.grid_shape))))
+        values = [self.objective(cube.from_unit(point)) for point in points]
         path.parent.mkdir(parents=True, exist_ok=True)
         # Whole or not there at all, whoever else computes it or ends this process.
         partial = path.with_suffix(f".{os.getpid()}.part")
         with partial.open("wb") as part:
-            np.save(part, values)
+            np.save(part, np.reshape(values, self.grid_shape))
         partial.replace(path)
-
-    def _grid_values(self) -> FloatArray:
-        cube = SearchSpace(self.space)
-        points = np.square(list(product(*_roots(self.grid_shape))))
-        values = [self.objective(cube.from_unit(point)) for point in points]
-        return np.reshape(values, self.grid_shape)
 
 
 def compute_missing(sources: Sequence[SurfaceSource]) -> None:

@@ -96,17 +96,13 @@ class SyntheticTask(Task):
     def truth(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the client's function without noise."""
         require_index("client", client, num_clients)
-        values = self._values(client, seed)
-        return lambda params: float(values[_nearest(params)])
-
-    def _values(self, client: int, seed: int) -> FloatArray:
-        """Return f_n on the grid, shape (1000,)."""
         shared = _draw(generator(seed, Purpose.TEST_FUNCTION))
         rng = generator(seed, client, Purpose.TEST_FUNCTION)
         own = _draw(rng)
         reach = 0.0 if client < self.num_exact else self.deviation
         deviation = rng.uniform(-reach, reach, _GRID_SIZE)
-        return self.alpha * own + (1 - self.alpha) * (shared + deviation)
+        values = self.alpha * own + (1 - self.alpha) * (shared + deviation)
+        return lambda params: float(values[_nearest(params)])
 
 
 def _nearest(params: dict[str, Any]) -> int:

@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.audit.release_audit import ContinualMechanism, Mechanism
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 
-Build = Callable[[ReleaseSettings, Entropy], Mechanism]
-BuildContinual = Callable[[ContinualSettings, Entropy], ContinualMechanism]
+Build = Callable[[ReleaseSettings, Entropy], Release]
+BuildContinual = Callable[[ContinualSettings, Entropy], ContinualRelease]
 # From the real entropy, the iteration, what is released, the standard deviations and
 # the share of the agents that was sampled, to what leaves.
 Noise = Callable[[Entropy, int, FloatArray, FloatArray, float], FloatArray]
@@ -99,7 +98,7 @@ def _with_noise(noise: Callable[[ReleaseSettings], Noise]) -> Build:
     )
 
 
-def _no_clip(settings: ReleaseSettings, entropy: Entropy) -> Mechanism:
+def _no_clip(settings: ReleaseSettings, entropy: Entropy) -> Release:
     far = 1e6
     wide = settings.clip_norm * far
     # The noise stays as it is: a clip norm times a noise multiplier.
@@ -156,44 +155,39 @@ def _with_part(part: Callable[[ContinualSettings], float]) -> BuildContinual:
     )
 
 
-class _NoComposition:
+class _NoComposition(ContinualRelease):
     """Fresh noise for every sum, as much as one release would need by itself."""
 
-    def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
-        self._alone = replace(settings, num_releases=1)
-        self._entropy = entropy
-        self._released: dict[int, FloatArray] = {}
-
-    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
-        if k not in self._released:
-            alone = ContinualRelease(self._alone, self._entropy)
-            self._released[k] = alone.release(1, running_sum)
-        return self._released[k]
+    def _draw_release(
+        self, k: int, total: FloatArray
+    ) -> tuple[FloatArray, Mapping[str, FloatArray]]:
+        alone = replace(self.settings, num_releases=1)
+        return ContinualRelease(alone, self._entropy).release(1, total), {}
 
 
-class _DrawnAgain:
+class _DrawnAgain(ContinualRelease):
     """No record: all noise up to a release is drawn afresh for every request."""
 
     def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
-        self._settings, self._entropy = settings, entropy
+        super().__init__(settings, entropy)
         self._sums: dict[int, FloatArray] = {}
 
-    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
-        self._sums[k] = running_sum
-        afresh = ContinualRelease(self._settings, self._entropy)
+    def release(self, k: int, total: FloatArray) -> FloatArray:
+        self._sums[k] = total
+        afresh = ContinualRelease(self.settings, self._entropy)
         return [afresh.release(j, self._sums[j]) for j in range(1, k + 1)][-1]
 
 
-class _SynchronisedTwice:
+class _SynchronisedTwice(ContinualRelease):
     """What was in the sum before is added to it, as in line 24 of FedUCB's listing."""
 
     def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
-        self._correct = ContinualRelease(settings, entropy)
-        self._sums = {0: np.zeros((settings.dimension + 1,) * 2)}
+        super().__init__(settings, entropy)
+        self._sums = {0: np.zeros(settings.sum_shape)}
 
-    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
-        self._sums[k] = running_sum
-        return self._correct.release(k, running_sum + self._sums[k - 1])
+    def release(self, k: int, total: FloatArray) -> FloatArray:
+        self._sums[k] = total
+        return super().release(k, total + self._sums[k - 1])
 
 
 CONTINUAL_FAULTS: dict[str, BuildContinual] = {

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,22 +45,6 @@ MIN_DRAWS = 1000
 _LOUDNESS = 10.0
 _CHUNK = 1000
 _STATISTICS = ("projection", "distance")
-
-
-class Mechanism(Protocol):
-    """What is audited: a `Release`, or a faulty one (`privacy.faults`)."""
-
-    def release(
-        self, iteration: int, messages: Mapping[int, Any], num_features: int
-    ) -> FloatArray:
-        """Draw one release of shape (P, M)."""
-
-
-class ContinualMechanism(Protocol):
-    """What is audited: a `ContinualRelease`, or a faulty one (`privacy.faults`)."""
-
-    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
-        """Return release k of a running sum, both of shape (d + 1, d + 1)."""
 
 
 class StreamEntropy(SeededEntropy):
@@ -206,7 +190,7 @@ class AuditResult(EpsilonBound):
 def audit(
     plan: AuditPlan,
     entropy: Entropy,
-    build: Callable[[ReleaseSettings, Entropy], Mechanism] = Release,
+    build: Callable[[ReleaseSettings, Entropy], Release] = Release,
     progress: Callable[[int], object] = lambda _: None,
 ) -> AuditResult:
     """Bound epsilon of one release from below, and compare it with the accountant's.
@@ -298,7 +282,7 @@ class _Canary:
 
 def _draw(
     plan: AuditPlan,
-    mechanism: Mechanism,
+    mechanism: Release,
     canary: _Canary,
     messages: Mapping[int, FloatArray],
     progress: Callable[[int], object],

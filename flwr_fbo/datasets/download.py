@@ -30,7 +30,7 @@ def fetch(
     *,
     progress: bool = False,
 ) -> bool:
-    """Bring a data set into a folder, unless it is there.
+    """Bring a data set into a folder, unless it is there; return whether it was not.
 
     All that is written before the data set is whole lies in ``.part`` beside its place,
     and goes with the next call at the latest, whatever has ended this one. Two calls at
@@ -46,11 +46,6 @@ def fetch(
         Gets a line about each step that may take long.
     progress : bool
         Whether to draw a bar on stderr.
-
-    Returns
-    -------
-    bool
-        Whether anything was fetched.
 
     Raises
     ------

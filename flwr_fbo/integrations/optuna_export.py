@@ -69,13 +69,7 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
 
 
 def _file_of(journal: Path, storage: str) -> Path | None:
-    """Return the file that is the storage, if it is one.
-
-    Raises
-    ------
-    ValueError
-        If the storage would be gone at once, or is the journal.
-    """
+    """Return the file that is the storage, if it is one and not the journal."""
     url = make_url(storage)
     if url.get_backend_name() != "sqlite":
         return None

@@ -95,7 +95,7 @@ class Ellipsoid:
     def upper_bounds(
         self, actions: FloatArray, width: FloatArray | float
     ) -> FloatArray:
-        """Return the largest reward of each action within the ellipsoid.
+        """Return each action's largest reward within the ellipsoid, shape (..., K).
 
         Parameters
         ----------
@@ -103,10 +103,6 @@ class Ellipsoid:
             Fastest where memory holds an action's coordinates K apart.
         width : ndarray of shape (...)
             w >= 0.
-
-        Returns
-        -------
-        ndarray of shape (..., K)
         """
         *batch, k, d = actions.shape
         z = self._scratch_of((*batch, d, k + 1))
@@ -178,12 +174,7 @@ def _update(factor: FloatArray, x: FloatArray) -> None:
 def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
     """Return L^-1 R, in the place of R, by one call of BLAS a matrix.
 
-    Parameters
-    ----------
-    factor : ndarray of shape (..., d, d), or (d, d)
-        One L for each R, or for all.
-    right : ndarray of shape (..., d, k)
-        In C's order.
+    One L for each R, or for all; R has shape (..., d, k), in C's order.
     """
     assert right.flags.c_contiguous
     d, k = right.shape[-2:]

@@ -170,14 +170,9 @@ class Posterior:
         return np.asarray(kernel @ self._alpha + draws @ root(covariance).T)
 
     def leave_one_out(self, num: int, rng: np.random.Generator) -> FloatArray:
-        """Return joint samples at all t points, each from t - 1 observations.
+        """Return joint samples at all t points, shape (t, num, t).
 
-        The hyperparameters stay.
-
-        Returns
-        -------
-        ndarray of shape (t, num, t)
-            Row j is of the model that has not seen observation j.
+        Row j is of the model that has not seen observation j; the hyperparameters stay.
         """
         rest = ~np.eye(len(self.y), dtype=bool)
         models = (
@@ -212,10 +207,7 @@ def sample_function(
 ) -> tuple[RandomFeatures, FloatArray]:
     """Draw a function from the posterior, as fresh features and their weights.
 
-    Returns
-    -------
-    tuple of RandomFeatures and ndarray of shape (num_features,)
-        The function is ``features.function(., weights)``.
+    The function is ``features.function(., weights)``.
     """
     features = RandomFeatures.draw(
         feature_rng,

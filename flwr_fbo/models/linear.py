@@ -19,7 +19,7 @@ def sample_weights(
     regularization: float,
     rng: np.random.Generator,
 ) -> FloatArray:
-    """Draw one weight vector from the posterior.
+    """Draw one weight vector from the posterior, shape (M,).
 
     With t < M observations the t x t form is used: a draw from the prior, corrected
     by what it gets wrong about the data (Matheron's rule).
@@ -31,10 +31,6 @@ def sample_weights(
     y : ndarray of shape (t,)
     regularization : float
         lambda, the noise variance, > 0.
-
-    Returns
-    -------
-    ndarray of shape (M,)
 
     Raises
     ------

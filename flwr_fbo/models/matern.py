@@ -84,7 +84,7 @@ def negative_log_posterior(
 ) -> tuple[float, FloatArray]:
     """Return the negative log posterior of hyperparameters, and its gradient.
 
-    Up to a constant.
+    Up to a constant; the gradient has shape (D + 2,).
 
     Parameters
     ----------
@@ -93,10 +93,6 @@ def negative_log_posterior(
     squares : ndarray of shape (D, t, t)
         (x_d - x'_d)^2 of all pairs of points.
     y : ndarray of shape (t,)
-
-    Returns
-    -------
-    tuple of float and ndarray of shape (D + 2,)
 
     Raises
     ------

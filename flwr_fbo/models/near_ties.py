@@ -22,14 +22,8 @@ PRECISION = 1e-8
 def first_best(values: FloatArray) -> NDArray[np.intp]:
     """Return the index of the first value that is the largest but for `PRECISION`.
 
-    Parameters
-    ----------
-    values : ndarray of shape (..., K)
-        K >= 1. NaN is never chosen while there is another value.
-
-    Returns
-    -------
-    ndarray of int, shape (...)
+    Of values of shape (..., K), K >= 1: shape (...). NaN is never chosen while there is
+    another value.
     """
     known = np.where(np.isnan(values), -np.inf, values)
     best = np.max(known, axis=-1, keepdims=True)

@@ -176,7 +176,14 @@ class TorchModel:
 
     def __init__(self, module: Any, dimension: int) -> None:
         require_int("dimension", dimension, 1)
-        self._torch = _torch()
+        try:
+            import torch
+        except ImportError as error:
+            raise ImportError(
+                "A torch module as reward model needs PyTorch: "
+                "pip install 'flwr-fbo[torch]'."
+            ) from error
+        self._torch: Any = torch
         self.dimension = dimension
         self._module = deepcopy(module).double().eval()
         self._parameters = {
@@ -218,14 +225,3 @@ class TorchModel:
         parameters = {name: part.view(p.shape) for (name, p), part in parts}
         call = self._torch.func.functional_call
         return call(self._module, parameters, (x[None],)).reshape(())
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(
-            "A torch module as reward model needs PyTorch: "
-            "pip install 'flwr-fbo[torch]'."
-        ) from error
-    return torch

@@ -205,7 +205,7 @@ class Release:
     def release(
         self, iteration: int, messages: Mapping[int, Any], num_features: int
     ) -> FloatArray:
-        """Draw one release.
+        """Draw one release, shape (P, M).
 
         Parameters
         ----------
@@ -215,10 +215,6 @@ class Release:
             What arrived, whatever it is. The sum runs in slot order.
         num_features : int
             M.
-
-        Returns
-        -------
-        ndarray of shape (P, M)
         """
         s = self.settings
         weights, noise_std = self._plan(iteration)

@@ -62,12 +62,9 @@ class SearchSpace:
     """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        require(
-            isinstance(distributions, Mapping) and len(distributions) > 0,
-            "space",
-            distributions,
-            "a non-empty dict of name to Optuna distribution",
-        )
+        ok = isinstance(distributions, Mapping) and len(distributions) > 0
+        allowed = "a non-empty dict of name to Optuna distribution"
+        require(ok, "space", distributions, allowed)
         for name in distributions:
             named = isinstance(name, str) and name != ""
             require(named, "space", name, "names are non-empty strings")

@@ -133,15 +133,7 @@ class LinearBandits:
     def rewards(self, t: int, chosen: IntArray) -> FloatArray:
         """Return what the chosen actions' rewards are in trial t, in [0, 1].
 
-        Parameters
-        ----------
-        t : int
-        chosen : ndarray of int, shape (M,)
-            Indices of actions.
-
-        Returns
-        -------
-        ndarray of shape (M,)
+        ``chosen`` are M indices of actions.
         """
         row, everyone = self._row(t), np.arange(len(self.agents))
         rewards = self._rewards[row, everyone, chosen]

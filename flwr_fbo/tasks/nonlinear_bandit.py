@@ -49,14 +49,7 @@ _COSINE_DIMENSION = 8
 def hartmann(x: FloatArray) -> FloatArray:
     """Return sum_i alpha_i exp(-sum_j A_ij (x_j - P_ij)^2): its maximum is 3.32237.
 
-    Parameters
-    ----------
-    x : ndarray of shape (..., 6)
-        In [0, 1]^6.
-
-    Returns
-    -------
-    ndarray of shape (...)
+    At points of shape (..., 6), in [0, 1]^6.
     """
     distances = (_A * (x[..., None, :] - _P) ** 2).sum(axis=-1)
     return np.asarray(np.exp(-distances) @ _ALPHA)
@@ -65,14 +58,7 @@ def hartmann(x: FloatArray) -> FloatArray:
 def cosine(x: FloatArray) -> FloatArray:
     """Return sum_j 0.1 cos(5 pi x_j) - x_j^2: its maximum is 0.1 D, at zero.
 
-    Parameters
-    ----------
-    x : ndarray of shape (..., D)
-        In [-1, 1]^D.
-
-    Returns
-    -------
-    ndarray of shape (...)
+    At points of shape (..., D), in [-1, 1]^D.
     """
     return np.asarray((0.1 * np.cos(5 * np.pi * x) - x**2).sum(axis=-1))
 

@@ -31,7 +31,8 @@ def require_int(field: str, value: Any, minimum: int, most: int | None = None) -
     """Raise ValueError unless ``value`` is an int from ``minimum`` to ``most``."""
     is_int = isinstance(value, int) and not isinstance(value, bool)
     require(is_int and value >= minimum, field, value, f"an integer >= {minimum}")
-    require(most is None or value <= most, field, value, f"at most {most}")
+    if most is not None:
+        require(value <= most, field, value, f"at most {most}")
 
 
 def require_bool(field: str, value: Any) -> None:

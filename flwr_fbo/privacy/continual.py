@@ -123,15 +123,15 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
         grid, expected = self.settings.grid, self.settings.sum_shape
         shape = np.shape(total)
         ok = shape == expected
-        require(ok, "total", shape, f"an array of shape {expected}")
+        require(ok, "running_sum", shape, f"an array of shape {expected}")
         ok = bool(np.all(np.isfinite(total))) and np.array_equal(
             total, np.swapaxes(total, -1, -2)
         )
         # The sum is not quoted: Flower sends an exception's text to the server.
-        require(ok, "total", shape, "a symmetric matrix of finite numbers")
+        require(ok, "running_sum", shape, "a symmetric matrix of finite numbers")
         if grid:
             allowed = "a sum of what gram returned, below 2**53 steps of the grid"
-            require(is_on_grid(total, grid), "total", shape, allowed)
+            require(is_on_grid(total, grid), "running_sum", shape, allowed)
 
     def _draw(self, k: int) -> FloatArray:
         """Return the fresh noise of release k: unit normals, (d + 1)(d + 2)/2 a stream.

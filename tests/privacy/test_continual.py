@@ -439,7 +439,7 @@ def test_what_is_no_sum_of_trials_is_refused(
     running_sum: FloatArray, words: str
 ) -> None:
     mechanism = ContinualRelease(SMALL, SeededEntropy(0))
-    with pytest.raises(ValueError, match="total=") as error:
+    with pytest.raises(ValueError, match="running_sum=") as error:
         mechanism.release(1, running_sum)
     assert words in str(error.value)
     assert mechanism.num_released == 0

@@ -65,7 +65,10 @@ class LinearBanditTask:
 
     def __post_init__(self) -> None:
         require_int("dimension", self.dimension, 2)
-        require_int("num_actions", self.num_actions, 2, self.dimension**2)
+        require_int("num_actions", self.num_actions, 2)
+        most = self.dimension**2
+        ok = self.num_actions <= most
+        require(ok, "num_actions", self.num_actions, f"at most d^2 = {most}")
         require_positive("concentration", self.concentration)
         require_positive("gap", self.gap)
         allowed = f"at most {_LARGEST_GAP}, or means would be above 1"

@@ -105,8 +105,6 @@ def test_digits_are_dealt_out_once() -> None:
         ((0, 0, 0), "num_partitions=0"),
         ((0, 41, 0), "num_partitions=41"),
         ((0, 20, -1), "seed=-1"),
-        ((0, 20, 0, 0.0), "alpha=0.0"),
-        ((0, 40, 0, 0.01), "alpha=0.01"),
     ],
 )
 def test_bad_partitions_are_named(arguments: tuple[Any, ...], words: str) -> None:

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,18 @@ class Method:
     noisy: bool = field(default=False, kw_only=True)
     noise_only: str | None = field(default=None, kw_only=True)
     look: Look | None = field(default=None, kw_only=True)
+
+    def control(self, name: str) -> str:
+        """Return the name of the control of that kind that belongs to this method."""
+        return self.noise_only or name if name == "noise-only" else name
+
+
+M = TypeVar("M", bound=Method)
+
+
+def by_name(*methods: M) -> dict[str, M]:
+    """Return methods by their names."""
+    return {method.name: method for method in methods}
 
 
 class PrivacySetting(ABC):

@@ -12,7 +12,15 @@ from flwr_fbo.experiment_runner.curves import common_seeds
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 # A method without a look of its own takes these in turn.
 COLORS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#8c564b")
+BLUE, GREEN, PINK, ORANGE, SKY, VERMILION, BROWN = COLORS
 MARKERS = ("D", "s", "x", "P", "d", "*", "<")
+
+# Looks that mean the same in all kinds of experiments.
+OURS: Look = (BLUE, "-", "D")
+OPEN: Look = (GREEN, "--", "s")
+ALONE: Look = ("#000000", "-", "o")
+RANDOM: Look = ("#7f7f7f", ":", "v")
+UNINFORMED: Look = (VERMILION, "-.", "^")
 
 Target = Path | IO[bytes]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.experiment_runner.base import Method, Run
+from flwr_fbo.experiment_runner import looks
+from flwr_fbo.experiment_runner.base import Method, Run, by_name
 from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun, tell_truth
@@ -68,73 +69,35 @@ class TransferMethod(Method):
     zeroed: bool = False
 
 
-_ALL = (
+_FTS, _SIMILAR = FTSSettings(), FTSSettings(weighting="similarity")
+_LEARNER = partial(TransferMethod, controls=_CONTROLS)
+_METHODS = by_name(
+    TransferMethod("ts", "TS", _FTS, informed=False, look=looks.ALONE),
     TransferMethod(
-        "ts",
-        "TS",
-        FTSSettings(),
-        informed=False,
-        look=("#000000", "-", "o"),
+        "random", "random", RandomSearchSettings(), informed=False, look=looks.RANDOM
     ),
-    TransferMethod(
-        "random",
-        "random",
-        RandomSearchSettings(),
-        informed=False,
-        look=("#7f7f7f", ":", "v"),
-    ),
-    TransferMethod(
-        "fts",
-        "FTS",
-        FTSSettings(),
-        controls=_CONTROLS,
-        noise_only="noise-only",
-        look=("#0072b2", "-", "D"),
-    ),
+    _LEARNER("fts", "FTS", _FTS, noise_only="noise-only", look=looks.OURS),
     TransferMethod(
         "fts-similar",
         "FTS, similarity",
-        FTSSettings(weighting="similarity"),
+        _SIMILAR,
         controls=(*_CONTROLS, "similar-noise-only"),
         noise_only="similar-noise-only",
-        look=("#56b4e9", "--", "d"),
+        look=(looks.SKY, "--", "d"),
     ),
-    TransferMethod(
-        "rgpe",
-        "RGPE",
-        RGPESettings(),
-        controls=_CONTROLS,
-        look=("#009e73", "--", "s"),
-    ),
-    TransferMethod(
-        "taf",
-        "TAF (0.5)",
-        TAFSettings(),
-        controls=_CONTROLS,
-        look=("#cc79a7", "-.", "x"),
-    ),
-    TransferMethod(
+    _LEARNER("rgpe", "RGPE", RGPESettings(), look=looks.OPEN),
+    _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(looks.PINK, "-.", "x")),
+    _LEARNER(
         "taf-narrow",
         "TAF (0.1)",
         TAFSettings(bandwidth=0.1),
-        controls=_CONTROLS,
-        look=("#e69f00", ":", "P"),
+        look=(looks.ORANGE, ":", "P"),
     ),
     TransferMethod(
-        "noise-only",
-        "noise-only",
-        FTSSettings(),
-        zeroed=True,
-        look=("#d55e00", "-.", "^"),
+        "noise-only", "noise-only", _FTS, zeroed=True, look=looks.UNINFORMED
     ),
-    TransferMethod(
-        "similar-noise-only",
-        "similar, noise-only",
-        FTSSettings(weighting="similarity"),
-        zeroed=True,
-    ),
+    TransferMethod("similar-noise-only", "similar, noise-only", _SIMILAR, zeroed=True),
 )
-_METHODS = {method.name: method for method in _ALL}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from flwr_fbo.experiment_runner.base import Method
+from flwr_fbo.experiment_runner import looks
+from flwr_fbo.experiment_runner.base import Method, by_name
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import (
     AS_PRESET,
@@ -125,55 +126,29 @@ def _federated(
 
 
 _private = partial(_federated, private=True)
-_OPEN = ("ts", "random")
-_CONTROLS = (*_OPEN, "noise-only")
-
 _open = partial(_federated, private=False)
-_ALL = (
+_OPEN = ("ts", "random")
+_PRIVATE: dict[str, Any] = {
+    "controls": (*_OPEN, "noise-only"),
+    "noisy": True,
+    "noise_only": "noise-only",
+}
+_ZEROED = partial(_private, noise_only=True)
+METHODS = by_name(
+    TuningMethod("ts", "TS", _thompson, look=looks.ALONE),
+    TuningMethod("random", "random", _random, look=looks.RANDOM),
+    TuningMethod("fts-de", "FTS-DE", _open, controls=_OPEN, look=looks.OPEN),
+    TuningMethod("dp-fts-de", "DP-FTS-DE", _private, look=looks.OURS, **_PRIVATE),
     TuningMethod(
-        "ts",
-        "TS",
-        _thompson,
-        look=("#000000", "-", "o"),
-    ),
-    TuningMethod(
-        "random",
-        "random",
-        _random,
-        look=("#7f7f7f", ":", "v"),
-    ),
-    TuningMethod(
-        "fts-de",
-        "FTS-DE",
-        _open,
-        controls=_OPEN,
-        look=("#009e73", "--", "s"),
-    ),
-    TuningMethod(
-        "dp-fts-de",
-        "DP-FTS-DE",
-        _private,
-        controls=_CONTROLS,
-        noisy=True,
-        noise_only="noise-only",
-        look=("#0072b2", "-", "D"),
-    ),
-    TuningMethod(
-        "noise-only",
-        "noise-only",
-        partial(_private, noise_only=True),
-        noisy=True,
-        look=("#d55e00", "-.", "^"),
+        "noise-only", "noise-only", _ZEROED, noisy=True, look=looks.UNINFORMED
     ),
     TuningMethod(
         "liars",
         "1/3 liars",
         _private,
         liars=1 / 3,
-        controls=_CONTROLS,
-        noisy=True,
-        noise_only="noise-only",
-        look=("#cc79a7", "--", "x"),
+        look=(looks.PINK, "--", "x"),
+        **_PRIVATE,
     ),
     TuningMethod(
         "blind",
@@ -181,15 +156,12 @@ _ALL = (
         _private,
         liars=1.0,
         conspiring=False,
-        controls=_CONTROLS,
-        noisy=True,
-        noise_only="noise-only",
-        look=("#e69f00", ":", "P"),
+        look=(looks.ORANGE, ":", "P"),
+        **_PRIVATE,
     ),
 )
-METHODS = {method.name: method for method in _ALL}
 # What an experiment compares unless it says otherwise.
-USUAL_METHODS = tuple(method.name for method in _ALL if method.liars == 0)
+USUAL_METHODS = tuple(name for name, m in METHODS.items() if m.liars == 0)
 
 
 def known_methods(experiment: TuningDesign) -> dict[str, TuningMethod]:
@@ -199,8 +171,7 @@ def known_methods(experiment: TuningDesign) -> dict[str, TuningMethod]:
 
 def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
     """Return the methods that draw curves, and their noise-only controls, by name."""
-    methods = [one for name, c in curves.items() for one in _methods_of(name, c)]
-    return {method.name: method for method in methods}
+    return by_name(*(m for name, c in curves.items() for m in _methods_of(name, c)))
 
 
 def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:

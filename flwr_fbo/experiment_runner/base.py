@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
@@ -189,23 +189,37 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """How a table shows one of the estimates of its rows.
+    """How one of the estimates of rows is made from runs, and shown in a table.
 
     Attributes
     ----------
     heading : str
+        Empty where a table does not show it.
     sign : str
         ``"+"`` for differences.
     digits : int
         After the point; one less for each before it beyond the second.
     humanised : bool
         Whether it is shown as in 81.5 M, whatever the digits.
+    control : str, optional
+        The kind of control that a method is compared to by seed: see `Method.control`.
+    compare : callable
+        Takes a method's values and its control's.
+    of : str
+        The attribute of a run that has the values.
+    reads : {"end", "last", "mean"}
+        Which values: in iteration T; in the last one that counts; in the mean from the
+        first iteration to that one.
     """
 
     heading: str
     sign: str = ""
     digits: int = 4
     humanised: bool = False
+    control: str | None = None
+    compare: Callable[[FloatArray, FloatArray], FloatArray] = np.subtract
+    of: str = "curve"
+    reads: Literal["end", "last", "mean"] = "last"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,8 +398,12 @@ class Experiment(ABC):
         """
 
     @abstractmethod
-    def columns(self) -> Mapping[str, Column]:
+    def estimates(self) -> Mapping[str, Column]:
+        """Return how the estimates of rows are made and shown, by name."""
+
+    def columns(self) -> dict[str, Column]:
         """Return the columns of the table, by the estimate of a row they show."""
+        return {name: one for name, one in self.estimates().items() if one.heading}
 
     @abstractmethod
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,12 @@ def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
     return sorted(set.intersection(*seeds))
 
 
-def curve_of(run: Run) -> FloatArray:
-    """Return what is drawn of a run."""
-    return run.curve
-
-
-def scalars_of(run: Run) -> FloatArray:
-    """Return what was sent in a run."""
-    return run.scalars
-
-
 def curves_by_method(
-    methods: Sequence[str],
-    runs: Sequence[Run],
-    of: Callable[[Run], FloatArray] = curve_of,
+    methods: Sequence[str], runs: Sequence[Run], of: str = "curve"
 ) -> dict[str, FloatArray]:
     """Return the curves of methods, one a seed, over the seeds that all have run.
 
-    Or whatever else ``of`` takes from a run.
+    Or another attribute of runs than their curve.
 
     Raises
     ------
@@ -49,7 +37,8 @@ def curves_by_method(
         )
     by_key = {(run.method, run.seed): run for run in runs}
     return {
-        name: np.array([of(by_key[name, seed]) for seed in seeds]) for name in methods
+        name: np.array([getattr(by_key[name, seed], of) for seed in seeds])
+        for name in methods
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.experiment_runner.base import Experiment, Run
-from flwr_fbo.experiment_runner.curves import curves_by_method, scalars_of
+from flwr_fbo.experiment_runner.curves import curves_by_method
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
     Target,
@@ -79,7 +79,7 @@ def _draw_communication(
     together. Who sends nothing is in the left one only.
     """
     figure, (left, right) = new_figure(num_panels=2)
-    scalars = curves_by_method(experiment.methods, runs, scalars_of)
+    scalars = curves_by_method(experiment.methods, runs, "scalars")
     sent = {name: curves for name, curves in scalars.items() if curves.any()}
     draw_curves(left, experiment, curves_by_method(experiment.methods, runs))
     draw_curves(right, experiment, sent)

@@ -18,21 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.experiment_runner.base import Column, Run
-from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign
-from flwr_fbo.experiment_runner.linear_bandit_methods import (
-    METHODS,
-    OF_SCHEDULE,
-    BanditMethod,
-)
-from flwr_fbo.experiment_runner.linear_bandit_table import (
-    COLUMNS,
-    RegretRow,
-    RegretRun,
-    notes,
-    summarize,
-    verdict,
-)
+from flwr_fbo.experiment_runner.base import Run
+from flwr_fbo.experiment_runner.linear_bandit_methods import METHODS, OF_SCHEDULE
+from flwr_fbo.experiment_runner.linear_bandit_table import BanditTable
+from flwr_fbo.experiment_runner.regret_run import RegretRun
 from flwr_fbo.experiment_runner.sweep import FIELDS, Value, text_of
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import (
@@ -49,7 +38,7 @@ _CURVE_LENGTH = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class BanditExperiment(BanditDesign):
+class BanditExperiment(BanditTable):
     """Methods on linear bandits, over paired seeds; iterations are trials.
 
     Attributes
@@ -105,16 +94,6 @@ class BanditExperiment(BanditDesign):
         table = FIELDS[name].table
         value = getattr(getattr(self, table) if table else self, name)
         return cast(Value | None, value)
-
-    @property
-    def known_methods(self) -> Mapping[str, BanditMethod]:
-        """All methods that it could have, by name."""
-        if self.sweep is None:
-            return METHODS
-        at_points = [
-            m.at(p) for m in METHODS.values() for p in self.sweep.points(m.depends_on)
-        ]
-        return {method.name: method for method in at_points}
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
@@ -244,21 +223,3 @@ class BanditExperiment(BanditDesign):
             return np.zeros(len(self.iterations))
         counts = np.searchsorted(simulation.schedule, self.iterations, side="right")
         return np.asarray(counts, dtype=np.float64)
-
-    def summarize(
-        self, runs: Sequence[Run], until: int | None = None
-    ) -> dict[str, RegretRow]:
-        """Return a row a method; see `Experiment.summarize`."""
-        return summarize(self, self.known_methods, runs, until)
-
-    def columns(self) -> dict[str, Column]:
-        """Return the columns of the table, by the estimate of a row they show."""
-        return COLUMNS
-
-    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
-        """Return the table's title, and what is to be said below it."""
-        return notes(self, self.known_methods, until)
-
-    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
-        """Say in words whether federation helped, with and without privacy."""
-        return verdict(self.known_methods, rows)

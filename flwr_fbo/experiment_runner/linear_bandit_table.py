@@ -1,42 +1,20 @@
-"""The table of an experiment of linear bandits: runs, rows, columns and verdict."""
+"""The table of an experiment of linear bandits: rows, columns and verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Column, Row, Run
-from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign
-from flwr_fbo.experiment_runner.linear_bandit_methods import BanditMethod
+from flwr_fbo.experiment_runner.linear_bandit_methods import METHODS, BanditMethod
+from flwr_fbo.experiment_runner.summary import summarize
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
-
-FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegretRun(Run):
-    """What one method did on one seed.
-
-    Attributes
-    ----------
-    regret : list of float
-        That an agent has added up, in the mean, after each of the experiment's
-        ``iterations``.
-    """
-
-    regret: list[float]
-
-    @property
-    def curve(self) -> FloatArray:
-        """The regret, as an array."""
-        return np.array(self.regret)
 
 
 @dataclass(frozen=True)
@@ -60,84 +38,65 @@ class RegretRow(Row):
     over_noise_only: Estimate | None
 
 
-# By the estimate of a row they show.
-COLUMNS = {
-    "regret": Column("regret", digits=1),
-    "over_independent": Column("over indep.*", "+", digits=1),
-    "ratio": Column("ratio to it*", digits=3),
-    "over_noise_only": Column("over noise*", "+", digits=0),
-}
+@dataclass(frozen=True, kw_only=True)
+class BanditTable(BanditDesign):
+    """The methods of an experiment of linear bandits, and its table."""
 
+    @property
+    def known_methods(self) -> Mapping[str, BanditMethod]:
+        """All methods that it could have, by name."""
+        if self.sweep is None:
+            return METHODS
+        at_points = [
+            m.at(p) for m in METHODS.values() for p in self.sweep.points(m.depends_on)
+        ]
+        return {method.name: method for method in at_points}
 
-def summarize(
-    experiment: BanditDesign,
-    known: Mapping[str, BanditMethod],
-    runs: Sequence[Run],
-    until: int | None,
-) -> dict[str, RegretRow]:
-    """Return a row a method; see `Experiment.summarize`."""
-    last = experiment.num_iterations if until is None else until
-    nearest = int(np.argmin(np.abs(experiment.iterations - last)))
-    kept = int(experiment.iterations[nearest])
-    allowed = f"a trial whose regret was kept; {kept} is the nearest"
-    require(last == kept, "until", last, allowed)
-    curves = curves_by_method(experiment.methods, runs)
-    regret = {name: curve[:, nearest] for name, curve in curves.items()}
+    def estimates(self) -> dict[str, Column]:
+        """Return how the estimates of rows are made and shown, by name."""
+        beside = partial(Column, control="independent")
+        return {
+            "regret": Column("regret", digits=1),
+            "over_independent": beside("over indep.*", "+", digits=1),
+            "ratio": beside("ratio to it*", digits=3, compare=np.divide),
+            "over_noise_only": Column(
+                "over noise*", "+", digits=0, control="noise-only"
+            ),
+        }
 
-    def beside(
-        name: str, base: str, compare: Callable[[Any, Any], Any]
-    ) -> Estimate | None:
-        control = known[name].control(base)
-        if name == control or control not in regret:
-            return None
-        return Estimate.of(compare(regret[name], regret[control]))
+    def summarize(
+        self, runs: Sequence[Run], until: int | None = None
+    ) -> dict[str, RegretRow]:
+        """Return a row a method; see `Experiment.summarize`."""
+        return summarize(self, RegretRow, runs, until)
 
-    return {
-        name: RegretRow(
-            name,
-            experiment.label_of(name),
-            epsilon_of(runs, name),
-            Estimate.of(regret[name]),
-            beside(name, "independent", np.subtract),
-            beside(name, "independent", np.divide),
-            beside(name, "noise-only", np.subtract),
-        )
-        for name in experiment.methods
-    }
-
-
-def notes(
-    experiment: BanditDesign, known: Mapping[str, BanditMethod], until: int | None
-) -> tuple[str, list[str]]:
-    """Return the table's title, and what is to be said below it."""
-    title = f"Regret of an agent in {until or experiment.num_iterations} trials"
-    lines = ["* paired by seed; negative is better, and a ratio below 1."]
-    if {"fed-ucb-raw", "paper"} & {known[name].base for name in experiment.methods}:
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+        known, delta = self.known_methods, self.privacy.delta
+        title = f"Regret of an agent in {until or self.num_iterations} trials"
+        lines = ["* paired by seed; negative is better, and a ratio below 1."]
+        if {"fed-ucb-raw", "paper"} & {known[name].base for name in self.methods}:
+            lines.append(
+                "† acts on its raw data between synchronisations: the guarantee holds "
+                "only with all other records fixed."
+            )
         lines.append(
-            "† acts on its raw data between synchronisations: the guarantee holds "
-            "only with all other records fixed."
+            f"epsilon: of an agent's releases, at delta = {delta:g}, had "
+            "the noise been real. The noise of an experiment is seeded: NOT PRIVATE."
         )
-    delta = experiment.privacy.delta
-    lines.append(
-        f"epsilon: of an agent's releases, at delta = {delta:g}, had "
-        "the noise been real. The noise of an experiment is seeded: NOT PRIVATE."
-    )
-    return title, lines
+        return title, lines
 
-
-def verdict(
-    known: Mapping[str, BanditMethod], rows: Mapping[str, RegretRow]
-) -> list[str]:
-    """Say in words whether federation helped, with and without privacy."""
-    compared = [row for row in rows.values() if known[row.method].controls]
-    if any(row.regret.num_runs < 2 for row in compared):
-        return [ONE_SEED]
-    lines = []
-    for row in compared:
-        assert row.over_independent is not None  # a control that is there
-        gain = -row.over_independent
-        lines.append(f"{row.label} {helped(gain, 'independent agents')}")
-        ours = known[row.method].base == "fed-ucb"
-        if ours and row.over_noise_only is not None:
-            lines.append(carried(row.label, -row.over_noise_only))
-    return lines
+    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+        """Say in words whether federation helped, with and without privacy."""
+        known = self.known_methods
+        compared = [row for row in rows.values() if known[row.method].controls]
+        if any(row.regret.num_runs < 2 for row in compared):
+            return [ONE_SEED]
+        lines = []
+        for row in compared:
+            gain = -row.over_independent  # a control that is there
+            lines.append(f"{row.label} {helped(gain, 'independent agents')}")
+            ours = known[row.method].base == "fed-ucb"
+            if ours and row.over_noise_only is not None:
+                lines.append(carried(row.label, -row.over_noise_only))
+        return lines

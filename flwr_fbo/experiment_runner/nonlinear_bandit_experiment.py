@@ -17,23 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Column, Run
-from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
+from flwr_fbo.experiment_runner.base import Run
 from flwr_fbo.experiment_runner.nonlinear_bandit_methods import METHODS, NonlinearMethod
 from flwr_fbo.experiment_runner.nonlinear_bandit_table import (
-    COLUMNS,
-    NonlinearRow,
     NonlinearRun,
-    notes,
-    summarize,
-    verdict,
+    NonlinearTable,
 )
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NonlinearBanditExperiment(NonlinearDesign):
+class NonlinearBanditExperiment(NonlinearTable):
     """Methods on a non-linear bandit, over paired seeds; iterations are rounds.
 
     Attributes
@@ -127,21 +122,3 @@ class NonlinearBanditExperiment(NonlinearDesign):
         """Return how many scalars the runs have counted by each round."""
         own = [run.scalars for run in runs if run.method == method]
         return np.asarray(np.mean(own, axis=0))
-
-    def summarize(
-        self, runs: Sequence[Run], until: int | None = None
-    ) -> dict[str, NonlinearRow]:
-        """Return a row a method; see `Experiment.summarize`."""
-        return summarize(self, runs, until)
-
-    def columns(self) -> dict[str, Column]:
-        """Return the columns of the table, by the estimate of a row they show."""
-        return COLUMNS
-
-    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
-        """Return the table's title, and what is to be said below it."""
-        return notes(self, until)
-
-    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
-        """Say in words whether federation helped, and phase I, and what it cost."""
-        return verdict(rows)

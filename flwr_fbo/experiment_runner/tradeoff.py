@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Experiment, Look, Run
 from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
@@ -24,7 +22,6 @@ from flwr_fbo.experiment_runner.looks import (
     seeds_of,
     title_of,
 )
-from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
 from flwr_fbo.experiment_runner.sweep import (
     FIELDS,
     Point,
@@ -37,6 +34,7 @@ from flwr_fbo.experiment_runner.sweep import (
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.experiment_runner.tuning_design import Privacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
 
 # Of the lines of a method, at one value each of what else is swept.
 _STYLES = ("-", "--", "-.")
@@ -170,7 +168,7 @@ def draw_times(
     looks = looks_of(experiment)
     steps = experiment.iterations / experiment.num_iterations
     names = experiment.methods
-    times = curves_by_method(names, runs, lambda run: np.array(run.seconds))
+    times = curves_by_method(names, runs, "seconds")
     for name, curves in curves_by_method(names, runs).items():
         seconds = Estimate.of(times[name] / experiment.num_targets)
         color, style, _ = looks[name]

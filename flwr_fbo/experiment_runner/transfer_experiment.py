@@ -22,10 +22,9 @@ from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.experiment_runner import looks
 from flwr_fbo.experiment_runner.base import Method, Run, by_name
-from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun, tell_truth
-from flwr_fbo.experiment_runner.tuning_table import at_the_end
+from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment, at_the_end
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped
 from flwr_fbo.protocol.transfer_settings import (
     RGPESettings,

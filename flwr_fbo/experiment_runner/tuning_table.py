@@ -1,16 +1,27 @@
-"""The table of an experiment that tunes: paired differences, and which verdict."""
+"""Experiments in which agents look for the best setting: their runs, table, verdict."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PlainValidator
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Column, Experiment, Row, Run
-from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
+from flwr_fbo.experiment_runner.base import Column, Experiment, FloatArray, Row, Run
 from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.summary import summarize
+from flwr_fbo.experiment_runner.tuning_runs import TuningRun
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
+from flwr_fbo.tasks.base import Task
+from flwr_fbo.tasks.known_tasks import task_reader
+
+AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]
 
 
 @dataclass(frozen=True)
@@ -33,44 +44,80 @@ class TuningRow(Row):
     over_noise_only: Estimate | None
 
 
-def columns(experiment: Experiment) -> dict[str, Column]:
-    """Return the columns of the table, by the estimate of a row they show."""
-    return {
-        "final": Column(f"iteration {experiment.num_iterations}"),
-        "over_ts": Column("over TS*", "+"),
-        "over_noise_only": Column("over noise-only*", "+"),
-    }
+@dataclass(frozen=True, kw_only=True)
+class OptimisationExperiment(Experiment):
+    """Methods that look for the best setting of a task.
 
+    Attributes
+    ----------
+    task : Task
+    """
 
-def summarize(
-    experiment: Experiment, runs: Sequence[Run], until: int | None = None
-) -> dict[str, TuningRow]:
-    """Do what `Experiment.summarize` says."""
-    horizon = experiment.num_iterations
-    until = horizon if until is None else until
-    require(1 <= until <= horizon, "until", until, f"1 to {horizon}")
-    curves = curves_by_method(experiment.methods, runs)
-    sign = -1.0 if experiment.lower_is_better else 1.0
-    known = experiment.known_methods
+    task_type: ClassVar[type[Any]] = Task
+    log_axes: ClassVar[bool] = False
 
-    def over(name: str, control: str, begin: int, end: int) -> Estimate | None:
-        if name == control or control not in curves:
-            return None
-        gap = sign * (curves[name] - curves[control])
-        return Estimate.of(gap[:, begin : end + 1].mean(axis=1))
+    task: AnyTask
 
-    return {
-        name: TuningRow(
-            name,
-            experiment.label_of(name),
-            epsilon_of(runs, name),
-            Estimate.of(curves[name][:, -1]),
-            over(name, "ts", horizon, horizon),
-            over(name, "ts", 1, until),
-            over(name, known[name].noise_only or "noise-only", 1, until),
-        )
-        for name in experiment.methods
-    }
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the task is to minimize."""
+        return self.task.direction == "minimize"
+
+    def run_of(self, values: Mapping[str, Any]) -> TuningRun:
+        """Return the run of a line of results."""
+        run = TuningRun.from_dict(values)
+        shapes = (len(run.best_so_far), {len(row) for row in run.best_so_far})
+        expected = (self.num_compared, {self.num_iterations + 1})
+        require(shapes == expected, "best_so_far", shapes, str(expected))
+        return run
+
+    @property
+    def iterations(self) -> NDArray[np.intp]:
+        """Where the runs' curves have their values."""
+        return np.arange(self.num_iterations + 1)
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """What the figure's two axes are called."""
+        return "iteration (0: initial points)", f"best {self.task.unit} so far"
+
+    def estimates(self) -> dict[str, Column]:
+        """Return how the estimates of rows are made and shown, by name."""
+        over = partial(Column, sign="+", compare=self._gain)
+        return {
+            "final": Column(f"iteration {self.num_iterations}", reads="end"),
+            "final_over_ts": over("", control="ts", reads="end"),
+            "over_ts": over("over TS*", control="ts", reads="mean"),
+            "over_noise_only": over(
+                "over noise-only*", control="noise-only", reads="mean"
+            ),
+        }
+
+    def _gain(self, values: FloatArray, control: FloatArray) -> FloatArray:
+        """Return by how much values are better than a control's."""
+        return (-1.0 if self.lower_is_better else 1.0) * (values - control)
+
+    def summarize(
+        self, runs: Sequence[Run], until: int | None = None
+    ) -> dict[str, TuningRow]:
+        """Return a row a method; see `Experiment.summarize`."""
+        return summarize(self, TuningRow, runs, until)
+
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+        last = until or self.num_iterations
+        lines = [
+            f"* paired by seed, mean over iterations 1 to {last}; positive is better.",
+        ]
+        failed = self.counts(runs)["failed_trials"]
+        if failed:
+            lines.append(f"{failed} trials failed.")
+        return f"Best {self.task.unit} so far, mean over agents", lines
+
+    def counts(self, runs: Sequence[Run]) -> dict[str, int]:
+        """Return how many trials failed."""
+        failed = [run.failed_trials for run in runs if isinstance(run, TuningRun)]
+        return {"failed_trials": sum(failed)}
 
 
 def verdict(rows: Mapping[str, TuningRow]) -> list[str]:

@@ -10,19 +10,18 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo.experiment_runner.methods import Method
 from flwr_fbo.tasks.base import STRICT
 
 FloatArray = NDArray[np.float64]
-# Colour, line style and marker.
-Look = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,46 +80,6 @@ def _json_of(value: Any) -> Any:
         return [_json_of(one) for one in value]
     finite = not isinstance(value, float) or math.isfinite(value)
     return value if finite else None
-
-
-@dataclass(frozen=True)
-class Method:
-    """One curve of an experiment.
-
-    Attributes
-    ----------
-    name : str
-        For files and commands.
-    label : str
-        For tables and figures.
-    controls : tuple of str
-        The methods that must be shown beside it.
-    noisy : bool
-        Whether the privacy setting has a part in what it does.
-    noise_only : str, optional
-        The control in which all its messages are zeroed; None where there is none.
-    look : tuple of str, optional
-        Colour, line style and marker in figures; chosen from a palette unless given.
-    """
-
-    name: str
-    label: str
-    controls: tuple[str, ...] = field(default=(), kw_only=True)
-    noisy: bool = field(default=False, kw_only=True)
-    noise_only: str | None = field(default=None, kw_only=True)
-    look: Look | None = field(default=None, kw_only=True)
-
-    def control(self, name: str) -> str:
-        """Return the name of the control of that kind that belongs to this method."""
-        return self.noise_only or name if name == "noise-only" else name
-
-
-M = TypeVar("M", bound=Method)
-
-
-def by_name(*methods: M) -> dict[str, M]:
-    """Return methods by their names."""
-    return {method.name: method for method in methods}
 
 
 class PrivacySetting(ABC):

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from flwr_fbo.experiment_runner import looks
-from flwr_fbo.experiment_runner.base import Method, by_name
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign, BanditPrivacy
+from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.sweep import Point, label_at, name_at
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
 from flwr_fbo.protocol.peer_graph import Pooling

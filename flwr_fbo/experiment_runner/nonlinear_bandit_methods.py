@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flwr_fbo.experiment_runner import looks
-from flwr_fbo.experiment_runner.base import Method, by_name
+from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Experiment, Look, Run
+from flwr_fbo.experiment_runner.base import Experiment, Run
 from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
@@ -22,6 +22,7 @@ from flwr_fbo.experiment_runner.looks import (
     seeds_of,
     title_of,
 )
+from flwr_fbo.experiment_runner.methods import Look
 from flwr_fbo.experiment_runner.sweep import (
     FIELDS,
     Point,

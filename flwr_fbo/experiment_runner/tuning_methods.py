@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from flwr_fbo.experiment_runner import looks
-from flwr_fbo.experiment_runner.base import Method, by_name
+from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import (
     AS_PRESET,

@@ -82,6 +82,24 @@ def _json_of(value: Any) -> Any:
     return value if finite else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RegretRun(Run):
+    """What one method did on one seed, where agents play bandits.
+
+    Attributes
+    ----------
+    regret : list of float
+        Added up, after each of the experiment's ``iterations``.
+    """
+
+    regret: list[float]
+
+    @property
+    def curve(self) -> FloatArray:
+        """The regret, as an array."""
+        return np.array(self.regret)
+
+
 class PrivacySetting(ABC):
     """The privacy setting that the private methods of an experiment share."""
 

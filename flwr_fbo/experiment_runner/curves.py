@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flwr_fbo.experiment_runner.base import Run
-
-FloatArray = NDArray[np.float64]
+from flwr_fbo.experiment_runner.base import FloatArray, Run
 
 
 def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,6 +48,24 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
             of_curve = looks[controls[name]]
             looks[name] = (of_curve[0], ":", of_curve[2])
     return looks
+
+
+def line_styles(
+    experiment: Experiment, curves: Mapping[str, Sized]
+) -> dict[str, dict[str, Any]]:
+    """Return what matplotlib is to be told of the lines of methods."""
+    looks = looks_of(experiment)
+    return {
+        name: {
+            "color": looks[name][0],
+            "linestyle": looks[name][1],
+            "marker": looks[name][2],
+            "markersize": 4,
+            "markevery": max(1, len(curve) // 10),
+            "label": literal(experiment.label_of(name)),
+        }
+        for name, curve in curves.items()
+    }
 
 
 def literal(label: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, PlainValidator
 
@@ -33,8 +33,27 @@ class Regression(LangevinSettings):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
 
+S = TypeVar("S")
+
+
 @dataclass(frozen=True)
-class Constants:
+class _ButForAgents(Generic[S]):
+    """Settings of an algorithm, but for how many agents there are."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type: ClassVar[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        self.among(2)  # which names what it does not allow
+
+    def among(self, num_agents: int) -> S:
+        """Return the settings of so many agents."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return cast(S, self.settings_type(num_agents, **values))
+
+
+@dataclass(frozen=True)
+class Constants(_ButForAgents[NeuralUCBSettings]):
     """What agents with a network have in common: `NeuralUCBSettings`, but for N.
 
     Attributes
@@ -45,7 +64,7 @@ class Constants:
     num_refinements : int
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type = NeuralUCBSettings
 
     num_exploration: int = _FOUND.num_exploration
     regression: Regression = field(default_factory=Regression)
@@ -53,14 +72,6 @@ class Constants:
     beta: float = _FOUND.beta
     threshold: float = _FOUND.threshold
     num_refinements: int = _FOUND.num_refinements
-
-    def __post_init__(self) -> None:
-        self.among(2)  # which names what it does not allow
-
-    def among(self, num_agents: int) -> NeuralUCBSettings:
-        """Return the settings of so many agents."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return NeuralUCBSettings(num_agents, **values)
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,7 @@ _GLM, _KERNEL = GLMUCBSettings(num_agents=2), KernelUCBSettings(num_agents=2)
 
 
 @dataclass(frozen=True)
-class GLMConstants:
+class GLMConstants(_ButForAgents[GLMUCBSettings]):
     """What Fed-GLB-UCB has of its own: `GLMUCBSettings`, but for N.
 
     Attributes
@@ -110,7 +121,7 @@ class GLMConstants:
     max_iterations : int
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type = GLMUCBSettings
 
     reward_range: tuple[float, float] | None = _GLM.reward_range
     ridge: float = _GLM.ridge
@@ -121,17 +132,9 @@ class GLMConstants:
     accuracy: float = _GLM.accuracy
     max_iterations: int = _GLM.max_iterations
 
-    def __post_init__(self) -> None:
-        self.among(2)
-
-    def among(self, num_agents: int) -> GLMUCBSettings:
-        """Return the settings of so many agents."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return GLMUCBSettings(num_agents, **values)
-
 
 @dataclass(frozen=True)
-class KernelConstants:
+class KernelConstants(_ButForAgents[KernelUCBSettings]):
     """What ApproxDisKernelUCB has of its own: `KernelUCBSettings`, but for N.
 
     Attributes
@@ -139,21 +142,13 @@ class KernelConstants:
     lengthscale, ridge, beta, threshold, oversampling : float
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type = KernelUCBSettings
 
     lengthscale: float = _KERNEL.lengthscale
     ridge: float = _KERNEL.ridge
     beta: float = _KERNEL.beta
     threshold: float = _KERNEL.threshold
     oversampling: float = _KERNEL.oversampling
-
-    def __post_init__(self) -> None:
-        self.among(2)
-
-    def among(self, num_agents: int) -> KernelUCBSettings:
-        """Return the settings of so many agents."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return KernelUCBSettings(num_agents, **values)
 
 
 @dataclass(frozen=True, kw_only=True)

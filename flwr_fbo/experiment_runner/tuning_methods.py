@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,19 +17,15 @@ from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import (
     AS_PRESET,
-    OF_AGENTS,
     Curve,
-    Privacy,
     TuningDesign,
 )
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
-from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.protocol.tuning_study import AgentSettings
 from flwr_fbo.servers.local import LocalServer
-from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_vote import FedVote
-from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 
@@ -61,14 +57,7 @@ class TuningMethod(Method):
 def _local(
     agent: AgentSettings, experiment: TuningDesign, seeds: Seeds
 ) -> TuningStrategy:
-    task = experiment.task
-    study = TuningStudy(
-        SearchSpace(task.space),
-        task.direction,
-        agent,
-        study_seed=seeds.study,
-        feature_seed=seeds.features,
-    )
+    study = experiment.study(agent, seeds)
     return TuningStrategy(LocalServer(experiment.num_agents), study, patience=0.0)
 
 
@@ -194,30 +183,3 @@ def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
         noisy=True,
     )
     return [method, zeroed]
-
-
-def recipe_of(method: TuningMethod, base: Preset, privacy: Privacy) -> dict[str, Any]:
-    """Return what decides a method's runs on a task, whatever it is called."""
-    curve = method.curve
-    recipe: dict[str, Any] = {
-        "method": method.base or method.name,
-        "num_sub_regions": curve.agent(base.agent).num_sub_regions,
-    }
-    given = {name: getattr(curve, name) for name in OF_AGENTS}
-    # Left out where it is the preset's: runs from before there was a choice go on.
-    recipe |= {name: value for name, value in given.items() if value is not None}
-    if method.noisy:
-        privacy = curve.privacy(privacy)
-        q = privacy.sampling_probability or base.sampling_probability
-        recipe["privacy"] = asdict(replace(privacy, sampling_probability=q))
-        recipe["clip_norm"] = curve.clip_norm or base.clip_norm
-    return recipe
-
-
-_LABELS_OF_VOTES = {"fts-de": "open vote", "dp-fts-de": "private vote"}
-
-
-def label_of(method: Method, base: Preset) -> str:
-    """Return what tables and figures call a method whose federation is a preset's."""
-    labels = _LABELS_OF_VOTES if base.votes else {}
-    return labels.get(method.name, method.label)

@@ -10,23 +10,21 @@ import math
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.experiment_runner.base import FloatArray
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import known_methods
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun, tell_truth
+from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-
-FloatArray = NDArray[np.float64]
 
 # Whatever is longer than the clip norm is cut to it.
 _LOUD = 1e6
@@ -45,19 +43,12 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
     for liar in agents[: math.ceil(chosen.liars * num_agents)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
     run_loop(strategy.server, agents, objectives, experiment.num_iterations)
-    failed = sum(int(np.isnan(agent.values).sum()) for agent in agents)
-    for agent in agents:
-        tell_truth(agent, task.truth(agent.slot, num_agents, seed))
-    return TuningRun(
+    return experiment.run_of_agents(
+        agents,
+        seed,
         method=method,
-        seed=seed,
-        best_so_far=[
-            agent.best_so_far(experiment.num_iterations).tolist() for agent in agents
-        ],
         epsilon=_epsilon(strategy),
         private=_private(strategy),
-        failed_trials=failed,
-        best_settings=[agent.best_setting for agent in agents],
         seconds=time.perf_counter() - began,
     )
 

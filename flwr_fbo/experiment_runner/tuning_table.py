@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -13,15 +13,56 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator
 
 from flwr_fbo._validation import require
+from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.experiment_runner.base import Column, Experiment, FloatArray, Row, Run
 from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.summary import summarize
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.known_tasks import task_reader
 
 AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningRun(Run):
+    """What one method did on one seed.
+
+    Attributes
+    ----------
+    best_so_far : list of N lists of T + 1 floats
+        Each agent's best value after iterations 0..T; NaN before its first success.
+    failed_trials : int
+    best_settings : list of N dicts or None
+        Where each agent had its best value; None where it had no success. Empty in
+        results from before they were kept.
+    """
+
+    best_so_far: list[list[float]]
+    failed_trials: int
+    best_settings: list[Params | None] = field(default_factory=list)
+
+    @property
+    def curve(self) -> FloatArray:
+        """The mean over agents, shape (T + 1,), leaving out those without a success."""
+        return np.asarray(np.nanmean(np.array(self.best_so_far), axis=0))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TuningRun:
+        """Return the run of a line."""
+        best_so_far = [
+            [math.nan if v is None else float(v) for v in row]
+            for row in values["best_so_far"]
+        ]
+        return cls(
+            **cls.common_of(values),
+            best_so_far=best_so_far,
+            failed_trials=int(values["failed_trials"]),
+            best_settings=list(values.get("best_settings", [])),
+        )
 
 
 @dataclass(frozen=True)
@@ -62,6 +103,46 @@ class OptimisationExperiment(Experiment):
     def lower_is_better(self) -> bool:
         """Whether the task is to minimize."""
         return self.task.direction == "minimize"
+
+    def check(self) -> None:
+        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+        self.task.check(self.num_agents)
+
+    def study(self, agent: AgentSettings, seeds: Seeds) -> TuningStudy:
+        """Return what agents and their server agree on."""
+        return TuningStudy(
+            SearchSpace(self.task.space),
+            self.task.direction,
+            agent,
+            study_seed=seeds.study,
+            feature_seed=seeds.features,
+        )
+
+    def run_of_agents(
+        self, agents: Sequence[Agent], seed: int, **values: Any
+    ) -> TuningRun:
+        """Return the run of agents that have done all iterations.
+
+        What they observed with noise counts without it. ``values`` are those that a
+        `Run` has besides.
+        """
+        failed = sum(int(np.isnan(agent.values).sum()) for agent in agents)
+        for agent in agents:
+            truth = self.task.truth(agent.slot, self.num_agents, seed)
+            if truth is not None:
+                agent.values = [
+                    math.nan if math.isnan(y) else truth(agent.space.from_unit(x))
+                    for x, y in zip(agent.points, agent.values, strict=True)
+                ]
+        best = [agent.best_so_far(self.num_iterations).tolist() for agent in agents]
+        settings = [agent.best_setting for agent in agents]
+        return TuningRun(
+            seed=seed,
+            best_so_far=best,
+            failed_trials=failed,
+            best_settings=settings,
+            **values,
+        )
 
     def run_of(self, values: Mapping[str, Any]) -> TuningRun:
         """Return the run of a line of results."""

@@ -33,8 +33,7 @@ from flwr_fbo.experiment_runner.tuning_design import Privacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 from flwr_fbo.experiment_runner.tuning_methods import METHODS, USUAL_METHODS
 from flwr_fbo.experiment_runner.tuning_play import run_one
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun
-from flwr_fbo.experiment_runner.tuning_table import verdict
+from flwr_fbo.experiment_runner.tuning_table import TuningRun, verdict
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask

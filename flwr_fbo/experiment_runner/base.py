@@ -11,11 +11,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.experiment_runner.methods import Method
@@ -42,7 +43,7 @@ class Run(ABC):
 
     method: str
     seed: int
-    epsilon: float
+    epsilon: Annotated[float, BeforeValidator(lambda v: math.inf if v is None else v)]
     private: bool
     seconds: float
 
@@ -60,17 +61,11 @@ class Run(ABC):
         """Return a line; what JSON lacks, NaN and infinity, becomes null."""
         return json.dumps(_json_of(asdict(self)), allow_nan=False)
 
-    @staticmethod
-    def common_of(values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a line has of the attributes above."""
-        epsilon = values["epsilon"]
-        return {
-            "method": str(values["method"]),
-            "seed": int(values["seed"]),
-            "epsilon": math.inf if epsilon is None else float(epsilon),
-            "private": bool(values["private"]),
-            "seconds": float(values["seconds"]),
-        }
+
+@cache
+def run_reader(run_type: type[Run]) -> TypeAdapter[Any]:
+    """Return what validates the values of a run's line."""
+    return TypeAdapter(run_type)
 
 
 def _json_of(value: Any) -> Any:
@@ -226,11 +221,12 @@ class Experiment(ABC):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     # What may change as it runs: it decides no run.
     _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
-    # What its task is, and the dataclasses behind other tables of its file.
+    # What its task and runs are, and the dataclasses behind other tables of its file.
     task_type: ClassVar[type[Any]]
+    run_type: ClassVar[type[Run]] = RegretRun
     tables: ClassVar[Mapping[str, type[Any]]] = {}
     # Whether a figure's axes are logarithmic.
-    log_axes: ClassVar[bool]
+    log_axes: ClassVar[bool] = False
     # Whether its runs say how many scalars were sent.
     counts_scalars: ClassVar[bool] = False
 
@@ -309,16 +305,15 @@ class Experiment(ABC):
         """All methods that it could have, by name."""
 
     @property
-    @abstractmethod
     def lower_is_better(self) -> bool:
-        """Whether a low curve is a good one."""
+        """Whether a low curve is a good one; regret is."""
+        return True
 
     def label_of(self, method: str) -> str:
         """Return what tables and figures call a method."""
         return self.known_methods[method].label
 
-    @abstractmethod
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 (without data there is nothing to check)
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
 
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
@@ -332,14 +327,18 @@ class Experiment(ABC):
     def play(self, methods: Sequence[str], seed: int) -> Sequence[Run]:
         """Run some of the methods on one seed."""
 
-    @abstractmethod
     def run_of(self, values: Mapping[str, Any]) -> Run:
-        """Return the run of a line of results."""
+        """Return the run of a line of results; raise ValueError if it is none."""
+        run: Run = run_reader(self.run_type).validate_python(values)
+        for name in ("curve", "scalars") if self.counts_scalars else ("curve",):
+            shape, expected = getattr(run, name).shape, self.iterations.shape
+            require(shape == expected, name, shape, str(expected))
+        return run
 
     @property
-    @abstractmethod
     def iterations(self) -> NDArray[np.intp]:
-        """Where the runs' curves have their values."""
+        """Where the runs' curves have their values: from 1 to T, unless overridden."""
+        return np.arange(1, self.num_iterations + 1)
 
     @property
     @abstractmethod

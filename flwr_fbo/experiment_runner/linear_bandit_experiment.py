@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.experiment_runner.base import Column, FloatArray, RegretRun, Row, Run
+from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign
 from flwr_fbo.experiment_runner.linear_bandit_methods import (
@@ -27,7 +28,6 @@ from flwr_fbo.experiment_runner.linear_bandit_methods import (
     OF_SCHEDULE,
     BanditMethod,
 )
-from flwr_fbo.experiment_runner.summary import summarize
 from flwr_fbo.experiment_runner.sweep import FIELDS, Value, text_of
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
@@ -162,14 +162,6 @@ class BanditExperiment(BanditDesign):
             unused += ["graph", "hops"]
         return {name: value for name, value in values.items() if name not in unused}
 
-    @property
-    def lower_is_better(self) -> bool:
-        """Regret is."""
-        return True
-
-    def check(self) -> None:
-        """Return: it needs no data."""
-
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
         """Return together what plays the same trials, which are then drawn once."""
         batches: dict[tuple[LinearBanditTask, int], list[str]] = {}
@@ -205,13 +197,6 @@ class BanditExperiment(BanditDesign):
     def _curve(self, run: BanditRun) -> list[float]:
         per_agent = np.cumsum(run.regret) / len(run.running_sums)
         return [float(value) for value in per_agent[self.iterations - 1]]
-
-    def run_of(self, values: Mapping[str, Any]) -> RegretRun:
-        """Return the run of a line of results."""
-        regret = [float(value) for value in values["regret"]]
-        expected = len(self.iterations)
-        require(len(regret) == expected, "regret", len(regret), f"{expected} numbers")
-        return RegretRun(**Run.common_of(values), regret=regret)
 
     @property
     def iterations(self) -> NDArray[np.intp]:

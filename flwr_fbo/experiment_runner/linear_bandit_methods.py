@@ -121,14 +121,22 @@ def _baseline(
     return _private(experiment, pooling=pooling).baseline(name)
 
 
+def _control(name: Control, **values: Any) -> BanditMethod:
+    play = partial(_private, control=name)
+    return BanditMethod(name, name, play, releases=False, **values)
+
+
+def _open(name: Baseline, **values: Any) -> BanditMethod:
+    return BanditMethod(name, name, partial(_baseline, name=name), **values)
+
+
+_BESIDE = ("independent",)
 _PRIVATE: dict[str, Any] = {
-    "controls": ("independent", "noise-only"),
+    "controls": (*_BESIDE, "noise-only"),
     "noisy": True,
     "noise_only": "noise-only",
 }
-_OPEN: dict[str, Any] = {"controls": ("independent",)}
 _IN_CLIQUES: dict[str, Any] = {"usual": False, "needs_graph": True}
-_UNSCHEDULED: dict[str, Any] = {"releases": False, "scheduled": False}
 METHODS = by_name(
     BanditMethod("fed-ucb", "FedUCB", _private, look=looks.OURS, **_PRIVATE),
     BanditMethod(
@@ -149,52 +157,25 @@ METHODS = by_name(
         **_IN_CLIQUES,
         **_PRIVATE,
     ),
-    BanditMethod(
-        "non-private",
-        "non-private",
-        partial(_baseline, name="non-private"),
-        look=looks.OPEN,
-        **_OPEN,
-    ),
+    _open("non-private", controls=_BESIDE, look=looks.OPEN),
     BanditMethod(
         "cliques-non-private",
         "cliques, non-private",
         partial(_baseline, name="non-private", pooling="clique"),
+        controls=_BESIDE,
         look=(looks.BROWN, ":", "*"),
         **_IN_CLIQUES,
-        **_OPEN,
     ),
-    BanditMethod(
+    _open(
         "full",
-        "full",
-        partial(_baseline, name="full"),
+        controls=_BESIDE,
         scheduled=False,
         usual=False,
         look=(looks.ORANGE, ":", "P"),
-        **_OPEN,
     ),
-    BanditMethod(
-        "independent",
-        "independent",
-        partial(_baseline, name="independent"),
-        look=looks.ALONE,
-        **_UNSCHEDULED,
-    ),
-    BanditMethod(
-        "noise-only",
-        "noise-only",
-        partial(_private, control="noise-only"),
-        releases=False,
-        noisy=True,
-        look=looks.UNINFORMED,
-    ),
-    BanditMethod(
-        "random",
-        "random",
-        partial(_private, control="random"),
-        look=looks.RANDOM,
-        **_UNSCHEDULED,
-    ),
+    _open("independent", releases=False, scheduled=False, look=looks.ALONE),
+    _control("noise-only", noisy=True, look=looks.UNINFORMED),
+    _control("random", scheduled=False, look=looks.RANDOM),
 )
 
 

@@ -15,14 +15,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Column, FloatArray, RegretRun, Row, Run
+from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
 from flwr_fbo.experiment_runner.nonlinear_bandit_methods import METHODS, NonlinearMethod
-from flwr_fbo.experiment_runner.summary import summarize
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped, humanised
 
 
@@ -88,7 +87,7 @@ class NonlinearBanditExperiment(NonlinearDesign):
         All unless given.
     """
 
-    log_axes: ClassVar[bool] = False
+    run_type: ClassVar[type[Run]] = NonlinearRun
     counts_scalars: ClassVar[bool] = True
 
     methods: tuple[str, ...] = tuple(METHODS)
@@ -105,11 +104,6 @@ class NonlinearBanditExperiment(NonlinearDesign):
     def known_methods(self) -> Mapping[str, NonlinearMethod]:
         """All methods that it could have, by name."""
         return METHODS
-
-    @property
-    def lower_is_better(self) -> bool:
-        """Regret is."""
-        return True
 
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
@@ -139,25 +133,6 @@ class NonlinearBanditExperiment(NonlinearDesign):
             num_scalars=[int(value) for value in run.num_scalars],
             num_synchronisations=run.num_synchronisations,
         )
-
-    def run_of(self, values: Mapping[str, Any]) -> NonlinearRun:
-        """Return the run of a line of results."""
-        regret = [float(value) for value in values["regret"]]
-        scalars = [int(value) for value in values["num_scalars"]]
-        lengths, rounds = (len(regret), len(scalars)), self.num_iterations
-        allowed = f"{rounds} numbers each"
-        require(lengths == (rounds, rounds), "regret, num_scalars", lengths, allowed)
-        return NonlinearRun(
-            **Run.common_of(values),
-            regret=regret,
-            num_scalars=scalars,
-            num_synchronisations=int(values["num_synchronisations"]),
-        )
-
-    @property
-    def iterations(self) -> NDArray[np.intp]:
-        """After how many rounds the runs' curves have their values."""
-        return np.arange(1, self.num_iterations + 1)
 
     @property
     def axes(self) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from flwr_fbo._validation import require
@@ -195,7 +196,7 @@ def draw_sweep(experiment: BanditExperiment, runs: Sequence[Run], path: Target) 
             if field.scale == "names":  # nothing lies between two of them
                 look = (look[0], "", look[2])
             pairs = [(places[dict(m.point)[sweep.axis]], ends[m.name]) for m in methods]
-            _draw_points(axes, sorted(pairs, key=_x), look, label)
+            _draw_points(axes, sorted(pairs, key=itemgetter(0)), look, label)
         else:
             end = ends[names[0]]
             _draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
@@ -266,17 +267,11 @@ def _finish(
     save(figure, runs, path)
 
 
-def _x(point: tuple[float, Estimate]) -> float:
-    return point[0]
-
-
 def _draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
     color, style, _ = look
-    name = literal(label)
-    axes.axhline(estimate.mean, color=color, ls=style, lw=1.4, label=name)
-    low = estimate.mean - estimate.standard_error
-    high = estimate.mean + estimate.standard_error
-    axes.axhspan(low, high, color=color, alpha=0.1, lw=0)
+    mean, error = estimate.mean, estimate.standard_error
+    axes.axhline(mean, color=color, ls=style, lw=1.4, label=literal(label))
+    axes.axhspan(mean - error, mean + error, color=color, alpha=0.1, lw=0)
 
 
 def _draw_points(
@@ -304,7 +299,7 @@ def _draw_either(
 ) -> None:
     """Draw points, or the level with the most runs where x has no part in them."""
     if varies:
-        _draw_points(axes, sorted(points, key=_x), look, label)
+        _draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
     else:
         level = max((end for _, end in points), key=lambda end: end.num_runs)
         _draw_level(axes, level, look, label)

@@ -219,7 +219,7 @@ class TransferExperiment(OptimisationExperiment):
         for row in rows.values():
             if _METHODS[row.method].controls:
                 lines.append(f"{row.label} {helped(row.over_ts, 'TS')}")
-                lines.append(at_the_end(row.label, row.final_over_ts.lower_bound))
+                lines += at_the_end(row.label, row.final_over_ts)
         return lines
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:

@@ -18,7 +18,8 @@ from flwr_fbo.experiment_runner.tuning_methods import (
     methods_of,
 )
 from flwr_fbo.experiment_runner.tuning_play import run_one, sending, spending
-from flwr_fbo.experiment_runner.tuning_table import TuningRun, verdict
+from flwr_fbo.experiment_runner.tuning_table import TuningRun, at_the_end
+from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.strategies.presets import preset_of
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -128,4 +129,19 @@ class TuningExperiment(TuningDesign):
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
-        return verdict(rows)
+        if any(row.final.num_runs < 2 for row in rows.values()):
+            return [ONE_SEED]
+        lines = []
+        for name, what in (("fts-de", "without"), ("dp-fts-de", "with")):
+            row = rows.get(name)
+            if row is not None and row.over_ts is not None:
+                lines.append(
+                    f"Federation {what} privacy ({row.label}) "
+                    f"{helped(row.over_ts, 'TS')}"
+                )
+        private = rows.get("dp-fts-de")
+        if private is not None and private.over_noise_only is not None:
+            lines.append(carried(private.label, private.over_noise_only))
+        if private is not None and private.final_over_ts is not None:
+            lines += at_the_end(private.label, private.final_over_ts)
+        return lines

@@ -43,12 +43,16 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
     for liar in agents[: math.ceil(chosen.liars * num_agents)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
     run_loop(strategy.server, agents, objectives, experiment.num_iterations)
+    epsilon, private = 0.0, True
+    if isinstance(strategy, PrivateTuningStrategy):
+        epsilon = strategy.privacy_spent.epsilon
+        private = strategy.server.release.private
     return experiment.run_of_agents(
         agents,
         seed,
         method=method,
-        epsilon=_epsilon(strategy),
-        private=_private(strategy),
+        epsilon=epsilon,
+        private=private,
         seconds=time.perf_counter() - began,
     )
 
@@ -105,15 +109,3 @@ def sending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
             vectors = agent.num_sub_regions * agent.message_length
             sent[iteration + 1] += num_agents * vectors
     return np.asarray(np.cumsum(sent))
-
-
-def _epsilon(strategy: TuningStrategy) -> float:
-    if isinstance(strategy, PrivateTuningStrategy):
-        return strategy.privacy_spent.epsilon
-    return 0.0
-
-
-def _private(strategy: TuningStrategy) -> bool:
-    if isinstance(strategy, PrivateTuningStrategy):
-        return strategy.server.release.private
-    return True

@@ -10,21 +10,31 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PlainValidator
+from pydantic import BeforeValidator, PlainValidator
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.experiment_runner.base import Column, Experiment, FloatArray, Row, Run
+from flwr_fbo.experiment_runner.base import (
+    Column,
+    Experiment,
+    FloatArray,
+    Row,
+    Run,
+    run_reader,
+)
+from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.seeds import Seeds
-from flwr_fbo.experiment_runner.summary import summarize
-from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.known_tasks import task_reader
 
 AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]
+
+
+# NaN is null in a line of results.
+Value = Annotated[float, BeforeValidator(lambda v: math.nan if v is None else v)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +51,7 @@ class TuningRun(Run):
         results from before they were kept.
     """
 
-    best_so_far: list[list[float]]
+    best_so_far: list[list[Value]]
     failed_trials: int
     best_settings: list[Params | None] = field(default_factory=list)
 
@@ -49,20 +59,6 @@ class TuningRun(Run):
     def curve(self) -> FloatArray:
         """The mean over agents, shape (T + 1,), leaving out those without a success."""
         return np.asarray(np.nanmean(np.array(self.best_so_far), axis=0))
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TuningRun:
-        """Return the run of a line."""
-        best_so_far = [
-            [math.nan if v is None else float(v) for v in row]
-            for row in values["best_so_far"]
-        ]
-        return cls(
-            **cls.common_of(values),
-            best_so_far=best_so_far,
-            failed_trials=int(values["failed_trials"]),
-            best_settings=list(values.get("best_settings", [])),
-        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,6 @@ class OptimisationExperiment(Experiment):
     """
 
     task_type: ClassVar[type[Any]] = Task
-    log_axes: ClassVar[bool] = False
 
     task: AnyTask
 
@@ -146,10 +141,10 @@ class OptimisationExperiment(Experiment):
 
     def run_of(self, values: Mapping[str, Any]) -> TuningRun:
         """Return the run of a line of results."""
-        run = TuningRun.from_dict(values)
-        shapes = (len(run.best_so_far), {len(row) for row in run.best_so_far})
-        expected = (self.num_compared, {self.num_iterations + 1})
-        require(shapes == expected, "best_so_far", shapes, str(expected))
+        run: TuningRun = run_reader(TuningRun).validate_python(values)
+        shape = np.shape(run.best_so_far)
+        expected = (self.num_compared, self.num_iterations + 1)
+        require(shape == expected, "best_so_far", shape, str(expected))
         return run
 
     @property
@@ -201,38 +196,12 @@ class OptimisationExperiment(Experiment):
         return {"failed_trials": sum(failed)}
 
 
-def verdict(rows: Mapping[str, TuningRow]) -> list[str]:
-    """Say in words whether federation helped, with and without privacy."""
-    lines = []
-    for name, what in (("fts-de", "without"), ("dp-fts-de", "with")):
-        gain = rows[name].over_ts if name in rows else None
-        if gain is not None:
-            lines.append(
-                f"Federation {what} privacy ({rows[name].label}) {helped(gain, 'TS')}"
-            )
-    if "dp-fts-de" in rows:
-        lines += _of_private(rows["dp-fts-de"])
-    if any(row.final.num_runs < 2 for row in rows.values()):
-        return [ONE_SEED]
-    return lines
-
-
-def _of_private(row: TuningRow) -> list[str]:
-    """Say whether privacy left a signal, and what is lost in the end at most."""
-    lines = []
-    if row.over_noise_only is not None:
-        lines.append(carried(row.label, row.over_noise_only))
-    final = row.final_over_ts
-    if final is not None and math.isfinite(final.lower_bound):
-        lines.append(at_the_end(row.label, final.lower_bound))
-    return lines
-
-
-def at_the_end(label: str, lower_bound: float) -> str:
-    """Say what is lost in the last iteration at most."""
-    if lower_bound > 0:
-        return f"In the last iteration {label} is ahead of TS (one-sided 95% bound)."
-    return (
-        f"In the last iteration {label} is behind TS by {abs(lower_bound):.4f} at most "
-        "(one-sided 95% bound)."
+def at_the_end(label: str, gain: Estimate) -> list[str]:
+    """Say what is lost in the last iteration at most, where that is known."""
+    bound = gain.lower_bound
+    if math.isnan(bound):
+        return []
+    text = (
+        f"is behind TS by {abs(bound):.4f} at most" if bound <= 0 else "is ahead of TS"
     )
+    return [f"In the last iteration {label} {text} (one-sided 95% bound)."]

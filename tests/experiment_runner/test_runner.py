@@ -33,7 +33,7 @@ from flwr_fbo.experiment_runner.tuning_design import Privacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 from flwr_fbo.experiment_runner.tuning_methods import METHODS, USUAL_METHODS
 from flwr_fbo.experiment_runner.tuning_play import run_one
-from flwr_fbo.experiment_runner.tuning_table import TuningRun, verdict
+from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask
@@ -385,7 +385,7 @@ def test_differences_are_paired_by_seed() -> None:
     assert rows["ts"].over_ts is None
     assert rows["noise-only"].over_noise_only is None
     assert rows["dp-fts-de"].final.mean == pytest.approx(0.55)
-    lines = verdict(rows)
+    lines = SMALL.verdict(rows)
     assert "FTS-DE) cannot be told from TS by these runs" in lines[0]
     assert "DP-FTS-DE) does better than TS: +0.0500" in lines[1]
     assert "beats its noise-only control" in lines[2]
@@ -403,10 +403,10 @@ def test_what_is_lost_in_the_end_is_bounded() -> None:
     assert final is not None
     # t of 0.95 with two degrees of freedom.
     assert final.lower_bound == pytest.approx(-2.92 * 0.01 / math.sqrt(3), rel=1e-3)
-    assert "behind TS by 0.0169 at most" in verdict(rows)[3]
+    assert "behind TS by 0.0169 at most" in SMALL.verdict(rows)[3]
     levels["dp-fts-de"] = [0.6, 0.7, 0.81]
     rows = SMALL.summarize(_runs(levels))
-    assert "DP-FTS-DE is ahead of TS" in verdict(rows)[3]
+    assert "DP-FTS-DE is ahead of TS" in SMALL.verdict(rows)[3]
 
 
 def test_means_may_end_before_the_last_iteration() -> None:
@@ -520,16 +520,16 @@ def test_liars_all_praise_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_verdict_on_noise_is_no_gain() -> None:
     levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
-    lines = verdict(SMALL.summarize(_runs(levels)))
+    lines = SMALL.verdict(SMALL.summarize(_runs(levels)))
     assert "These runs cannot show" in lines[2]
     levels["fts-de"] = [0.4, 0.5, 0.61]
-    lines = verdict(SMALL.summarize(_runs(levels)))
+    lines = SMALL.verdict(SMALL.summarize(_runs(levels)))
     assert "FTS-DE) does worse than TS" in lines[0]
 
 
 def test_one_seed_allows_no_verdict() -> None:
     rows = SMALL.summarize(_runs({name: [0.5] for name in NAMES}))
-    assert verdict(rows) == [
+    assert SMALL.verdict(rows) == [
         "One seed shows no standard error, and so allows no verdict."
     ]
     assert Estimate.of(np.array([1.0])).sign == "unclear"
@@ -548,7 +548,7 @@ def test_of_an_incomplete_run_only_common_seeds_count() -> None:
 def test_without_a_federated_method_there_is_no_verdict() -> None:
     alone = replace(SMALL, methods=("ts", "random"))
     rows = alone.summarize(_runs({"ts": [0.5, 0.6], "random": [0.5, 0.5]}))
-    assert verdict(rows) == []
+    assert SMALL.verdict(rows) == []
     assert rows["random"].over_noise_only is None
 
 

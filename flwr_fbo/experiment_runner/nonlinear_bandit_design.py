@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, PlainValidator
@@ -75,7 +76,7 @@ class Constants(_ButForAgents[NeuralUCBSettings]):
 
 
 @dataclass(frozen=True)
-class LinearConstants:
+class LinearConstants(_ButForAgents[NeuralUCBSettings]):
     """What DisLinUCB has of its own.
 
     Attributes
@@ -86,24 +87,17 @@ class LinearConstants:
         > 0. Not given: that of its analysis, T log(N T) / (d N).
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type = staticmethod(partial(NeuralUCBSettings, num_exploration=0))
 
     ridge: float = 0.1
     beta: float = 0.01
     threshold: float | None = None
 
-    def __post_init__(self) -> None:
-        self.among(2, 1.0)
-
-    def among(self, num_agents: int, usual: float) -> NeuralUCBSettings:
+    def among(self, num_agents: int, usual: float = 1.0) -> NeuralUCBSettings:
         """Return the settings of so many agents; ``usual`` is the threshold if None."""
-        return NeuralUCBSettings(
-            num_agents,
-            num_exploration=0,
-            ridge=self.ridge,
-            beta=self.beta,
-            threshold=usual if self.threshold is None else self.threshold,
-        )
+        if self.threshold is None:
+            return replace(self, threshold=usual).among(num_agents)
+        return super().among(num_agents)
 
 
 _GLM, _KERNEL = GLMUCBSettings(num_agents=2), KernelUCBSettings(num_agents=2)

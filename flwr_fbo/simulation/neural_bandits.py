@@ -34,7 +34,8 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
 
     There are at least as many rounds as those of exploration. With privacy, agents
     synchronise by the schedule. ``"always"`` is after every evaluation of phase II.
-    With ``"never"`` every agent fits its own w0, too.
+    With ``"never"`` every agent fits its own w0, too. `run` raises NoGradientsError or
+    FloatingPointError if phase I has no finite gradients, or diverges.
 
     Attributes
     ----------

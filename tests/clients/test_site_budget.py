@@ -83,7 +83,7 @@ def _asked(
 
 def _play(node: Node, site: TuningSite, study: TuningStudy) -> None:
     node.ask(site, study.enrolment())
-    for iteration in range(len(study.promise.charges)):
+    for iteration in range(study.promise.num_releases):
         assert node.ask(site, _asked(study, iteration, iteration + 1)).arrays
 
 

@@ -173,7 +173,7 @@ def test_the_budget_of_a_federation_outlives_its_studies(
     for _ in range(4):
         study = _spending(tmp_path, max_epsilon=limit)
         made.append(len(study.server.ledger))
-        assert len(study.study.promise.charges) == made[-1]
+        assert study.study.promise.num_releases == made[-1]
     assert made == [2, 2, 1, 0]
     assert f"more by others with budget={tmp_path}" in caplog.text
     with SpendingLedger.held(tmp_path) as ledger:

@@ -31,7 +31,7 @@ from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.tuning import own_search as search
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.clients import session
+from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 
@@ -102,9 +102,9 @@ def play(
             FedVote, name, clock.timed("server", getattr(FedVote, name))
         )
 
-    answer = clock.timed("agent", session.Tuner.answer)
+    answer = clock.timed("agent", TuningSite.answer)
     with ExitStack() as stack:
-        stack.enter_context(patch.object(session.Tuner, "answer", answer))
+        stack.enter_context(patch.object(TuningSite, "answer", answer))
         stack.enter_context(strategy_part("aggregate_train"))
         stack.enter_context(strategy_part("configure_train"))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

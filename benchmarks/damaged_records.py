@@ -41,8 +41,11 @@ from optuna.distributions import FloatDistribution
 from flwr_fbo import (
     DPFTSDE,
     ContinualSettings,
+    Durability,
     InProcessGrid,
     LinearUCBSettings,
+    Privacy,
+    Seeds,
     ThompsonSettings,
     tuning_app,
 )
@@ -127,12 +130,10 @@ def _tuning(folder: Path) -> Iterator[Record]:
         agent=ThompsonSettings(num_features=20, num_initial=4, num_candidates=50),
         epsilon=20.0,
         delta=1e-3,
-        releases="all",
+        privacy=Privacy(min_follow_probability=0.0),
         folder=folder / "server",
-        study_seed=_SEED,
-        feature_seed=_SEED,
-        noise_seed=_SEED,
-        patience=0.0,
+        seeds=Seeds(study=_SEED, features=_SEED, noise=_SEED),
+        durability=Durability(patience=0.0),
     )
     app = tuning_app(_make_objective)
     config: Any = {"fbo-folder": str(folder / "clients")}

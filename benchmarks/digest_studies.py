@@ -37,6 +37,8 @@ from flwr_fbo import (
     NeuralPrivacy,
     NeuralUCBSettings,
     PeerGraph,
+    Privacy,
+    Seeds,
     ThompsonSettings,
     VotingSettings,
     linear_bandit_app,
@@ -72,14 +74,15 @@ NUM_AGENTS, NUM_ITERATIONS = 4, 4
 STUDY_SEED, FEATURE_SEED, NOISE_SEED = 11, 12, 13
 # What decides no number, and what only real noise has.
 _OF_RUNS = {
-    "authenticated",
+    "budget",
     "client_api",
+    "durability",
     "folder",
-    "max_empty_rounds",
     "max_epsilon",
     "metrics",
-    "min_agents",
+    "min_answers",
     "noise_multiplier",
+    "num_releases",
     "when_exhausted",
 }
 
@@ -197,15 +200,15 @@ def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Step
     votes = isinstance(agent, VotingSettings)
     usual: dict[str, Any] = {
         "clip_norm": 1.0 if votes else 5.0,
-        "epsilon": 20.0,
         "sampling_probability": 1.0 if votes else 0.7,
         "sampling": "poisson",
         "accountant": "pld",
         "calibration": "joint",
-        "releases": (1, 3) if votes else "all",
-        "delta": 1e-3,
+        "release_after": (1, 3) if votes else None,
+        "min_follow_probability": None if votes else 0.0,
         "noise_only": False,
     }
+    epsilon = options.pop("epsilon", 20.0)
     published = {} if votes else {"preset": "paper"}
     strategy = explicit(
         FedVote if votes else DPFTSDE,
@@ -213,11 +216,11 @@ def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Step
         direction="maximize",
         num_agents=NUM_AGENTS,
         agent=agent,
-        study_seed=STUDY_SEED,
-        feature_seed=FEATURE_SEED,
-        noise_seed=NOISE_SEED,
-        patience=0.0,
-        **{**usual, **published, **options},
+        seeds=Seeds(STUDY_SEED, FEATURE_SEED, NOISE_SEED),
+        epsilon=epsilon,
+        delta=1e-3,
+        privacy=explicit(Privacy, **{**usual, **options}),
+        **published,
     )
     yield from _tuned(strategy)
     spent = strategy.privacy_spent
@@ -240,9 +243,7 @@ def _fts(**agent: Any) -> Steps:
         direction="maximize",
         num_agents=NUM_AGENTS,
         agent=settings,
-        study_seed=STUDY_SEED,
-        feature_seed=FEATURE_SEED,
-        patience=0.0,
+        seeds=Seeds(STUDY_SEED, FEATURE_SEED),
     )
     yield from _tuned(strategy)
 
@@ -341,7 +342,6 @@ def _fed_ucb(trigger: DeterminantTrigger | None = None, **changes: Any) -> Steps
         schedule=_TIMES if trigger is None else trigger,
         num_trials=_TRIALS if trigger is None else None,
         noise_seed=NOISE_SEED,
-        patience=0.0,
     )
     rounds = None if trigger is None else _TRIALS
     yield from _played(strategy, _LINEAR_APP, rounds)
@@ -364,7 +364,6 @@ def _decentralized(pooling: str, **changes: Any) -> Steps:
         schedule=_TIMES,
         num_trials=_TRIALS,
         noise_seed=NOISE_SEED,
-        patience=0.0,
     )
     yield from _played(strategy, _LINEAR_APP, None)
 
@@ -413,7 +412,6 @@ def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
         num_evaluations=9,
         seed=STUDY_SEED,
         noise_seed=NOISE_SEED if privacy else None,
-        patience=0.0,
     )
     yield from _played(strategy, neural_bandit_app(_neural_environment), None)
 

@@ -52,7 +52,7 @@ def step(num_agents: int, num_sub_regions: int) -> Callable[[], None]:
     messages = dict(enumerate(np.random.default_rng(0).random((num_agents, M))))
 
     def receive() -> None:
-        server.receive(len(server.ledger), messages)
+        server.receive(server.step(len(server.ledger)), messages)
 
     return receive
 

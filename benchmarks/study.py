@@ -26,7 +26,14 @@ from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo import FedVote, InProcessGrid, ThompsonSettings, tuning_app
+from flwr_fbo import (
+    FedVote,
+    InProcessGrid,
+    Privacy,
+    Seeds,
+    ThompsonSettings,
+    tuning_app,
+)
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.tuning import own_search as search
 from flwr_fbo.agents.tuning.base import Agent, play_round
@@ -280,10 +287,9 @@ def _study_of_echoes(releases: Any) -> None:
         SPACE,
         "maximize",
         N_OF_FEDAVG,
-        noise_multiplier=1.0,
+        privacy=Privacy(noise_multiplier=1.0, release_after=releases),
         delta=1e-3,
-        releases=releases,
-        noise_seed=1,
+        seeds=Seeds(noise=1),
         client_api="message",
     )
     strategy.start(_grid(), num_rounds=ROUNDS_OF_FEDAVG)

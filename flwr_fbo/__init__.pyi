@@ -33,5 +33,8 @@ from .strategies.fed_go_ucb import FedGOUCB as FedGOUCB
 from .strategies.fed_ucb import FedUCB as FedUCB
 from .strategies.fed_vote import FedVote as FedVote
 from .strategies.fts import FTS as FTS
+from .strategies.options import Durability as Durability
+from .strategies.options import Privacy as Privacy
+from .strategies.options import Seeds as Seeds
 from .strategies.result import BanditResult as BanditResult
 from .strategies.result import TuningResult as TuningResult

@@ -20,6 +20,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.agents.tuning.base import Agent
+from tests.grouped import grouped
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
 SPACE: dict[str, BaseDistribution] = {
@@ -116,10 +117,10 @@ def strategy(**options: Any) -> DPFTSDE | FedVote:
         "feature_seed": 12,
         "noise_seed": 13,
         "patience": 0.0,
-        "releases": "all",
+        "min_follow_probability": 0.0,
     }
     votes = isinstance(options.get("agent"), VotingSettings)
-    return (FedVote if votes else DPFTSDE)(**{**defaults, **options})
+    return (FedVote if votes else DPFTSDE)(**grouped({**defaults, **options}))
 
 
 def run(

@@ -137,7 +137,7 @@ def test_a_server_imports_nothing_that_its_clients_may_be_importing() -> None:
     loaded = _loaded_by(
         "from optuna.distributions import FloatDistribution as F; import flwr_fbo; "
         "s = flwr_fbo.FedVote({'x': F(0, 1)}, 'maximize', 9, epsilon=2, delta=1e-3); "
-        "s.plan(9); s.server.receive(1, {})"
+        "s.plan(9); s.server.receive(s.server.step(1), {})"
     )
     assert "opendp" in loaded
     assert not loaded & {"sklearn", "torch", "pandas", "matplotlib"}

@@ -30,6 +30,7 @@ from flwr.serverapp.strategy import (
 
 from flwr_fbo import (
     FTS,
+    Durability,
     FTSSettings,
     InProcessGrid,
     add_tuning,
@@ -249,7 +250,13 @@ def test_each_stage_counts_its_own_releases() -> None:
 
 
 def _fts() -> FTS:
-    return FTS(SPACE, "maximize", NUM_AGENTS, agent=FTSSettings(), patience=0.0)
+    return FTS(
+        SPACE,
+        "maximize",
+        NUM_AGENTS,
+        agent=FTSSettings(),
+        durability=Durability(patience=0.0),
+    )
 
 
 @pytest.mark.parametrize("make", [strategy, _fts, fed_ucb])

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fbo import DPFTSDE, FedUCB, FedVote, InProcessGrid
+from flwr_fbo import DPFTSDE, Durability, FedUCB, FedVote, InProcessGrid
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.journal import ledger_table, state_table, trial_table
 from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -81,7 +81,7 @@ def test_an_agent_reads_no_more_trials_late_than_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts = counted_by_round(monkeypatch, [trial_table], "Trial", lambda _: 1)
-    study = strategy(noise_multiplier=0, sampling_probability=1, releases=1)
+    study = strategy(noise_multiplier=0, sampling_probability=1, num_releases=1)
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=12)
     assert counts["12"] == counts["3"] <= 2 * NUM_AGENTS
 
@@ -101,7 +101,7 @@ class CountingDict(dict[int, int]):
 def test_enrolment_walks_through_the_slots_once_for_all(known: bool) -> None:
     walks = []
     for num_agents in (10, 200):
-        enrolment = Enrolment(num_agents, strategy().study, 0.0, "both", False)
+        enrolment = Enrolment(num_agents, 0.0, "both", False)
         enrolment.slots = slots = CountingDict()
         enrolment.journals = journals = CountingDict()
         claims = {
@@ -122,14 +122,14 @@ def _tuning(num_agents: int) -> DPFTSDE | FedVote:
 def _bandit(num_agents: int) -> FedUCB:
     releases = ContinualSettings(3, 2, epsilon=1.0, delta=0.1)
     settings = LinearUCBSettings(releases, num_agents)
-    return FedUCB(settings, schedule=[1, 2, 3], patience=0.0)
+    return FedUCB(settings, schedule=[1, 2, 3], durability=Durability(patience=0.0))
 
 
 @pytest.mark.parametrize(
     ("make", "server", "name"),
     [
-        (_tuning, DistributedExplorationServer, "wants_messages"),
-        (_bandit, LinearBanditServer, "wants_messages"),
+        (_tuning, DistributedExplorationServer, "step"),
+        (_bandit, LinearBanditServer, "step"),
     ],
 )
 def test_what_concerns_all_agents_is_asked_for_once_a_round(

@@ -146,10 +146,12 @@ def _question(
         require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
     else:
         require(z is None, "epsilon", epsilon, "only without z, which decides it")
+    norm = base.privacy.clip_norm
+    assert norm is not None
     settings = ReleaseSettings(
         num_agents=agents,
         num_sub_regions=base.agent.num_sub_regions,
-        clip_norm=base.clip_norm,
+        clip_norm=norm,
         sampling_probability=q,
         calibration="published",
         weights=base.weights,

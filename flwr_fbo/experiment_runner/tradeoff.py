@@ -35,7 +35,7 @@ from flwr_fbo.experiment_runner.sweep import (
     text_of,
 )
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.experiment_runner.tuning_design import Privacy
+from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 # Of the lines of a method, at one value each of what else is swept.
@@ -307,7 +307,7 @@ def _draw_points(
 
 
 def _label_epsilon(
-    axes: Any, epsilons: Sequence[float], settings: Sequence[Privacy]
+    axes: Any, epsilons: Sequence[float], settings: Sequence[TuningPrivacy]
 ) -> None:
     ticks = _ticks(epsilons)
     _label_values(axes, "log", ticks, [f"{tick:.2g}" for tick in ticks])

@@ -329,7 +329,7 @@ def messages_of(
                 sender.tell(0, x, value)
         messages[agent.slot] = sender.message(0)
     server = RelayServer(len(finished), len(messages[0]))
-    server.receive(0, messages)
+    server.receive(server.step(0), messages)
     return server.vectors
 
 

@@ -21,7 +21,7 @@ from flwr_fbo.tasks.base import STRICT
 
 
 @dataclass(frozen=True)
-class Privacy(PrivacySetting):
+class TuningPrivacy(PrivacySetting):
     """The privacy setting of an experiment that tunes.
 
     Attributes
@@ -59,7 +59,7 @@ class Privacy(PrivacySetting):
         """The tightest there is for the sampling."""
         return "pld" if self.sampling == "poisson" else "rdp"
 
-    def at(self, epsilon: float) -> Privacy:
+    def at(self, epsilon: float) -> TuningPrivacy:
         """Return the same setting at another epsilon."""
         return replace(self, noise_multiplier=None, epsilon=epsilon)
 
@@ -125,7 +125,7 @@ class Curve:
         ok = not self.series or self.method == "dp-fts-de"
         require(ok, "series", self.series, f"left out, with method={self.method!r}")
 
-    def privacy(self, shared: Privacy) -> Privacy:
+    def privacy(self, shared: TuningPrivacy) -> TuningPrivacy:
         """Return the privacy setting of this curve."""
         if self.noise_multiplier is not None:
             z = self.noise_multiplier
@@ -161,7 +161,7 @@ class TuningDesign(OptimisationExperiment):
 
     Attributes
     ----------
-    privacy : Privacy
+    privacy : TuningPrivacy
     strategy : {"FedVote", "DPFTSDE"}
         The federated methods'; the controls share its agent.
     preset : str, optional
@@ -171,9 +171,12 @@ class TuningDesign(OptimisationExperiment):
         noise-only control with them, as ``NAME-noise-only``.
     """
 
-    tables: ClassVar[Mapping[str, type[Any]]] = {"privacy": Privacy, "curves": Curve}
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "privacy": TuningPrivacy,
+        "curves": Curve,
+    }
 
-    privacy: Privacy
+    privacy: TuningPrivacy
     strategy: str = "DPFTSDE"
     preset: str | None = None
     curves: dict[str, Curve] = field(default_factory=dict)

@@ -18,8 +18,8 @@ from flwr_fbo.experiment_runner.tuning_design import (
     AS_PRESET,
     OF_AGENTS,
     Curve,
-    Privacy,
     TuningDesign,
+    TuningPrivacy,
 )
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
@@ -28,6 +28,8 @@ from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_vote import FedVote
+from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.options import Seeds as StudySeeds
 from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -68,7 +70,7 @@ def _local(
         study_seed=seeds.study,
         feature_seed=seeds.features,
     )
-    return TuningStrategy(LocalServer(experiment.num_agents), study, patience=0.0)
+    return TuningStrategy(LocalServer(experiment.num_agents), study)
 
 
 def _random(experiment: TuningDesign, seeds: Seeds) -> TuningStrategy:
@@ -96,9 +98,22 @@ def _federated(
     agent = curve.agent(experiment.base.agent)
     assert isinstance(agent, ThompsonSettings | VotingSettings)
     base = experiment.base
-    q, clip_norm = privacy.sampling_probability, curve.clip_norm
-    q = base.sampling_probability if q is None else q
-    clip_norm = base.clip_norm if clip_norm is None else clip_norm
+    options = Privacy(calibration=privacy.calibration, noise_only=noise_only)
+    if private:
+        options = replace(
+            options,
+            noise_multiplier=privacy.noise_multiplier,
+            clip_norm=curve.clip_norm,
+            sampling_probability=privacy.sampling_probability,
+            sampling=privacy.sampling,
+            accountant=privacy.accountant,
+        )
+    else:
+        options = replace(
+            options, noise_multiplier=0.0, clip_norm=math.inf, sampling_probability=1.0
+        )
+    if not base.votes:  # after every iteration, as published
+        options = replace(options, min_follow_probability=0.0)
     build: Callable[..., TuningStrategy] = FedVote
     if not base.votes:
         build = partial(DPFTSDE, preset=experiment.preset or "paper")
@@ -107,20 +122,10 @@ def _federated(
         task.direction,
         experiment.num_agents,
         agent=agent,
-        clip_norm=clip_norm if private else math.inf,
-        noise_multiplier=privacy.noise_multiplier if private else 0.0,
+        privacy=options,
         epsilon=privacy.epsilon if private else None,
-        sampling_probability=q if private else 1.0,
-        sampling=privacy.sampling if private else "poisson",
-        accountant=privacy.accountant if private else "pld",
-        calibration=privacy.calibration,
         delta=privacy.delta,
-        releases=base.releases if base.votes else "all",  # as published
-        noise_only=noise_only,
-        study_seed=seeds.study,
-        feature_seed=seeds.features,
-        noise_seed=seeds.noise,
-        patience=0.0,
+        seeds=StudySeeds(seeds.study, seeds.features, seeds.noise),
     )
 
 
@@ -225,7 +230,9 @@ def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
     return [method, zeroed]
 
 
-def recipe_of(method: TuningMethod, base: Preset, privacy: Privacy) -> dict[str, Any]:
+def recipe_of(
+    method: TuningMethod, base: Preset, privacy: TuningPrivacy
+) -> dict[str, Any]:
     """Return what decides a method's runs on a task, whatever it is called."""
     curve = method.curve
     recipe: dict[str, Any] = {
@@ -237,9 +244,9 @@ def recipe_of(method: TuningMethod, base: Preset, privacy: Privacy) -> dict[str,
     recipe |= {name: value for name, value in given.items() if value is not None}
     if method.noisy:
         privacy = curve.privacy(privacy)
-        q = privacy.sampling_probability or base.sampling_probability
+        q = privacy.sampling_probability or base.privacy.sampling_probability
         recipe["privacy"] = asdict(replace(privacy, sampling_probability=q))
-        recipe["clip_norm"] = curve.clip_norm or base.clip_norm
+        recipe["clip_norm"] = curve.clip_norm or base.privacy.clip_norm
     return recipe
 
 

@@ -19,7 +19,6 @@ from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import known_methods
 from flwr_fbo.experiment_runner.tuning_runs import TuningRun, tell_truth
-from flwr_fbo.privacy.accounting import ReleaseAccountant
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
@@ -82,12 +81,11 @@ def spending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
         return np.zeros(num_iterations + 1)
     strategy.plan(num_iterations)
     server, release = strategy.server, strategy.server.release
-    subsampling = release.settings.subsampling
-    accountant = ReleaseAccountant(subsampling, server.delta, server.accounting_method)
+    accountant = server.new_accountant()
     spent: list[float] = []
     for iteration in range(num_iterations + 1):
-        multiplier = release.effective_noise_multiplier(iteration)
-        if server.wants_messages(iteration) and not release.settings.noise_only:
+        if iteration in server.iterations and not release.settings.noise_only:
+            multiplier = release.effective_noise_multiplier(iteration)
             if multiplier == 0:
                 left = num_iterations + 1 - iteration
                 return np.array([*spent, *[math.inf] * left])
@@ -108,7 +106,7 @@ def sending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
     strategy.plan(num_iterations)
     agent, num_agents = strategy.study.agent, strategy.server.num_agents
     assert isinstance(agent, SearchSettings)
-    for iteration in filter(strategy.server.wants_messages, range(len(sent))):
+    for iteration in strategy.server.iterations:
         sent[iteration] += num_agents * agent.message_length
         if iteration < num_iterations:
             vectors = agent.num_sub_regions * agent.message_length

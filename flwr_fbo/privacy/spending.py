@@ -167,6 +167,10 @@ class SpendingLedger:
             if row.facts["study_id"] != without
         ]
 
+    def epsilon(self, delta: float, more: Iterable[Charge] = ()) -> float:
+        """Return epsilon at ``delta`` of all studies and ``more`` charges together."""
+        return composed_epsilon([*self.charges(), *more], delta)
+
     def has(self, study_id: str, release: int, slot: int | None = None) -> bool:
         """Return whether a release of a study is on record, of the agent of ``slot``.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,10 +91,3 @@ class Gram:
 
     num_evaluations: int
     values: FloatArray
-
-
-def is_gram(values: Any, size: int) -> bool:
-    """Return whether it can be a sum of x x', for x of so many coordinates."""
-    ok = isinstance(values, np.ndarray) and values.shape == (size, size)
-    ok = ok and values.dtype == np.float64 and bool(np.isfinite(values).all())
-    return ok and np.array_equal(values, values.T)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,13 +100,3 @@ class Sums:
 
     num_evaluations: int
     values: FloatArray
-
-
-def is_sum(values: Any, shape: tuple[int, ...]) -> bool:
-    """Return whether it can be `Sums` of this shape: finite, and symmetric."""
-    ok = isinstance(values, np.ndarray) and values.shape == shape
-    ok = ok and values.dtype == np.float64 and bool(np.isfinite(values).all())
-    if not ok:
-        return False
-    square = values[: shape[1]]
-    return np.array_equal(square, square.T)

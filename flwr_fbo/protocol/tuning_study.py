@@ -81,7 +81,7 @@ class TuningStudy(Study):
         require_seed("feature_seed", self.feature_seed)
         self.space.sub_regions(self.agent.num_sub_regions)  # names P if it does not fit
 
-    own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed")
+    own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed", "promise")
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,29 +15,64 @@ from flwr_fbo.journal.ledger_table import LedgerRow
 FloatArray = NDArray[np.float64]
 
 
-class Server(Protocol):
-    """Turns the messages of one iteration into the vectors of the next."""
+@dataclass(frozen=True)
+class Step:
+    """What a server half does in one iteration; decided once, before agents are asked.
 
-    @property
-    def num_agents(self) -> int:
-        """N, the slots of the study."""
+    Attributes
+    ----------
+    iteration : int
+        From 0.
+    release : int
+        Which release agents are asked for, from 1; 0 for none.
+    is_exhausted : bool
+        Whether a release is due that the privacy budget does not allow.
+    """
+
+    iteration: int
+    release: int = 0
+    is_exhausted: bool = False
+
+
+class Server(ABC):
+    """Turns the messages of one iteration into the vectors of the next.
+
+    Attributes
+    ----------
+    num_agents : int
+        N, the slots of the study.
+    ledger : sequence of LedgerRow
+        What has been released so far, in order.
+    """
+
+    num_agents: int
+    ledger: list[LedgerRow]
 
     @property
     def vectors(self) -> FloatArray | None:
         """What agents receive now, shape (P, M); None before the first release."""
+        return self.ledger[-1].vectors if self.ledger else None
 
-    def wants_messages(self, iteration: int) -> bool:
-        """Return whether the agents should send a message after ``iteration``."""
+    @abstractmethod
+    def step(self, iteration: int) -> Step:
+        """Decide what happens in an iteration; changes nothing."""
 
-    def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
-        """Take the messages of ``iteration``, by slot, whatever they are."""
+    @abstractmethod
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Take the messages of a step, by slot, whatever they are."""
 
+    @abstractmethod
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
 
-    @property
-    def ledger(self) -> Sequence[LedgerRow]:
-        """What has been released so far, in order."""
-
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run released."""
+        self.ledger = list(ledger)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return what is needed besides the ledger to go on, as arrays."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        assert not state

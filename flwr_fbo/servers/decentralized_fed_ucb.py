@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._version import __version__
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.peer_message import message_length
-from flwr_fbo.servers.fed_ucb import lines_of
+from flwr_fbo.protocol.wire_arrays import is_bytes
+from flwr_fbo.servers.base import Step
+from flwr_fbo.servers.fed_ucb import ReleaseCountingServer
 
 Bytes = NDArray[np.uint8]
 
@@ -45,7 +46,7 @@ class PeerReply:
     num_releases: int
 
 
-class PeerServer:
+class PeerServer(ReleaseCountingServer):
     """Carries messages along the edges of a graph.
 
     Parameters
@@ -70,36 +71,18 @@ class PeerServer:
 
     def __init__(self, study: LinearBanditStudy) -> None:
         assert study.graph is not None
-        self.study = study
+        super().__init__(study)
         self.graph = study.graph
-        self.ledger: list[LedgerRow] = []
         self._mail: dict[int, list[Bytes]] = {}
         self._length = message_length(study.settings.releases)
 
     @property
-    def num_agents(self) -> int:
-        """M, the slots of the study."""
-        return self.graph.num_agents
-
-    @property
     def vectors(self) -> None:
         """Nothing is for all agents."""
-        return None
 
-    @property
-    def num_releases(self) -> list[int]:
-        """How many releases each agent has made, as it said."""
-        if not self.ledger:
-            return [0] * self.num_agents
-        return list(self.ledger[-1].facts["num_releases"])
-
-    def num_releases_of(self, slot: int) -> int:
-        """Return how many releases one agent has made, as it said."""
-        return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
-
-    def wants_messages(self, iteration: int) -> bool:
-        """Return True: agents may always have something to pass on."""
-        return True
+    def step(self, iteration: int) -> Step:
+        """Decide to forward: agents may always have something to pass on."""
+        return Step(iteration)
 
     def mail_for(self, slot: int) -> list[Bytes]:
         """Return what an agent's neighbours sent in the last round, in slot order."""
@@ -110,7 +93,7 @@ class PeerServer:
         """Forget the mail, which is handed out: it is not handed out twice."""
         self._mail = {}
 
-    def receive(self, iteration: int, messages: Mapping[int, PeerReply]) -> None:
+    def receive(self, step: Step, messages: Mapping[int, PeerReply]) -> None:
         """Take what is to be carried.
 
         Of an agent no more than a message of each agent can be under way, and all are
@@ -118,7 +101,7 @@ class PeerServer:
 
         Parameters
         ----------
-        iteration : int
+        step : Step
         messages : mapping of int to PeerReply
             By slot, of who has answered: what others carried is lost.
         """
@@ -133,26 +116,20 @@ class PeerServer:
         if not sent and counts == self.num_releases:
             return
         facts = {
-            "num_releases": counts,
+            **self._facts(counts),
             "senders": [slot for slot, _ in sent],
             "digests": [hashlib.sha256(one.tobytes()).hexdigest() for _, one in sent],
-            "settings": self.study.settings.to_dict(),
-            "private": self.private,
-            "flwr_fbo": __version__,
         }
         # Not the mail itself, of which most is passed on again and again.
-        self.ledger.append(LedgerRow(iteration, facts, np.zeros(0, dtype=np.uint8)))
+        row = LedgerRow(step.iteration, facts, np.zeros(0, dtype=np.uint8))
+        self.ledger.append(row)
 
     def _messages_in(self, slot: int, mail: Sequence[Any]) -> list[Bytes]:
         """Return what has the form of a message; the numbers in it are not read."""
-        ok = [_is_message(one, self._length) for one in mail[: self.num_agents]]
+        ok = [is_bytes(one, self._length) for one in mail[: self.num_agents]]
         if not all(ok) or len(mail) > self.num_agents:
             _log.warning("\t> agent %d: not all that it sent are messages", slot)
         return [one for one, is_message in zip(mail, ok, strict=False) if is_message]
-
-    def resume(self, ledger: Sequence[LedgerRow]) -> None:
-        """Go on after what an earlier run carried."""
-        self.ledger = list(ledger)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return what is under way, by sender: (messages, bytes)."""
@@ -164,25 +141,15 @@ class PeerServer:
             int(name.removeprefix("mail-")): [*rows] for name, rows in state.items()
         }
 
-    @property
-    def private(self) -> bool:
-        """Whether what agents release is private at all."""
-        return self.study.private
-
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
         graph = self.graph
         sizes = sorted(map(len, graph.pools))
         return [
-            *lines_of(self.study),
+            *super().summary(),
             f"no centre: {len(graph.edges)} edges, messages travel {graph.hops} of at "
             f"most {graph.diameter} hops, {graph.streams} estimators an agent",
             f"an agent adds up the sums of its {graph.pooling}, {sizes[0]} to "
             f"{sizes[-1]} agents; {len(graph.cliques)} cliques cover the graph: the "
             f"paper's bound on regret is {graph.regret_factor:.3g} times a centre's",
         ]
-
-
-def _is_message(message: Any, length: int) -> bool:
-    is_bytes = isinstance(message, np.ndarray) and message.dtype == np.uint8
-    return is_bytes and message.shape == (length,)

@@ -6,24 +6,28 @@ FTS-DE is z = 0, q = 1, S = inf; DP-FTS is P = 1; DP-FTS-DE is the general case.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo._validation import require, require_int
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.ledger import entry_of
 from flwr_fbo.privacy.release import Release
+from flwr_fbo.privacy.spending import Charge, composed_epsilon
+from flwr_fbo.servers.base import Server, Step
 
-FloatArray = NDArray[np.float64]
+_EACH = range(sys.maxsize)  # a release after each iteration
 
 
-class DistributedExplorationServer:
+class DistributedExplorationServer(Server):
     """Releases one private vector a sub-region from the agents' messages.
+
+    Releases are planned, and made in this order: one that could not be made when it was
+    due is made later, under the noise and the weights that were planned for it.
 
     Parameters
     ----------
@@ -32,15 +36,15 @@ class DistributedExplorationServer:
         M, the length of a message, >= 1.
     delta : float
         In (0, 1): where epsilon is reported.
-    iterations : collection of int, optional
-        After which iterations there is a release; after each unless given.
-    max_epsilon : float, optional
-        The budget. A release that would exceed it is not made, and none after it.
+    iterations : sequence of int, optional
+        Increasing: after which iterations a release is due; after each unless given.
     accountant : {"pld", "rdp", "moments"}
         See `ReleaseAccountant`.
 
     Attributes
     ----------
+    num_allowed : int
+        How many of the planned releases the privacy budget allows; see `limit`.
     ledger : list of LedgerRow
         What was released; `privacy_spent` and `vectors` follow from it.
     """
@@ -50,93 +54,102 @@ class DistributedExplorationServer:
         release: Release,
         num_features: int,
         delta: float,
-        iterations: Collection[int] | None = None,
-        max_epsilon: float | None = None,
+        iterations: Sequence[int] = _EACH,
         accountant: Method = "pld",
     ) -> None:
         require_int("num_features", num_features, 1)
-        if max_epsilon is not None:
-            require_positive("max_epsilon", max_epsilon)
         self.release = release
         self.iterations = iterations
-        self.max_epsilon = max_epsilon
+        self.num_allowed = len(iterations)
         self.delta = delta
+        self.num_agents = release.settings.num_agents
         self.ledger: list[LedgerRow] = []
         self._num_features = num_features
         self.accounting_method: Method = accountant
-        self._accountant = self._new_accountant()
-        # Of the next release, by its noise: looked up several times a round.
-        self._exceeding: dict[float, bool] = {}
+        self._accountant = self.new_accountant()
 
-    @property
-    def num_agents(self) -> int:
-        """N, the slots of the study."""
-        return self.release.settings.num_agents
+    def plan(self, iterations: Sequence[int], release: Release) -> None:
+        """Fix when releases are due, and their noise."""
+        self.iterations, self.num_allowed = iterations, len(iterations)
+        self.release = release
 
-    @property
-    def vectors(self) -> FloatArray | None:
-        """What was released last, shape (P, M)."""
-        return self.ledger[-1].vectors if self.ledger else None
+    def limit(self, max_epsilon: float, others: Sequence[Charge] = ()) -> None:
+        """Allow as many of the planned releases as a budget is enough for.
 
-    def is_exhausted(self, iteration: int) -> bool:
-        """Return whether the budget has stopped the releases by ``iteration``.
-
-        The first planned release that would exceed it stops all that follow.
+        Parameters
+        ----------
+        max_epsilon : float
+            At ``delta``, for all releases and ``others`` together.
+        others : sequence of Charge
+            What other studies of the same agents have spent. With any the accountant
+            has to be ``"pld"``, which composes them all.
         """
-        if self.max_epsilon is None:
-            return False
-        last = self.ledger[-1].iteration if self.ledger else -1
-        since = range(last + 1, iteration + 1)
-        planned = (t for t in since if self.iterations is None or t in self.iterations)
-        return any(self._would_exceed(self.max_epsilon, t) for t in planned)
-
-    def wants_messages(self, iteration: int) -> bool:
-        """Return whether a release follows ``iteration``; changes nothing."""
-        if self.iterations is not None and iteration not in self.iterations:
-            return False
-        return not self.is_exhausted(iteration)
-
-    def _would_exceed(self, max_epsilon: float, iteration: int) -> bool:
         if self.release.settings.noise_only:
-            return False
-        z = self.release.effective_noise_multiplier(iteration)
-        if z not in self._exceeding:
-            exceeds = z == 0 or self._accountant.would_exceed(max_epsilon, z)
-            self._exceeding[z] = exceeds
-        return self._exceeding[z]
+            return
+        accountant, charges = self.new_accountant(), list(others)
+        for k, iteration in enumerate(self.iterations):
+            charge = self.charge(iteration)
+            z = charge.noise_multiplier
+            charges.append(charge)
+            if others:
+                exceeds = composed_epsilon(charges, self.delta) > max_epsilon
+            else:
+                exceeds = z == 0 or accountant.would_exceed(max_epsilon, z)
+            if exceeds:
+                self.num_allowed = k
+                return
+            accountant.charge(z)
 
-    def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
-        """Release the messages of ``iteration``, if it is one that is released.
+    def charge(self, iteration: int) -> Charge:
+        """Return what a release planned after ``iteration`` costs.
+
+        Where the sample has a fixed size it is counted as if all took part, which
+        costs more.
+        """
+        settings = self.release.settings
+        q = settings.sampling_probability if settings.sampling == "poisson" else 1.0
+        return Charge(self.release.effective_noise_multiplier(iteration), q)
+
+    def step(self, iteration: int) -> Step:
+        """Decide: the first planned release that has not been made, if it is due."""
+        k = len(self.ledger)
+        if k == len(self.iterations) or self.iterations[k] > iteration:
+            return Step(iteration)
+        allowed = k < self.num_allowed
+        return Step(iteration, k + 1 if allowed else 0, is_exhausted=not allowed)
+
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Release the messages of a step, if it is one with a release.
 
         Raises
         ------
         ValueError
-            If ``iteration`` or a later one has been released: a second draw of noise
-            for one round would break the guarantee.
+            If that release has been made: a second draw of noise for it would break
+            the guarantee.
         """
-        if not self.wants_messages(iteration):
+        if not step.release:
             return
-        last = self.ledger[-1].iteration if self.ledger else -1
-        allowed = f"above {last}, the last one that was released"
-        require(iteration > last, "iteration", iteration, allowed)
-        vectors = self.release.release(iteration, messages, self._num_features)
-        self._append(entry_of(self.release, iteration, vectors))
+        made = len(self.ledger)
+        require(step.release == made + 1, "release", step.release, f"{made + 1}")
+        planned = self.iterations[made]
+        vectors = self.release.release(planned, messages, self._num_features)
+        row = entry_of(self.release, planned, vectors)
+        self._append(replace(row, facts={**row.facts, "made_after": step.iteration}))
 
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run released, charged as it was then."""
-        self.ledger.clear()
-        self._exceeding.clear()
-        self._accountant = self._new_accountant()
+        self.ledger = []
+        self._accountant = self.new_accountant()
         for row in ledger:
             self._append(row)
 
     def _append(self, row: LedgerRow) -> None:
         self.ledger.append(row)
-        self._exceeding.clear()
         if row.facts["noise_multiplier"] > 0:
             self._accountant.charge(row.facts["noise_multiplier"])
 
-    def _new_accountant(self) -> ReleaseAccountant:
+    def new_accountant(self) -> ReleaseAccountant:
+        """Return an accountant that nothing has been charged to."""
         subsampling = self.release.settings.subsampling
         return ReleaseAccountant(subsampling, self.delta, self.accounting_method)
 
@@ -171,8 +184,11 @@ class DistributedExplorationServer:
                 f"{s.subsampling.sample_size} of {s.num_agents} agents: it does not "
                 "compare with that of Poisson sampling"
             )
-        if self.max_epsilon is not None:
-            lines.append(f"releases stop before epsilon exceeds {self.max_epsilon:g}")
+        if self.num_allowed < len(self.iterations):
+            lines.append(
+                f"the privacy budget allows {self.num_allowed} of "
+                f"{len(self.iterations)} planned releases"
+            )
         if s.noise_only:
             lines.append("control: every contribution is replaced by zero")
         elif s.noise_multiplier == 0:

@@ -10,7 +10,7 @@ they send in the rounds of a public schedule.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
 from flwr_fbo.protocol.neural_ucb_settings import Sums
+from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 
 FloatArray = NDArray[np.float64]
@@ -47,7 +48,26 @@ class NeuralReply:
     wants_synchronisation: bool
 
 
-class FedGOUCBServer:
+@dataclass(frozen=True)
+class NeuralStep(Step):
+    """What agents are asked in one iteration; ``release``: for an array, or not.
+
+    Attributes
+    ----------
+    regresses : bool
+        Whether it is a step of phase I, for which gradients are asked; else sums are.
+    num_evaluations : int
+        How many evaluations, of both phases, an agent should have then.
+    is_over : bool
+        Whether all evaluations were made before: a phase I that was short.
+    """
+
+    regresses: bool = False
+    num_evaluations: int = 0
+    is_over: bool = False
+
+
+class FedGOUCBServer(Server):
     """Both phases, a round at a time.
 
     Parameters
@@ -78,8 +98,9 @@ class FedGOUCBServer:
         self, study: NeuralBanditStudy, model: RewardModel, num_evaluations: int
     ) -> None:
         self.study = study
-        self.ledger: list[LedgerRow] = []
-        self.heard = [0] * study.settings.num_agents
+        self.num_agents = study.settings.num_agents
+        self.ledger = []
+        self.heard = [0] * self.num_agents
         self.heard_before = list(self.heard)
         self._num_evaluations = num_evaluations
         self._half = NeuralBanditServer(study.settings, model, study.seed)
@@ -91,34 +112,21 @@ class FedGOUCBServer:
         if privacy is not None:
             self._due = privacy.schedule(num_evaluations - explored)
 
-    @property
-    def num_agents(self) -> int:
-        """N, the slots of the study."""
-        return self.study.settings.num_agents
+    def step(self, iteration: int) -> NeuralStep:
+        """Decide: a step of phase I; or an evaluation more, with sums or without.
 
-    @property
-    def in_regression(self) -> bool:
-        """Whether phase I goes on."""
-        return self._first is None
-
-    def evaluations_after(self, iteration: int) -> int:
-        """Return how many evaluations, of both phases, an agent should have then."""
+        Sums are sent once an agent has asked for that, or by a public schedule.
+        """
         explored = self.study.settings.num_exploration
         if self._first is None:
-            return explored
-        return min(explored + iteration + 1 - self._first, self._num_evaluations)
-
-    def is_over(self, iteration: int) -> bool:
-        """Return whether all evaluations were made before: a phase I that was short."""
-        made = self.evaluations_after(iteration - 1)
-        return not self.in_regression and made == self._num_evaluations
-
-    def wants_sums(self, iteration: int) -> bool:
-        """Return whether agents are to send their sums: asked for, or by schedule."""
-        if self.in_regression:
-            return False
-        played = self.evaluations_after(iteration)
-        return self._asked or played - self.study.settings.num_exploration in self._due
+            return NeuralStep(iteration, 1, regresses=True, num_evaluations=explored)
+        later = iteration + 1 - self._first
+        played = min(explored + later, self._num_evaluations)
+        is_over = explored + later > self._num_evaluations
+        shares = not is_over and (self._asked or played - explored in self._due)
+        return NeuralStep(
+            iteration, int(shares), num_evaluations=played, is_over=is_over
+        )
 
     @property
     def w0(self) -> FloatArray:
@@ -128,7 +136,7 @@ class FedGOUCBServer:
     @property
     def vectors(self) -> FloatArray | None:
         """What all agents receive: w, or the total; None before the first one."""
-        if self.in_regression:
+        if self._first is None:
             return self._half.regression.w
         last = self.ledger[-1] if self.ledger else None
         return last.vectors if last is not None and last.facts["phase"] == 2 else None
@@ -147,11 +155,7 @@ class FedGOUCBServer:
         """Return how many of an agent's evaluations are in the total."""
         return self._half.num_included(slot)
 
-    def wants_messages(self, iteration: int) -> bool:
-        """Return whether agents are asked for an array now."""
-        return self.in_regression or self.wants_sums(iteration)
-
-    def receive(self, iteration: int, messages: Mapping[int, NeuralReply]) -> None:
+    def receive(self, step: Step, messages: Mapping[int, NeuralReply]) -> None:
         """Make a step of phase I; or add up, or note that somebody wants that.
 
         Raises
@@ -159,7 +163,9 @@ class FedGOUCBServer:
         NoGradientsError, FloatingPointError
             See `NeuralBanditServer.receive_gradients`. Nothing has changed.
         """
-        if self.in_regression:
+        assert isinstance(step, NeuralStep)
+        iteration = step.iteration
+        if step.regresses:
             gradients = {slot: reply.array for slot, reply in messages.items()}
             self._note(self._half.receive_gradients(gradients))
             self._record(iteration, 1, self._half.regression.w)
@@ -167,7 +173,7 @@ class FedGOUCBServer:
                 self._first = iteration + 1
                 self.heard_before = self.heard
                 self.heard = [0] * self.num_agents
-        elif self.wants_sums(iteration):
+        elif step.release:
             replies = messages.items()
             sums = {slot: Sums(r.num_evaluations, r.array) for slot, r in replies}
             self._note(self._half.receive(sums))
@@ -184,10 +190,6 @@ class FedGOUCBServer:
     def _record(self, iteration: int, phase: int, vectors: FloatArray) -> None:
         facts = {"phase": phase, "private": self.study.private, "flwr_fbo": __version__}
         self.ledger.append(LedgerRow(iteration, facts, vectors))
-
-    def resume(self, ledger: Sequence[LedgerRow]) -> None:
-        """Go on after what an earlier run sent."""
-        self.ledger = list(ledger)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return what is needed besides the ledger to go on, as arrays."""

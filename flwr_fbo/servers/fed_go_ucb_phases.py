@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
 from flwr_fbo.models.network import RewardModel
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums, is_sum
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
+from flwr_fbo.protocol.wire_arrays import is_array, is_sum
 
 FloatArray = NDArray[np.float64]
 
@@ -93,7 +94,7 @@ class NeuralBanditServer:
         shape = (self._size + needs_losses,)
         good = {}
         for slot in sorted(messages):
-            if _is_vector(messages[slot], shape, self._largest_gradient):
+            if is_array(messages[slot], shape, self._largest_gradient):
                 good[slot] = messages[slot]
             else:
                 _log.warning("\t> agent %d: no gradient in step %d", slot, step)
@@ -126,8 +127,10 @@ class NeuralBanditServer:
         """
         taken = []
         for slot, message in messages.items():
-            ok = isinstance(message, Sums) and is_sum(message.values, self._shape)
-            if not ok or np.abs(message.values).max() > self._largest_sum:
+            ok = isinstance(message, Sums) and is_sum(
+                message.values, self._shape, self._largest_sum
+            )
+            if not ok:
                 _log.warning("\t> agent %d: what it sent is no sum", slot)
             elif message.num_evaluations >= self.num_included(slot):
                 self._sums[slot] = message
@@ -166,11 +169,3 @@ class NeuralBanditServer:
         counts = state["num_evaluations"].tolist()
         rows = zip(state["slots"].tolist(), counts, state["sums"], strict=True)
         self._sums = {slot: Sums(int(n), np.array(v)) for slot, n, v in rows}
-
-
-def _is_vector(message: Any, shape: tuple[int, ...], largest: float) -> bool:
-    """Return whether it has the shape, and is of finite numbers up to the largest."""
-    ok = isinstance(message, np.ndarray) and message.shape == shape
-    if not ok or message.dtype != np.float64 or not np.isfinite(message).all():
-        return False
-    return bool(np.abs(message).max() <= largest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,13 +20,53 @@ from flwr_fbo._version import __version__
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+from flwr_fbo.protocol.wire_arrays import is_sum
+from flwr_fbo.servers.base import Server, Step
 
 FloatArray = NDArray[np.float64]
 
 _log = logging.getLogger("flwr.fbo")
 
 
-class LinearBanditServer:
+class ReleaseCountingServer(Server):
+    """Base of the servers of linear bandits: how many releases each agent has made.
+
+    Parameters
+    ----------
+    study : LinearBanditStudy
+    """
+
+    def __init__(self, study: LinearBanditStudy) -> None:
+        self.study = study
+        self.num_agents = study.settings.num_agents
+        self.ledger = []
+
+    @property
+    def num_releases(self) -> list[int]:
+        """How many releases of each agent have come, or are said to be made."""
+        if not self.ledger:
+            return [0] * self.num_agents
+        return list(self.ledger[-1].facts["num_releases"])
+
+    def num_releases_of(self, slot: int) -> int:
+        """Return how many releases of one agent these are."""
+        return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
+
+    def _facts(self, num_releases: list[int]) -> dict[str, Any]:
+        """Return what a row of the ledger says besides its vectors."""
+        return {
+            "num_releases": num_releases,
+            "settings": self.study.settings.to_dict(),
+            "private": self.study.private,
+            "flwr_fbo": __version__,
+        }
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        return lines_of(self.study)
+
+
+class LinearBanditServer(ReleaseCountingServer):
     """Sums the agents' last releases.
 
     Parameters
@@ -52,45 +93,30 @@ class LinearBanditServer:
     """
 
     def __init__(self, study: LinearBanditStudy) -> None:
-        self.study = study
+        super().__init__(study)
         self.iterations: Sequence[int] = ()
-        self.ledger: list[LedgerRow] = []
-
-    @property
-    def num_agents(self) -> int:
-        """M, the slots of the study."""
-        return self.study.settings.num_agents
 
     @property
     def vectors(self) -> FloatArray | None:
-        """The total of shape (d + 1, d + 1); None before the first synchronisation."""
+        """The sum of the agents' last releases, shape ``sum_shape``."""
         return self.ledger[-1].vectors.sum(axis=0) if self.ledger else None
 
-    @property
-    def num_releases(self) -> list[int]:
-        """How many releases of each agent are here."""
-        if not self.ledger:
-            return [0] * self.num_agents
-        return list(self.ledger[-1].facts["num_releases"])
+    def step(self, iteration: int) -> Step:
+        """Decide whether agents are asked for a release after ``iteration``."""
+        k = bisect_left(self.iterations, iteration)
+        planned = k < len(self.iterations) and self.iterations[k] == iteration
+        return Step(iteration, k + 1 if planned else 0)
 
-    def num_releases_of(self, slot: int) -> int:
-        """Return how many releases of one agent are here."""
-        return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
-
-    def wants_messages(self, iteration: int) -> bool:
-        """Return whether agents are asked for a release after ``iteration``."""
-        return iteration in self.iterations
-
-    def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
         """Put the releases that have come in the place of those before.
 
         Parameters
         ----------
-        iteration : int
+        step : Step
         messages : mapping of int to ndarray of shape (d + 1, d + 1)
             By slot: each the next release of its agent.
         """
-        if not self.wants_messages(iteration):
+        if not step.release:
             return
         settings = self.study.settings.releases
         size = settings.dimension + 1
@@ -99,34 +125,13 @@ class LinearBanditServer:
             releases[:] = self.ledger[-1].vectors
         counts = self.num_releases
         for slot, message in messages.items():
-            if _is_release(message, size, settings.largest_entry):
+            if is_sum(message, (size, size), settings.largest_entry):
                 releases[slot] = message
                 counts[slot] += 1
             else:
                 _log.warning("\t> agent %d: what it sent is no release", slot)
         if counts != self.num_releases:
-            self.ledger.append(LedgerRow(iteration, self._facts(counts), releases))
-
-    def _facts(self, counts: list[int]) -> dict[str, Any]:
-        return {
-            "num_releases": counts,
-            "settings": self.study.settings.to_dict(),
-            "private": self.private,
-            "flwr_fbo": __version__,
-        }
-
-    def resume(self, ledger: Sequence[LedgerRow]) -> None:
-        """Go on after what an earlier run received."""
-        self.ledger = list(ledger)
-
-    @property
-    def private(self) -> bool:
-        """Whether what agents release is private at all."""
-        return self.study.private
-
-    def summary(self) -> list[str]:
-        """Describe the settings, a line each."""
-        return lines_of(self.study)
+            self.ledger.append(LedgerRow(step.iteration, self._facts(counts), releases))
 
 
 def lines_of(study: LinearBanditStudy) -> list[str]:
@@ -165,10 +170,3 @@ def spent_by_agent(study: LinearBanditStudy, num_releases: int) -> PrivacySpent:
     if settings.noise_std == 0 or study.trigger is not None:
         return PrivacySpent(math.inf, settings.delta, num_releases, "none")
     return PrivacySpent(settings.epsilon, settings.delta, num_releases, "gdp")
-
-
-def _is_release(message: Any, size: int, largest: float) -> bool:
-    """Return whether a message can be a release: symmetric, of no too large numbers."""
-    ok = isinstance(message, np.ndarray) and message.shape == (size, size)
-    ok = ok and message.dtype == np.float64 and bool((np.abs(message) <= largest).all())
-    return ok and np.array_equal(message, message.T)

@@ -5,21 +5,20 @@ Nothing here protects anybody: an agent's message reaches all other agents as it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._validation import require_int
 from flwr_fbo._version import __version__
 from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.protocol.wire_arrays import is_array
+from flwr_fbo.servers.base import Server, Step
 
-FloatArray = NDArray[np.float64]
 
-
-class RelayServer:
-    """Sends every agent what all of them sent last.
+class RelayServer(Server):
+    """Sends every agent what all of them sent last: (N, L), NaN for who is missing.
 
     Parameters
     ----------
@@ -44,33 +43,27 @@ class RelayServer:
         if after is not None:
             require_int("after", after, 0)
         self.num_agents = num_agents
-        self.ledger: list[LedgerRow] = []
+        self.ledger = []
         self._length = message_length
         self._after = after
 
-    @property
-    def vectors(self) -> FloatArray | None:
-        """What agents receive now, shape (N, L): a row of NaN for who is missing."""
-        return self.ledger[-1].vectors if self.ledger else None
+    def step(self, iteration: int) -> Step:
+        """Decide to pass messages on: after each iteration, or after the one."""
+        after = self._after
+        return Step(
+            iteration, iteration + 1 if after is None else int(iteration == after)
+        )
 
-    def wants_messages(self, iteration: int) -> bool:
-        """Return whether the agents should send a message after ``iteration``."""
-        return self._after in (None, iteration)
-
-    def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
-        """Take the messages of ``iteration``; what is no message counts as missing."""
-        if not self.wants_messages(iteration):
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Take the messages of a step; what is no message counts as missing."""
+        if not step.release:
             return
         vectors = np.full((self.num_agents, self._length), np.nan)
         for slot, message in messages.items():
-            if _is_message(message, self._length):
+            if is_array(message, (self._length,)):
                 vectors[slot] = message
         facts = {"private": False, "flwr_fbo": __version__}
-        self.ledger.append(LedgerRow(iteration, facts, vectors))
-
-    def resume(self, ledger: Sequence[LedgerRow]) -> None:
-        """Go on after what an earlier run passed on."""
-        self.ledger = list(ledger)
+        self.ledger.append(LedgerRow(step.iteration, facts, vectors))
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
@@ -80,8 +73,3 @@ class RelayServer:
             f"on after {when}",
             "NOT PRIVATE: every agent's message reaches all others as it is",
         ]
-
-
-def _is_message(message: Any, length: int) -> bool:
-    numbers = isinstance(message, np.ndarray) and message.dtype.kind in "fiu"
-    return numbers and message.shape == (length,) and bool(np.isfinite(message).all())

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from flwr_fbo._validation import require
 from flwr_fbo.models.glm import AcceleratedDescent
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram, is_gram
+from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
+from flwr_fbo.protocol.wire_arrays import is_array, is_sum
 
 FloatArray = NDArray[np.float64]
 
@@ -69,7 +70,7 @@ class GLMBanditServer:
         """
         size, settings = len(self.gram), self.settings
         for message in messages:
-            ok = is_gram(message.values, size)
+            ok = is_sum(message.values, (size, size))
             allowed = f"a finite, symmetric array of shape {(size, size)}"
             require(ok, "message", message.values, allowed)
         self.gram = np.sum([message.values for message in messages], axis=0)
@@ -99,7 +100,7 @@ class GLMBanditServer:
             raise RuntimeError("No gradients are needed.")
         size = len(self.gram)
         for gradient in gradients:
-            ok = gradient.shape == (size,) and bool(np.isfinite(gradient).all())
+            ok = is_array(gradient, (size,))
             require(ok, "gradient", gradient, f"{size} finite numbers")
         total = np.sum(gradients, axis=0) + self.settings.ridge * self.point
         self._descent.advance(total)

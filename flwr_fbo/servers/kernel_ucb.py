@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int
+from flwr_fbo.protocol.wire_arrays import is_array
 
 FloatArray = NDArray[np.float64]
 
@@ -51,9 +52,12 @@ class KernelBanditServer:
         """
         d = self.dictionary.shape[1]
         for points in messages:
-            ok = points.ndim == 2 and points.shape[1] == d
-            ok = ok and bool(np.isfinite(points).all())
-            require(ok, "points", points, f"finite, of shape (n, {d})")
+            require(
+                is_array(points, (len(points), d)),
+                "points",
+                points,
+                f"finite, of shape (n, {d})",
+            )
         # Sorted: the dictionary does not depend on who was first.
         self.dictionary = np.unique(np.concatenate(messages), axis=0)
 
@@ -67,6 +71,5 @@ class KernelBanditServer:
         """
         shape = (len(self.dictionary) + 1, len(self.dictionary))
         for sums in messages:
-            ok = sums.shape == shape and bool(np.isfinite(sums).all())
-            require(ok, "sums", sums, f"finite, of shape {shape}")
+            require(is_array(sums, shape), "sums", sums, f"finite, of shape {shape}")
         self.total = np.sum(messages, axis=0)

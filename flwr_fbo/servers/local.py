@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from flwr_fbo._validation import require_int
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.servers.base import Server, Step
 
 
-@dataclass
-class LocalServer:
+class LocalServer(Server):
     """Asks for no message and sends no vector.
 
-    Attributes
+    Parameters
     ----------
     num_agents : int
         N >= 1.
     """
 
-    num_agents: int
-    vectors: None = None
-    ledger: tuple[()] = ()
+    def __init__(self, num_agents: int) -> None:
+        require_int("num_agents", num_agents, 1)
+        self.num_agents = num_agents
+        self.ledger = []
 
-    def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 1)
+    def step(self, iteration: int) -> Step:
+        """Decide on no release."""
+        return Step(iteration)
 
-    def wants_messages(self, iteration: int) -> bool:
-        """Return False."""
-        return False
-
-    def receive(self, iteration: int, messages: Mapping[int, Any]) -> None:
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
         """Ignore what arrives."""
 
     def summary(self) -> list[str]:
-        """Describe the settings."""
+        """Describe the settings, a line each."""
         return [f"{self.num_agents} agents, each on its own: nothing is shared"]
-
-    def resume(self, ledger: Sequence[LedgerRow]) -> None:
-        """Go on: there is no state."""

@@ -28,9 +28,10 @@ def run_loop(
         T, the queries of an agent after its initial points.
     """
     for iteration in range(num_iterations + 1):
-        vectors, wanted = server.vectors, server.wants_messages(iteration)
+        vectors, step = server.vectors, server.step(iteration)
+        wanted = step.release > 0
         messages = {
             agent.slot: play_round(agent, objective, iteration, vectors, wanted)
             for agent, objective in zip(agents, objectives, strict=True)
         }
-        server.receive(iteration, messages)
+        server.receive(step, messages)

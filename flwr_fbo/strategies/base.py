@@ -1,17 +1,17 @@
 """The base of every strategy: it starts a study, or goes on with a recorded one.
 
-Round r of Flower is iteration t = r - 1 of the server half.
+Round r of Flower is iteration t = r - 1 of the server half, in the run that begins a
+study; in one that goes on with it iterations are counted on.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
@@ -19,8 +19,9 @@ from flwr_fbo._compat import ClientApi
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.protocol.codec import Study
 from flwr_fbo.servers.base import Server
+from flwr_fbo.strategies.options import Durability, check_folder
 from flwr_fbo.strategies.result import StudyResult
-from flwr_fbo.strategies.study_record import Progress, StudyRecord, check_folder
+from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
 from flwr_fbo.strategies.study_rounds import StudyRounds, vectors_record
 
 _log = logging.getLogger("flwr.fbo")
@@ -37,60 +38,38 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
     server : Server
     study : Study
         What all agents are told.
-    min_agents : int, optional
-        Agents that must be enrolled before the first round, from 1 to N; all N unless
-        given. Later rounds go on with whoever is there, and so does a study that is
-        gone on with, once it has waited for them.
-    patience : float
-        Seconds to wait for them, >= 0, and for a run that still holds the folder.
-    client_api : {"both", "message", "numpy", "action"}
-        Whom the messages are written for. ``"both"`` is read by `NumPyClient` and
-        Message-API clients alike, but Flower's own client mods refuse it: name the
-        one you use if you use mods. ``"action"`` is for apps with `add_tuning`.
-    authenticated : bool
-        Whether SuperNodes have to prove who they are (``flower-superlink
-        --enable-supernode-auth``): an agent's slot then stays with the first node that
-        names it as its ``agent-id``, and so with its key; where the SuperLink's
-        database was lost, and the node ids with it, go on with False. Otherwise a node
-        that claims the slot of an agent that is away takes its place, since a
-        SuperNode that restarts has a new node id.
-    max_empty_rounds : int
-        Rounds in a row, >= 1, in which nobody gives a result; then the run ends with an
-        error. After an earlier one there is no release. A round in which no node is
-        connected is not begun: the run ends with an error once ``patience`` is over.
     folder : str or Path, optional
         An absolute path: where the server keeps its durable record, one folder a study.
         If the run is ended before the study is, a new run with the same folder and
         settings goes on after the last round that was completed.
+    durability : Durability, optional
+        For whom a study waits, and when it gives up.
+    client_api : {"both", "message", "numpy", "action"}
+        Whom the messages are written for. ``"both"`` is read by `NumPyClient` and
+        Message-API clients alike, but Flower's own client mods refuse it: name the
+        one you use if you use mods. ``"action"`` is for apps with `add_tuning`.
     """
+
+    result_type: type[ResultT]
+    record_kind: str = KIND
 
     def __init__(
         self,
         server: Server,
         study: Study,
         *,
-        min_agents: int | None = None,
-        patience: float = 300.0,
-        client_api: ClientApi = "both",
-        authenticated: bool = False,
-        max_empty_rounds: int = 1,
         folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
     ) -> None:
-        super().__init__(
-            server,
-            study,
-            min_agents,
-            patience,
-            client_api,
-            authenticated,
-            max_empty_rounds,
-        )
-        self._patience = patience
-        self._folder = check_folder(folder)
+        durability = Durability() if durability is None else durability
+        ok = isinstance(durability, Durability)
+        require(ok, "durability", durability, "a Durability")
+        super().__init__(server, study, durability, client_api)
+        self._patience = durability.patience
+        self._folder = check_folder("folder", folder)
         self._record = StudyRecord(None, {})
         self._started = False
-
-    result_type: type[ResultT]
 
     def start(
         self,
@@ -177,6 +156,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         for name in self.study.own:  # those of the study that goes on count
             del fields[name]
         return {
+            "kind": self.record_kind,
             "num_rounds": num_rounds,
             "num_agents": self.server.num_agents,
             **fields,
@@ -191,12 +171,11 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
             self._commit()
             return
         self.server.resume(progress.ledger)
-        self._load_server_state(progress.state)
+        self.server.load_state_dict(progress.state)
         self.study = progress.study
-        self._enrolment.resume(progress.study, progress.slots, progress.journals)
+        self._enrolment.resume(progress.slots, progress.journals)
         self._rounds = progress.rounds
-        self._resumed_after = len(progress.rounds)
-        if self._resumed_after == num_rounds:
+        if len(self._rounds) == num_rounds:
             _log.warning(
                 "The study in %s is complete: this is its result, and nobody is asked "
                 "anything. A new study needs another folder.",
@@ -207,7 +186,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
             "Going on with the study in %s after round %d of %d; Flower counts its "
             "rounds from 1 again.",
             self._folder,
-            self._resumed_after,
+            len(self._rounds),
             num_rounds,
         )
 
@@ -221,7 +200,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> ResultT:
         """Run the rounds that are left."""
-        remaining = num_rounds - self._resumed_after
+        remaining = num_rounds - len(self._rounds)
         if remaining == 0:
             arrays = vectors_record(self.server.vectors) or ArrayRecord()
             return self.result_type(arrays=arrays, rounds=self._rounds)
@@ -245,7 +224,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
                 self._enrolment.slots,
                 self._enrolment.journals,
                 self._rounds,
-                self._server_state(),
+                self.server.state_dict(),
             )
         )
 
@@ -254,13 +233,6 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         if not self._record.has(self._enrolment.slots, self._enrolment.journals):
             self._commit()
 
-    def _server_state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what the server half needs besides its ledger to go on."""
-        return {}
-
-    def _load_server_state(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Give it back."""
-
     @abstractmethod
     def default_rounds(self) -> int:
         """Return how many rounds there are unless `start` is told."""
@@ -268,13 +240,9 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
     def plan(self, horizon: int) -> None:
         """Fix what depends on T, the last iteration; `start` does it first."""
 
-    def _synchronises(self, iteration: int) -> bool:
-        """Return whether agents are asked for a release after an iteration."""
-        return self.server.wants_messages(iteration)
-
     def _has_asked(self) -> bool:
         """Return whether agents have been asked for a release, arrived or not."""
-        return any(self._synchronises(one.server_round - 1) for one in self._rounds)
+        return any(one.release for one in self._rounds)
 
     def _end(self, result: ResultT) -> None:
         """Add what the method knows, after the last round."""

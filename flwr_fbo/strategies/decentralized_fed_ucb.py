@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
-from numpy.typing import NDArray
 
 from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
 from flwr_fbo._validation import require
@@ -19,6 +18,7 @@ from flwr_fbo.protocol.linear_bandit_study import (
 )
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
+from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
@@ -31,21 +31,18 @@ _log = logging.getLogger("flwr.fbo")
 
 
 @dataclass(frozen=True)
-class _Step:
-    """What agents are asked in one round.
+class _PeerStep(Step):
+    """What agents are asked in one round; ``release``: for their sums.
 
     Attributes
     ----------
     num_trials : int
         How many they have played then, if they have environments.
-    synchronisation : int
-        The one for which they send their sums; 0 for none.
     believed : int
-        The last one of which all has arrived.
+        The last synchronisation of which all has arrived.
     """
 
     num_trials: int = 0
-    synchronisation: int = 0
     believed: int = 0
 
 
@@ -105,6 +102,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     """
 
     server: PeerServer
+    record_kind = PEER_KIND
 
     def __init__(
         self,
@@ -133,15 +131,16 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         )
         self._steps = self._scheduled()
 
-    def _scheduled(self) -> list[_Step]:
+    def _scheduled(self) -> list[_PeerStep]:
         """Return a step for every round of a schedule."""
         sent = {t: number for number, t in enumerate(self._times, 1)}
         arrived = {t + self._hops: number for t, number in sent.items()}
         after = {t + hop for t in sent for hop in range(self._hops + 1)}
         steps, believed = [], 0
-        for t in sorted(after | {self._num_trials}):
+        for iteration, t in enumerate(sorted(after | {self._num_trials})):
             believed = arrived.get(t, believed)
-            steps.append(_Step(t, sent.get(t, 0), believed))
+            release = sent.get(t, 0)
+            steps.append(_PeerStep(iteration, release, num_trials=t, believed=believed))
         return steps
 
     def default_rounds(self) -> int:
@@ -169,22 +168,20 @@ class DecentralizedFedUCB(LinearBanditStrategy):
             allowed = f"1 more than a multiple of {rounds}, at most {most + 1}"
             require(ok, "num_rounds", horizon + 1, allowed)
 
-    def _step(self, iteration: int) -> _Step:
+    def _decide(self, iteration: int) -> _PeerStep:
         if self._times:
             return self._steps[iteration]
         if self.study.trigger is not None:
-            return _Step(iteration + 1)
+            return _PeerStep(iteration, num_trials=iteration + 1)
         if iteration == 0:
-            return _Step()
+            return _PeerStep(iteration)
         number, hop = divmod(iteration - 1, self._hops + 1)
-        return _Step(0, 0 if hop else number + 1, number + (hop == self._hops))
+        believed = number + (hop == self._hops)
+        return _PeerStep(iteration, 0 if hop else number + 1, believed=believed)
 
-    def _synchronises(self, iteration: int) -> bool:
-        return self._step(iteration).synchronisation > 0
-
-    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
-        step = self._step(iteration)
+        assert isinstance(step, _PeerStep)
         return LinearBanditInstruction(
             phase=Phase.ROUND,
             study=self.study,
@@ -192,32 +189,23 @@ class DecentralizedFedUCB(LinearBanditStrategy):
             journal=self._enrolment.journals.get(slot, 0),
             included=self.server.num_releases_of(slot),
             num_trials=step.num_trials,
-            iteration=iteration,
-            synchronisation=step.synchronisation,
+            iteration=step.iteration,
+            synchronisation=step.release,
             believed=step.believed,
         ).to_config()
 
-    def _outgoing(self, slots: Mapping[int, int]) -> dict[int, ArrayRecord]:
+    def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return for each node what its neighbours have sent."""
         mail = {node: self.server.mail_for(slot) for node, slot in slots.items()}
         self.server.forget()
         return {node: to_array_record(arrays) for node, arrays in mail.items()}
 
-    def _read(self, slot: int, reply: Message, wanted: bool) -> PeerReply:
+    def _read(self, slot: int, reply: Message, step: Step) -> PeerReply:
         """Return the mail of a reply, unopened."""
         count: Any = reply_metrics(reply.content).get("num-releases")
         planned = self.study.settings.releases.num_releases
         ok = type(count) is int and 0 <= count <= planned
         return PeerReply(_arrays_of(slot, reply), count if ok else 0)
-
-    def _server_state(self) -> dict[str, NDArray[Any]]:
-        return self.server.state_dict()
-
-    def _load_server_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.server.load_state_dict(state)
-
-    def _identity(self, num_rounds: int) -> dict[str, Any]:
-        return {**super()._identity(num_rounds), "kind": PEER_KIND}
 
 
 def _arrays_of(slot: int, reply: Message) -> list[Any]:

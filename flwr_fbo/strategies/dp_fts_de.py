@@ -8,9 +8,9 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require
-from flwr_fbo.privacy.schedule import Schedule
 from flwr_fbo.protocol.tuning_settings import Direction, ThompsonSettings
-from flwr_fbo.strategies.presets import preset_of
+from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.presets import preset_of, privacy_of
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 
 
@@ -32,17 +32,12 @@ class DPFTSDE(PrivateTuningStrategy):
     agent : ThompsonSettings, optional
         The agents' settings; the preset's unless given.
         ``ThompsonSettings(num_sub_regions=1)`` gives DP-FTS.
-    clip_norm : float, optional
-        Clipping norm S of an agent's message; the preset's unless given. FTS-DE is
-        ``noise_multiplier=0, sampling_probability=1, clip_norm=math.inf``.
-    sampling_probability : float, optional
-        q in (0, 1]; the preset's unless given.
-    releases : "all", int, float or collection of int, optional
-        After which iterations there is a release: all; the first K; while an agent
-        follows it with at least this probability; or those listed. As published, until
-        one agent in twenty would follow, unless given.
+    privacy : Privacy, optional
+        How releases are made, counted and limited; the preset's unless given: as
+        published, until one agent in twenty would follow. FTS-DE is
+        ``Privacy(noise_multiplier=0, sampling_probability=1, clip_norm=math.inf)``.
     **options
-        Noise, budget and seeds: see `PrivateTuningStrategy`.
+        See `FedVote`.
 
     Raises
     ------
@@ -79,24 +74,19 @@ class DPFTSDE(PrivateTuningStrategy):
         *,
         preset: str = "paper",
         agent: ThompsonSettings | None = None,
-        clip_norm: float | None = None,
-        sampling_probability: float | None = None,
-        releases: Schedule | None = None,
+        privacy: Privacy | None = None,
         **options: Any,
     ) -> None:
         base = preset_of("DPFTSDE", preset)
         settings = base.agent if agent is None else agent
         ok = type(settings) is ThompsonSettings
         require(ok, "agent", settings, "a ThompsonSettings")
-        q = sampling_probability
         super().__init__(
             space,
             direction,
             num_agents,
             agent=settings,
-            clip_norm=base.clip_norm if clip_norm is None else clip_norm,
-            sampling_probability=base.sampling_probability if q is None else q,
-            releases=base.releases if releases is None else releases,
+            privacy=privacy_of(base, privacy),
             weights=base.weights,
             **options,
         )

@@ -27,7 +27,7 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo.protocol.codec import Study
+from flwr_fbo.protocol.codec import Config
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -63,7 +63,6 @@ class Enrolment:
     ----------
     num_agents : int
         N, the number of slots.
-    study : Study
     patience : float
         Seconds to wait for enough agents.
     client_api : {"both", "message", "numpy", "action"}
@@ -73,13 +72,11 @@ class Enrolment:
     def __init__(
         self,
         num_agents: int,
-        study: Study,
         patience: float,
         client_api: ClientApi,
         authenticated: bool,
     ) -> None:
         self._num_agents = num_agents
-        self._study = study
         self._patience = patience
         self._client_api = client_api
         self._authenticated = authenticated
@@ -90,21 +87,19 @@ class Enrolment:
         self.slots: dict[int, int] = {}  # node id -> slot
         self.journals: dict[int, int] = {}  # slot -> its agent's, where agents say so
 
-    def resume(
-        self, study: Study, slots: dict[int, int], journals: dict[int, int]
-    ) -> None:
-        """Go on with a study of an earlier run, and the slots that it issued."""
-        self._study = study
+    def resume(self, slots: dict[int, int], journals: dict[int, int]) -> None:
+        """Go on with the slots that an earlier run issued."""
         self.slots = slots
         self.journals = journals
         self._begun = bool(slots)
 
     def update(
-        self, grid: Grid, wanted: int, needed: int, timeout: float
+        self, grid: Grid, question: Config, wanted: int, needed: int, timeout: float
     ) -> dict[int, int]:
         """Enrol new nodes; return node id -> slot of those connected now, by slot.
 
-        Waits for ``wanted`` agents, and goes on with fewer once its patience is over.
+        They are asked the ``question``, `Study.enrolment`. Waits for ``wanted`` agents,
+        and goes on with fewer once its patience is over.
 
         Raises
         ------
@@ -112,12 +107,12 @@ class Enrolment:
             If fewer than ``needed`` agents are enrolled then. While fewer nodes than
             that are connected, none is asked anything.
         """
-        present = self._wait(grid, wanted, needed, timeout)
+        present = self._wait(grid, question, wanted, needed, timeout)
         self._begun = True
         return present
 
     def _wait(
-        self, grid: Grid, wanted: int, needed: int, timeout: float
+        self, grid: Grid, question: Config, wanted: int, needed: int, timeout: float
     ) -> dict[int, int]:
         deadline = time.monotonic() + self._patience
         logged = None
@@ -130,7 +125,7 @@ class Enrolment:
                     n for n in nodes if n not in self.slots and not self._hopeless(n)
                 ]
                 left = max(_MIN_TIMEOUT, deadline - time.monotonic())
-                trouble = self._enrol(grid, new, min(timeout, left))
+                trouble = self._enrol(grid, question, new, min(timeout, left))
             present = {node: self.slots[node] for node in nodes if node in self.slots}
             in_order = dict(sorted(present.items(), key=lambda item: item[1]))
             if len(present) >= wanted:
@@ -175,11 +170,13 @@ class Enrolment:
             for node, reasons in self._failures.items()
         }
 
-    def _enrol(self, grid: Grid, nodes: list[int], timeout: float) -> list[str]:
+    def _enrol(
+        self, grid: Grid, question: Config, nodes: list[int], timeout: float
+    ) -> list[str]:
         """Ask new nodes for their slots, bind them; return what went wrong."""
         if not nodes:
             return []
-        config = ConfigRecord({**self._study.enrolment()})
+        config = ConfigRecord({**question})
         # An array that no client reads or answers: a mod of Flower that would change
         # an agent's message finds no update of it, and refuses before the study begins.
         probe = to_array_record([np.zeros(1)])

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from flwr_fbo._compat import reply_metrics, to_array_record
 from flwr_fbo._validation import require, require_int, require_seed
@@ -22,14 +21,17 @@ from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditStudy,
 )
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
+from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.fed_go_ucb import (
     FedGOUCBServer,
     NeuralReply,
+    NeuralStep,
     spent_by_neural_agent,
 )
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.result import NeuralBanditResult, Round
 from flwr_fbo.strategies.study_record import NEURAL_KIND
+from flwr_fbo.strategies.study_rounds import vectors_record
 
 
 class FedGOUCB(StudyStrategy[NeuralBanditResult]):
@@ -83,6 +85,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     server: FedGOUCBServer
     study: NeuralBanditStudy
     result_type = NeuralBanditResult
+    record_kind = NEURAL_KIND
 
     def __init__(
         self,
@@ -114,8 +117,6 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         self._given_seed = seed
         self._num_evaluations = num_evaluations
         self._informed: set[int] = set()  # nodes that have w0
-        # Of each slot: whether w0, and a total, go along this time.
-        self._along: dict[int, tuple[bool, bool]] = {}
 
     def default_rounds(self) -> int:
         """Return the steps of phase I, and the evaluations of phase II."""
@@ -129,25 +130,26 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         rounds = self.default_rounds()
         require(horizon + 1 == rounds, "num_rounds", horizon + 1, f"{rounds}")
 
-    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
+        assert isinstance(step, NeuralStep)
         server = self.server
-        starts, totals = self._along[slot]
+        starts, totals = self._along(node, step)
         heard = server.heard[slot]
         # A step of phase I is that of all; sums are an agent's next ones.
-        step = server.num_steps if server.in_regression else heard
+        made = server.num_steps if step.regresses else heard
         return NeuralBanditInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,
             journal=self._enrolment.journals.get(slot, 0),
-            num_evaluations=server.evaluations_after(iteration),
-            regresses=server.in_regression,
+            num_evaluations=step.num_evaluations,
+            regresses=step.regresses,
             starts=starts,
             totals=totals,
             included=server.num_included(slot),
-            send_sums=server.wants_sums(iteration),
-            release=step + 1,
+            send_sums=step.release > 0 and not step.regresses,
+            release=made + 1,
             heard=heard + server.heard_before[slot],
         ).to_config()
 
@@ -155,7 +157,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask every agent for what comes next; nobody, once all is evaluated."""
-        if self.server.is_over(server_round + self._resumed_after - 1):
+        if self.server.step(len(self._rounds)).is_over:
             self._asked = []
             return []
         return super().configure_train(server_round, arrays, config, grid)
@@ -165,68 +167,67 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the agents' messages to the server half; return its vectors."""
         if not self._asked:
-            self._rounds.append(Round(server_round + self._resumed_after, 0, 0, 0))
+            self._rounds.append(Round(len(self._rounds) + 1, 0, 0, 0))
             self._commit()
             return None, None
         return super().aggregate_train(server_round, replies)
 
-    def _after_round(self, server_round: int) -> None:
+    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         spent = self.privacy_spent
         if spent is not None and spent.num_releases and math.isfinite(spent.epsilon):
             self._rounds[-1] = replace(self._rounds[-1], epsilon=spent.epsilon)
 
-    def _outgoing(self, slots: Mapping[int, int]) -> dict[int, ArrayRecord]:
-        """Return the arrays for each node: w; else w0, a total, both or neither."""
-        if self.server.in_regression:
-            self._along = dict.fromkeys(slots.values(), (False, False))
-            assert self.server.vectors is not None
-            record = to_array_record([self.server.vectors])
-            return dict.fromkeys(slots, record)
-        w0, total = self.server.w0, self.server.vectors
-        records: dict[tuple[bool, bool], ArrayRecord] = {}
-        outgoing = {}
-        for node, slot in slots.items():
-            starts = node not in self._informed
-            totals = total is not None and node not in self._up_to_date
-            self._along[slot] = along = starts, totals
-            if along not in records:
-                arrays = [w0] if starts else []
-                arrays += [total] if total is not None and totals else []
-                records[along] = to_array_record(arrays)
-            outgoing[node] = records[along]
-        return outgoing
+    def _along(self, node: int, step: NeuralStep) -> tuple[bool, bool]:
+        """Return whether w0, and a total, go along to a node."""
+        if step.regresses:
+            return False, False
+        totals = self.server.vectors is not None and node not in self._up_to_date
+        return node not in self._informed, totals
 
-    def _read(self, slot: int, reply: Message, wanted: bool) -> NeuralReply:
+    def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
+        """Return the arrays for each node: w; else w0, a total, both or neither."""
+        assert isinstance(step, NeuralStep)
+        if step.regresses:
+            w = vectors_record(self.server.vectors)
+            assert w is not None
+            return dict.fromkeys(slots, w)
+        both = self.server.w0, self.server.vectors
+        kinds = {node: self._along(node, step) for node in slots}
+        records = {
+            along: to_array_record(
+                [
+                    a
+                    for a, goes in zip(both, along, strict=True)
+                    if goes and a is not None
+                ]
+            )
+            for along in set(kinds.values())
+        }
+        return {node: records[along] for node, along in kinds.items()}
+
+    def _read(self, slot: int, reply: Message, step: Step) -> NeuralReply:
         """Return what the server half takes of a reply."""
         metrics = reply_metrics(reply.content)
         count: Any = metrics.get("num-evaluations")
         ok = type(count) is int and 0 <= count <= self._num_evaluations
         wants = metrics.get("wants-synchronisation") == 1
-        array = super()._read(slot, reply, wanted)
+        array = super()._read(slot, reply, step)
         return NeuralReply(array if ok else None, count if ok else 0, wants)
 
-    def _answers(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> dict[int, Message]:
+    def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
         """Return the answers, and note who has w0 now."""
-        answers = super()._answers(server_round, replies)
-        if not self.server.in_regression:
+        answers = super()._answers(step, replies)
+        assert isinstance(step, NeuralStep)
+        if not step.regresses:
             slots = self._enrolment.slots.items()
             self._informed |= {node for node, slot in slots if slot in answers}
         return answers
-
-    def _server_state(self) -> dict[str, NDArray[Any]]:
-        return self.server.state_dict()
-
-    def _load_server_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self.server.load_state_dict(state)
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         identity = super()._identity(num_rounds)
         del identity["seed"]  # that of the study that goes on counts
         return {
             **identity,
-            "kind": NEURAL_KIND,
             "num_evaluations": self._num_evaluations,
             "given_seed": self._given_seed,
         }

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import Message, MetricRecord
+from flwr.app import Message
 
 from flwr_fbo._compat import reply_metrics
 from flwr_fbo._validation import require
@@ -17,6 +17,7 @@ from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditStudy,
 )
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.fed_ucb import LinearBanditServer
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
@@ -82,6 +83,7 @@ class FedUCB(LinearBanditStrategy):
     """
 
     server: LinearBanditServer
+    record_kind = BANDIT_KIND
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class FedUCB(LinearBanditStrategy):
             require(odd, "num_rounds", horizon + 1, allowed)
             self.server.iterations = range(1, horizon + 1, 2)
 
-    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         return LinearBanditInstruction(
             phase=Phase.ROUND,
@@ -141,9 +143,9 @@ class FedUCB(LinearBanditStrategy):
             slot=slot,
             journal=self._enrolment.journals.get(slot, 0),
             included=self.server.num_releases_of(slot),
-            send_release=wanted,
-            num_trials=self._trials_after(iteration),
-            iteration=iteration,
+            send_release=step.release > 0,
+            num_trials=self._trials_after(step.iteration),
+            iteration=step.iteration,
         ).to_config()
 
     def _trials_after(self, iteration: int) -> int:
@@ -159,30 +161,27 @@ class FedUCB(LinearBanditStrategy):
         if self.study.trigger is not None:
             self.server.iterations = [row.iteration for row in self.server.ledger]
 
-    def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
+    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Note whether an agent wants to synchronise, which it then does at once."""
+        super()._after_round(step, answers)
         if self.study.trigger is None:
-            return None  # when is public, whatever an agent says
+            return  # when is public, whatever an agent says
         wanted = [
             reply_metrics(answer.content).get("wants-synchronisation") == 1
             for answer in answers.values()
         ]
         if not any(wanted):
-            return None
+            return
         planned = self.study.settings.releases.num_releases
         if max(self.server.num_releases) < planned:
-            now = len(self._rounds)
-            self.server.iterations = [*self.server.iterations, now]
+            following = step.iteration + 1
+            self.server.iterations = [*self.server.iterations, following]
         else:
             _log.warning(
                 "Agents want to synchronise again, and all %d releases that were "
                 "planned are made: they go on without.",
                 planned,
             )
-        return None
-
-    def _identity(self, num_rounds: int) -> dict[str, Any]:
-        return {**super()._identity(num_rounds), "kind": BANDIT_KIND}
 
     def _end(self, result: BanditResult) -> None:
         total = self.server.vectors

@@ -16,10 +16,10 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.fed_vote import even_votes
-from flwr_fbo.privacy.schedule import Schedule
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import Direction
-from flwr_fbo.strategies.presets import VOTES
+from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.presets import VOTES, privacy_of
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 
 _log = logging.getLogger("flwr.fbo")
@@ -41,15 +41,14 @@ class FedVote(PrivateTuningStrategy):
         N, the slots of the study, whoever answers.
     agent : VotingSettings, optional
         The agents' settings.
-    clip_norm : float
-        1, the length of a vote; ``math.inf`` is allowed without noise.
-    sampling_probability : float
-        q in (0, 1]: how likely an agent takes part in a release.
-    releases : "all", int or collection of int
-        After which iterations there is a release: all; the first K; or those listed.
-        After iterations 1 and 5 unless given.
+    privacy : Privacy, optional
+        How releases are made, counted and limited. Unless given all agents take part
+        in each release, and releases follow iterations 1 and 5. ``clip_norm`` is 1,
+        the length of a vote.
     **options
-        Noise, budget and seeds: see `PrivateTuningStrategy`.
+        ``epsilon``, ``delta``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
+        `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see
+        `StudyStrategy`.
 
     Raises
     ------
@@ -88,25 +87,23 @@ class FedVote(PrivateTuningStrategy):
         num_agents: int,
         *,
         agent: VotingSettings | None = None,
-        clip_norm: float = VOTES.clip_norm,
-        sampling_probability: float = VOTES.sampling_probability,
-        releases: Schedule = VOTES.releases,
+        privacy: Privacy | None = None,
         **options: Any,
     ) -> None:
         agent = VotingSettings() if agent is None else agent
         require(isinstance(agent, VotingSettings), "agent", agent, "a VotingSettings")
-        allowed = "'all', K or iterations: agents that vote look at each vector"
-        require(not isinstance(releases, float), "releases", releases, allowed)
+        filled = privacy_of(VOTES, privacy)
+        norm, least = filled.clip_norm, filled.min_follow_probability
         allowed = "1, the length of a vote, or inf without noise"
-        require(clip_norm in (1, math.inf), "clip_norm", clip_norm, allowed)
+        require(norm in (1, math.inf), "clip_norm", norm, allowed)
+        allowed = "None or 0: agents that vote look at each vector"
+        require(least in (None, 0), "min_follow_probability", least, allowed)
         super().__init__(
             space,
             direction,
             num_agents,
             agent=agent,
-            clip_norm=clip_norm,
-            sampling_probability=sampling_probability,
-            releases=releases,
+            privacy=filled,
             weights=VOTES.weights,
             **options,
         )

@@ -13,6 +13,7 @@ from flwr_fbo.protocol.tuning_settings import Direction, FTSSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.options import Seeds
 from flwr_fbo.strategies.study_record import RELAY_KIND
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -29,11 +30,8 @@ class FTS(TuningStrategy):
         N, the slots of the study, whoever answers.
     agent : FTSSettings, optional
         Messages after every iteration, or one an agent; whom to follow, and how often.
-    study_seed : int, optional
-        Makes the agents' draws repeat; the agents are told it.
-    feature_seed : int, optional
-        Public seed of the shared features; drawn from the operating system unless
-        given.
+    seeds : Seeds, optional
+        There is no noise to seed.
     **options
         See `TuningStrategy` and `StudyStrategy`.
 
@@ -58,6 +56,8 @@ class FTS(TuningStrategy):
     >>> strategy.start(grid, num_rounds=41)  # doctest: +SKIP
     """
 
+    record_kind = RELAY_KIND
+
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],
@@ -65,23 +65,23 @@ class FTS(TuningStrategy):
         num_agents: int,
         *,
         agent: FTSSettings | None = None,
-        study_seed: int | None = None,
-        feature_seed: int | None = None,
+        seeds: Seeds | None = None,
         **options: Any,
     ) -> None:
         agent = FTSSettings() if agent is None else agent
         require(isinstance(agent, FTSSettings), "agent", agent, "an FTSSettings")
+        seeds = Seeds() if seeds is None else seeds
+        require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
         study = TuningStudy(
             SearchSpace(space),
             direction,
             agent,
-            study_seed=study_seed,
-            feature_seed=fresh_seed() if feature_seed is None else feature_seed,
+            study_seed=seeds.study,
+            feature_seed=fresh_seed() if seeds.features is None else seeds.features,
         )
         server = RelayServer(num_agents, agent.message_length, agent.share_after)
         super().__init__(server, study, **options)
-        self._given_seed = feature_seed
+        self._given_seed = seeds.features
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
-        identity = super()._identity(num_rounds)
-        return {**identity, "kind": RELAY_KIND, "feature_seed": self._given_seed}
+        return {**super()._identity(num_rounds), "feature_seed": self._given_seed}

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+
+from flwr.app import Message
 
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.decentralized_fed_ucb import PeerServer
 from flwr_fbo.servers.fed_ucb import LinearBanditServer, spent_by_agent
 from flwr_fbo.strategies.base import StudyStrategy
@@ -101,9 +104,9 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         if self._rounds:  # else none is waited for
             self._last_round = ledger[-1].committed if ledger else time.time()
 
-    def _before_round(self, server_round: int) -> None:
+    def _before_round(self, step: Step) -> None:
         """Wait until it is time, where sites synchronise by the clock."""
-        if self._interval is None or not self._synchronises(server_round - 1):
+        if self._interval is None or not step.release:
             return
         # No longer than the interval, wherever the clock was set to.
         pause = min(self._last_round + self._interval - time.time(), self._interval)
@@ -111,7 +114,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
             _log.info("The next synchronisation is in %.0f s.", pause)
             time.sleep(pause)
 
-    def _after_round(self, server_round: int) -> None:
+    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         self._last_round = time.time()
         spent = self.privacy_spent
         if spent.num_releases:
@@ -133,7 +136,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
             spent.epsilon,
             spent.delta,
             spent.num_releases,
-            "" if self.server.private else "; NOT PRIVATE, see the summary",
+            "" if self.study.private else "; NOT PRIVATE, see the summary",
         )
 
     @property

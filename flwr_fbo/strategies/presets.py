@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flwr_fbo._validation import nearest, require
-from flwr_fbo.privacy.schedule import MIN_FOLLOW_PROBABILITY, Schedule
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
+from flwr_fbo.strategies.options import Privacy
 
 
 @dataclass(frozen=True)
@@ -18,19 +18,13 @@ class Preset:
     Attributes
     ----------
     agent : ThompsonSettings or VotingSettings
-    clip_norm : float
-        S.
-    sampling_probability : float
-        q.
-    releases : "all", int, float or collection of int
+    privacy : Privacy
     weights : WeightSchedule
     """
 
-    agent: ThompsonSettings | VotingSettings = field(default_factory=ThompsonSettings)
-    clip_norm: float = 22.0
-    sampling_probability: float = 0.35
-    releases: Schedule = MIN_FOLLOW_PROBABILITY
-    weights: WeightSchedule = field(default_factory=WeightSchedule)
+    agent: ThompsonSettings | VotingSettings
+    privacy: Privacy
+    weights: WeightSchedule
 
     @property
     def votes(self) -> bool:
@@ -42,21 +36,32 @@ class Preset:
 # when they have tried what the first votes pointed at.
 VOTES = Preset(
     VotingSettings(),
-    clip_norm=1.0,
-    sampling_probability=1.0,
-    releases=(1, 5),
-    weights=WeightSchedule(peak=0.0),
+    Privacy(clip_norm=1.0, sampling_probability=1.0, release_after=(1, 5)),
+    WeightSchedule(peak=0.0),
 )
-# Those of DP-FTS-DE's paper, by the names of `DPFTSDE(preset=...)`.
+# Those of DP-FTS-DE's paper, by the names of `DPFTSDE(preset=...)`: releases until one
+# agent in twenty would follow.
 PUBLISHED = {
-    "paper": Preset(),
+    "paper": Preset(
+        ThompsonSettings(),
+        Privacy(clip_norm=22.0, sampling_probability=0.35, min_follow_probability=0.05),
+        WeightSchedule(),
+    ),
     "paper-synthetic": Preset(
         ThompsonSettings(num_features=50, follow="inverse-sqrt"),
-        clip_norm=11.0,
-        weights=WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
+        Privacy(clip_norm=11.0, sampling_probability=0.35, min_follow_probability=0.05),
+        WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
     ),
 }
 STRATEGIES = ("FedVote", "DPFTSDE")
+
+
+def privacy_of(preset: Preset, privacy: Privacy | None) -> Privacy:
+    """Return what is given, and the preset's for what is not."""
+    if privacy is None:
+        return preset.privacy
+    require(isinstance(privacy, Privacy), "privacy", privacy, "a Privacy")
+    return privacy.filled(preset.privacy)
 
 
 def preset_of(strategy: str, preset: str | None) -> Preset:

@@ -7,27 +7,29 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
+from flwr.app import Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_bool, require_seed
+from flwr_fbo._validation import is_number, require
 from flwr_fbo.agents.tuning.acquisition import maximize
-from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
-from flwr_fbo.privacy.sampling import Sampling
-from flwr_fbo.privacy.schedule import Schedule, check_schedule, release_iterations
+from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.codec import fresh_seed
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
-from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningInstruction, TuningStudy
+from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.strategies.options import Privacy, Seeds, check_folder
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -46,45 +48,18 @@ class PrivateTuningStrategy(TuningStrategy):
         N, the slots of the study, whoever answers.
     agent : ThompsonSettings or VotingSettings
         The agents' settings.
-    clip_norm : float
-        Clipping norm S of an agent's message.
-    sampling_probability : float
-        q in (0, 1]: how likely an agent takes part in a release.
-    releases : "all", int, float or collection of int
-        After which iterations there is a release: all; the first K; while an agent
-        follows it with at least this probability; or those listed. A round without a
-        release costs no privacy, and agents keep the vectors that they have.
     weights : WeightSchedule
         Of the agents in each sub-region.
-    noise_multiplier : float, optional
-        z >= 0; 1 unless it or ``epsilon`` is given.
+    privacy : Privacy
+        How releases are made, counted and limited; with all that has no default.
     epsilon : float, optional
-        In place of z: what the whole study may spend at ``delta``, which must be given.
-        `start` then takes the smallest z that keeps to it over the rounds' releases.
-    sampling : {"poisson", "fixed-size"}
-        See `ReleaseSettings`; a fixed size needs ``accountant="rdp"``, and its epsilon
-        does not compare.
-    accountant : {"pld", "rdp", "moments"}
-        Counts epsilon: the tightest, Flower's Renyi accountant, or that of the papers.
-    calibration : {"joint", "published", "published-per-region"}
-        See `ReleaseSettings`; ``"joint"`` is the least noise for a given z.
-    max_epsilon : float, optional
-        The budget at ``delta``: a release that would exceed it is not made.
-    when_exhausted : {"halt", "raise"}
-        Then the releases end and the agents go on, or `start` raises
-        ``PrivacyBudgetExhausted``.
+        From 1e-3 to 1e3: what the whole study may spend at ``delta``, which must be
+        given. `start` takes the smallest noise multiplier that keeps to it over the
+        rounds' releases.
     delta : float, optional
         In (0, 1): where epsilon is reported. The published 1 / N^1.1 unless given,
         which is too large for a small federation: 0.17 for five agents.
-    noise_only : bool
-        The control: every contribution is replaced by zero.
-    study_seed : int, optional
-        Makes the agents' draws repeat; the agents are told it.
-    feature_seed : int, optional
-        Public seed of the shared features; drawn from the operating system unless
-        given.
-    noise_seed : int, optional
-        *Experiments only*: makes noise and mask repeat, which protects nobody.
+    seeds : Seeds, optional
     **options
         See `TuningStrategy` and `StudyStrategy`.
 
@@ -99,8 +74,9 @@ class PrivateTuningStrategy(TuningStrategy):
     -----
     *Formal guarantees*: those of `Release`, composed over the rounds:
     ``privacy_spent`` is what a neighbouring study (one agent's messages zeroed) could
-    be told apart by, from everything that all agents together receive. Reported
-    metrics are not covered.
+    be told apart by, from everything that all agents together receive. Each agent has
+    one message in a release at most. Who answers, and so when a postponed release is
+    made, is public. Reported metrics are not covered.
     """
 
     server: DistributedExplorationServer
@@ -112,86 +88,99 @@ class PrivateTuningStrategy(TuningStrategy):
         num_agents: int,
         *,
         agent: AgentSettings,
-        clip_norm: float,
-        sampling_probability: float,
-        releases: Schedule,
         weights: WeightSchedule,
-        noise_multiplier: float | None = None,
+        privacy: Privacy,
         epsilon: float | None = None,
-        sampling: Sampling = "poisson",
-        accountant: Method = "pld",
-        calibration: Calibration = "joint",
-        max_epsilon: float | None = None,
-        when_exhausted: Literal["halt", "raise"] = "halt",
         delta: float | None = None,
-        noise_only: bool = False,
-        study_seed: int | None = None,
-        feature_seed: int | None = None,
-        noise_seed: int | None = None,
+        seeds: Seeds | None = None,
         **options: Any,
     ) -> None:
-        require_bool("noise_only", noise_only)
+        seeds = Seeds() if seeds is None else seeds
+        require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
+        z, q, norm = (
+            privacy.noise_multiplier,
+            privacy.sampling_probability,
+            privacy.clip_norm,
+        )
+        assert q is not None
+        assert norm is not None
         if epsilon is not None:
             allowed = "None where noise_multiplier is given, which decides it"
-            require(noise_multiplier is None, "epsilon", epsilon, allowed)
+            require(z is None, "epsilon", epsilon, allowed)
             require(delta is not None, "delta", delta, "given, where epsilon is")
             check_epsilon(epsilon)
-        if max_epsilon is not None:
+        if privacy.max_epsilon is not None:
             require(delta is not None, "delta", delta, "given, where max_epsilon is")
-        check_schedule(releases)
-        ok = when_exhausted in ("halt", "raise")
-        require(ok, "when_exhausted", when_exhausted, "'halt' or 'raise'")
         study = TuningStudy(
             SearchSpace(space),
             direction,
             agent,
-            study_seed=study_seed,
-            feature_seed=fresh_seed() if feature_seed is None else feature_seed,
+            study_seed=seeds.study,
+            feature_seed=fresh_seed() if seeds.features is None else seeds.features,
         )
         settings = ReleaseSettings(
             num_agents=num_agents,
             num_sub_regions=agent.num_sub_regions,
-            clip_norm=clip_norm,
-            noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
-            sampling_probability=sampling_probability,
-            sampling=sampling,
-            calibration=calibration,
-            noise_only=noise_only,
+            clip_norm=norm,
+            noise_multiplier=1.0 if z is None else z,
+            sampling_probability=q,
+            sampling=privacy.sampling,
+            calibration=privacy.calibration,
+            noise_only=privacy.noise_only,
             weights=weights,
         )
         if delta is None:
             delta = published_delta(num_agents)
         if settings.noise_multiplier > 0:
             # Above q, "never sampled" explains everything: epsilon would be 0.
-            allowed = f"below sampling_probability={sampling_probability}"
-            ok = is_number(delta) and delta < sampling_probability
-            require(ok, "delta", delta, allowed)
+            ok = is_number(delta) and delta < q
+            require(ok, "delta", delta, f"below sampling_probability={q}")
+        least = privacy.min_answers
+        ok = least is None or least <= num_agents
+        require(ok, "min_answers", least, f"at most num_agents={num_agents}")
         assert isinstance(agent, SearchSettings)
         server = DistributedExplorationServer(
-            Release(settings, _entropy(settings, noise_seed)),
+            Release(settings, _entropy(settings, seeds.noise)),
             agent.num_features,
             delta,
-            max_epsilon=max_epsilon,
-            accountant=accountant,
+            accountant=privacy.accountant,
         )
         super().__init__(server, study, **options)
+        self._privacy = privacy
+        self._budget = check_folder("budget", privacy.budget)
         self._epsilon = epsilon
-        self._schedule = releases
+        self._seeds = seeds
         self._said_exhausted = False
-        self._raises = when_exhausted == "raise"
-        self._given_seeds = {"feature_seed": feature_seed, "noise_seed": noise_seed}
+        self._collected: dict[int, Any] = {}  # of the release that is open, by slot
 
     def plan(self, horizon: int) -> None:
         """Fix the releases, their noise, and what agents are told about it."""
-        agent = self._agent
-        iterations = release_iterations(
-            self._schedule, horizon, agent.follow_probability
-        )
-        self.server.iterations = iterations
+        server, release = self.server, self.server.release
+        follow_probability = self._agent.follow_probability
+        iterations = self._privacy.iterations(horizon, follow_probability)
         if self._epsilon is not None and iterations:
             spends = partial(self._spends, iterations)
             z = smallest_noise_multiplier(spends, self._epsilon)
-            self.server.release = self.server.release.with_noise_multiplier(z)
+            release = release.with_noise_multiplier(z)
+        server.plan(iterations, release)
+        self._limit()
+        allowed = iterations[: server.num_allowed]
+        charges = tuple(server.charge(t) for t in allowed)
+        self.study = replace(self.study, promise=Promise(charges, release.private))
+
+    def _limit(self) -> None:
+        """Leave out the releases that the budget, less what others spent, forbids."""
+        if self._privacy.max_epsilon is None:
+            return
+        others: list[Charge] = []
+        if self._budget is not None:
+            with SpendingLedger.held(self._budget) as ledger:
+                others = ledger.charges(without=self.study.study_id)
+        self.server.limit(self._privacy.max_epsilon, others)
+
+    def _resume(self, num_rounds: int) -> None:
+        super()._resume(num_rounds)
+        self._limit()  # now that it is known which study is this one
 
     @property
     def _agent(self) -> SearchSettings:
@@ -202,11 +191,7 @@ class PrivateTuningStrategy(TuningStrategy):
     def _spends(self, iterations: Iterable[int], noise_multiplier: float) -> float:
         """Return what releases after ``iterations`` would spend at that z."""
         release = self.server.release.with_noise_multiplier(noise_multiplier)
-        accountant = ReleaseAccountant(
-            release.settings.subsampling,
-            self.server.delta,
-            self.server.accounting_method,
-        )
+        accountant = self.server.new_accountant()
         for iteration in iterations:
             accountant.charge(release.effective_noise_multiplier(iteration))
         return accountant.spent().epsilon
@@ -223,28 +208,94 @@ class PrivateTuningStrategy(TuningStrategy):
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {
             **super()._identity(num_rounds),
-            **self._given_seeds,
+            "feature_seed": self._seeds.features,
+            "noise_seed": self._seeds.noise,
             "delta": self.server.delta,
-            "max_epsilon": self.server.max_epsilon,
+            "max_epsilon": self._privacy.max_epsilon,
             "accountant": self.server.accounting_method,
-            "releases": list(self.server.iterations or ()),
+            "releases": list(self.server.iterations),
             **asdict(self.server.release.settings),
         }
 
-    def _before_round(self, server_round: int) -> None:
-        if self._said_exhausted or not self.server.is_exhausted(server_round - 1):
+    def _before_round(self, step: Step) -> None:
+        if self._said_exhausted or not step.is_exhausted:
             return
         self._said_exhausted = True
         reason = (
-            f"Round {server_round}: a release would exceed the privacy budget "
-            f"max_epsilon={self.server.max_epsilon:g} "
-            f"({self.privacy_spent.epsilon:.3f} spent)."
+            f"Round {step.iteration + 1}: a release would exceed the privacy budget "
+            f"max_epsilon={self._privacy.max_epsilon:g} "
+            f"({self.privacy_spent.epsilon:.3f} spent by this study"
+            + (
+                f", more by others with budget={self._budget})."
+                if self._budget
+                else ")."
+            )
         )
-        if self._raises:
+        if self._privacy.when_exhausted == "raise":
             raise PrivacyBudgetExhausted(reason)
         _log.warning("%s No more releases: agents go on with what they have.", reason)
 
-    def _after_round(self, server_round: int) -> None:
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config.
+
+        Whose message for an open release is here is not asked for it again.
+        """
+        asked = replace(step, release=0) if slot in self._collected else step
+        return super().instruction(node, slot, asked)
+
+    def _contributions(
+        self, step: Step, answers: Mapping[int, Message]
+    ) -> Mapping[int, Any] | None:
+        """Return all messages of the open release, once enough agents have answered."""
+        if not step.release:
+            return None
+        for slot, reply in answers.items():
+            if slot not in self._collected:
+                self._collected[slot] = self._read(slot, reply, step)
+        needed, answered = self._min_answers, len(self._collected)
+        if answered < needed:
+            _log.warning(
+                "Release %d is postponed, at no epsilon: %d agents have answered, and "
+                "min_answers=%d are needed.",
+                step.release,
+                answered,
+                needed,
+            )
+            return None
+        collected, self._collected = self._collected, {}
+        self._charge_budget(step)
+        return dict(sorted(collected.items()))
+
+    @property
+    def _min_answers(self) -> int:
+        least = self._privacy.min_answers
+        return -(-len(self._enrolment.slots) // 2) if least is None else least
+
+    def _charge_budget(self, step: Step) -> None:
+        """Record a release in the ledger that outlives the study, before it leaves.
+
+        Raises
+        ------
+        PrivacyBudgetExhausted
+            If other studies have spent the budget since this one was planned.
+        """
+        if self._budget is None or self.server.release.settings.noise_only:
+            return
+        charge, study = self.study.promise.charges[step.release - 1], self.study
+        with SpendingLedger.held(self._budget) as ledger:
+            spent, limit = ledger.epsilon(self.server.delta, [charge]), self._privacy
+            assert limit.max_epsilon is not None
+            if ledger.has(study.study_id, step.release):
+                return  # of a run that was ended before the release left
+            if spent > limit.max_epsilon:
+                raise PrivacyBudgetExhausted(
+                    f"Round {step.iteration + 1}: release {step.release} would bring "
+                    f"all studies with budget={self._budget} to epsilon {spent:.3f}, "
+                    f"and max_epsilon={limit.max_epsilon:g}."
+                )
+            ledger.record(study.study_id, TuningInstruction.kind, step.release, charge)
+
+    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         spent = self.privacy_spent
         epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
         self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
@@ -304,7 +355,6 @@ def published_delta(num_agents: int) -> float:
 
 
 def _entropy(settings: ReleaseSettings, noise_seed: int | None) -> Entropy | None:
-    require_seed("noise_seed", noise_seed)
     if noise_seed is not None:
         return SeededEntropy(noise_seed)
     needs_none = settings.noise_multiplier == 0 and settings.sampling_probability == 1

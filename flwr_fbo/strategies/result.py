@@ -23,6 +23,8 @@ class Round:
         Agents that answered, answered with an error, did not answer.
     epsilon : float or None
         Spent so far; None where the method releases nothing, or all of it.
+    release : int
+        Which release agents were asked for, from 1; 0 for none.
     """
 
     server_round: int
@@ -30,6 +32,7 @@ class Round:
     failures: int
     missing: int
     epsilon: float | None = None
+    release: int = 0
 
 
 @dataclass(repr=False)

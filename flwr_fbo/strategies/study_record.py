@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
@@ -30,21 +29,6 @@ PEER_KIND, NEURAL_KIND = "peer-server", "neural-server"
 _PROGRESS = "progress"
 _SLOTS, _JOURNALS = "progress-slots", "progress-journals"
 _ROUND = "progress-round-"
-
-
-def check_folder(folder: str | Path | None) -> Path | None:
-    """Return the folder as a path, or None.
-
-    Raises
-    ------
-    ValueError
-        If it is not absolute: a ServerApp's working directory is the SuperLink's.
-    """
-    if folder is None:
-        return None
-    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
-    require(ok, "folder", folder, "an absolute path")
-    return Path(folder)
 
 
 @dataclass
@@ -103,8 +87,7 @@ class StudyRecord:
         self._journal: Journal | None = None
         if folder is None:
             return
-        owner, path = {"kind": KIND, **identity}, folder / FILE_NAME
-        self._journal = open_patiently(owner, path, patience)
+        self._journal = open_patiently(identity, folder / FILE_NAME, patience)
 
     def save(self, progress: Progress) -> None:
         """Commit the progress; it is on disk when this returns."""
@@ -150,7 +133,6 @@ class StudyRecord:
         if not state:
             return None
         stored, ledger = read_ledger(self._journal)
-        in_parts = _SLOTS in state
         state = {n: array for n, array in state.items() if not n.startswith(_PROGRESS)}
         try:
             progress = Progress(
@@ -165,8 +147,6 @@ class StudyRecord:
             path = self._journal.path
             raise JournalError(f"{path} is damaged: {error!r}.") from error
         self._note(progress)
-        if not in_parts:
-            self._num_rounds, self._enrolled = 0, None
         return progress
 
     def __enter__(self) -> StudyRecord:
@@ -190,11 +170,10 @@ def read_ledger(journal: Journal) -> tuple[dict[str, Any], list[LedgerRow]]:
     try:
         state = journal.load_state()
         stored: dict[str, Any] = json.loads(str(state[_PROGRESS]))
-        if _SLOTS in state:  # else all is in one text, as it once was
-            stored["slots"] = json.loads(str(state[_SLOTS]))
-            stored["journals"] = json.loads(str(state[_JOURNALS]))
-            rounds = sorted(name for name in state if name.startswith(_ROUND))
-            stored["rounds"] = [json.loads(str(state[name])) for name in rounds]
+        stored["slots"] = json.loads(str(state[_SLOTS]))
+        stored["journals"] = json.loads(str(state[_JOURNALS]))
+        rounds = sorted(name for name in state if name.startswith(_ROUND))
+        stored["rounds"] = [json.loads(str(state[name])) for name in rounds]
         complete = stored["num_releases"] == len(ledger)
     except (KeyError, TypeError, ValueError) as error:
         raise JournalError(f"{journal.path} is damaged: {error!r}.") from error

@@ -1,6 +1,7 @@
 """The rounds of a study: whom to ask what, and what to make of the replies.
 
-Round r of Flower is iteration t = r - 1 of the server half.
+Once a round the server half decides what it does, in a `Step`; all else follows from
+that and from who answers.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from flwr_fbo._compat import (
     reply_arrays,
     to_array_record,
 )
-from flwr_fbo._validation import is_number, require, require_bool, require_int
+from flwr_fbo._validation import require
 from flwr_fbo.protocol.codec import Study
-from flwr_fbo.servers.base import Server
+from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
+from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.result import Round
 
 _log = logging.getLogger("flwr.fbo")
@@ -40,37 +42,29 @@ class StudyRounds(Strategy):
         self,
         server: Server,
         study: Study,
-        min_agents: int | None,
-        patience: float,
+        durability: Durability,
         client_api: ClientApi,
-        authenticated: bool,
-        max_empty_rounds: int,
     ) -> None:
         """Check and keep the arguments, which are those of `StudyStrategy`."""
-        num_agents = server.num_agents
-        if min_agents is None:
-            min_agents = num_agents
-        require_int("min_agents", min_agents, 1)
+        num_agents, min_agents = server.num_agents, durability.min_agents
         allowed = f"at most num_agents={num_agents}"
-        require(min_agents <= num_agents, "min_agents", min_agents, allowed)
-        ok = is_number(patience) and patience >= 0
-        require(ok, "patience", patience, "a number of seconds >= 0")
+        ok = min_agents is None or min_agents <= num_agents
+        require(ok, "min_agents", min_agents, allowed)
         check_client_api(client_api)
-        require_bool("authenticated", authenticated)
-        require_int("max_empty_rounds", max_empty_rounds, 1)
         self.server = server
         self.study = study
         self._client_api: ClientApi = client_api
         self._enrolment = Enrolment(
-            num_agents, study, patience, client_api, authenticated
+            num_agents, durability.patience, client_api, durability.authenticated
         )
-        self._max_empty_rounds = max_empty_rounds
-        self._min_agents = min_agents
+        self._max_empty_rounds = durability.max_empty_rounds
+        self._min_agents = num_agents if min_agents is None else min_agents
         self._running = False
         self._timeout = 3600.0
+        self._step = Step(-1)
         self._asked: list[Message] = []
         self._rounds: list[Round] = []
-        self._resumed_after = 0
+        self._num_empty = 0  # rounds in a row, of this run
         self._up_to_date: set[int] = set()  # nodes that have the last release
 
     @abstractmethod
@@ -102,43 +96,44 @@ class StudyRounds(Strategy):
                 "such as Flower's DifferentialPrivacy wrappers, can be around it. It "
                 "needs none: its noise and its epsilon are settings of its own."
             )
-        self._before_round(server_round + self._resumed_after)
+        # Those before are of an earlier run, and Flower counts from 1 again.
+        is_first = server_round == 1
+        self._step = step = self._decide(len(self._rounds))
+        self._before_round(step)
         # Once the study has begun, who is absent counts as zero; after a restart the
         # nodes still need time to come back.
-        wanted = self._min_agents if server_round == 1 else 1
-        needed = 1 if self._resumed_after else wanted
-        slots = self._enrolment.update(grid, wanted, needed, self._timeout)
+        wanted = self._min_agents if is_first else 1
+        needed = 1 if self._rounds else wanted
+        slots = self._enrolment.update(
+            grid, self.study.enrolment(), wanted, needed, self._timeout
+        )
         self._commit_enrolment()
-        server_round += self._resumed_after
-        outgoing = self._outgoing(slots)
-        message_wanted = self.server.wants_messages(server_round - 1)
+        outgoing = self._outgoing(slots, step)
+        kind = message_type(self._client_api)
+        number = step.iteration + 1
         self._asked = []
         for node, slot in slots.items():
-            entries = self.instruction(slot, server_round - 1, message_wanted)
-            config_record = ConfigRecord(
-                {**config, "server-round": server_round, **entries}
-            )
-            arrays = outgoing[node]
-            content = instruction_content(arrays, config_record, self._client_api)
-            kind = message_type(self._client_api)
-            message = Message(content, node, kind, group_id=str(server_round))
-            self._asked.append(message)
+            entries = self.instruction(node, slot, step)
+            record = ConfigRecord({**config, "server-round": number, **entries})
+            content = instruction_content(outgoing[node], record, self._client_api)
+            self._asked.append(Message(content, node, kind, group_id=str(number)))
         return self._asked
 
-    def _before_round(self, server_round: int) -> None:
-        """Say, refuse or put off what the server half has decided about a round.
+    def _decide(self, iteration: int) -> Step:
+        """Return what the server half does in an iteration."""
+        return self.server.step(iteration)
+
+    def _before_round(self, step: Step) -> None:
+        """Say, refuse or put off what has been decided about a round.
 
         Before it is seen who is there, which may change while it waits.
         """
 
     @abstractmethod
-    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config.
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config."""
 
-        ``wanted`` is whether the server half wants messages after ``iteration``.
-        """
-
-    def _outgoing(self, slots: Mapping[int, int]) -> dict[int, ArrayRecord]:
+    def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return the arrays for each node: the vectors, where it has not got them."""
         full = vectors_record(self.server.vectors) or ArrayRecord()
         empty = ArrayRecord()
@@ -149,20 +144,16 @@ class StudyRounds(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the agents' messages to the server half; return its vectors.
 
-        Missing, failed and unreadable replies count as zero contributions. What is
-        returned has been committed: no other vectors can leave for this round.
+        Failed and unreadable replies count as zero contributions. What is returned has
+        been committed: no other vectors can leave for this round.
         """
-        server_round += self._resumed_after
-        answers = self._answers(server_round, replies)
-        wanted = self.server.wants_messages(server_round - 1)
-        messages = {
-            slot: self._read(slot, reply, wanted) for slot, reply in answers.items()
-        }
-        before = len(self.server.ledger)
+        step, before = self._step, len(self.server.ledger)
+        answers = self._answers(step, replies)
+        contributions = self._contributions(step, answers)
         try:
-            if answers:  # who answers is public: nobody's silence is worth a release
-                self.server.receive(server_round - 1, messages)
-            self._after_round(server_round)
+            if contributions is not None:
+                self.server.receive(step, contributions)
+            self._after_round(step, answers)
             self._commit()
         except BaseException:
             # What is not on disk must not be seen: a new run would draw it again.
@@ -172,9 +163,16 @@ class StudyRounds(Strategy):
             self._up_to_date.clear()
         return vectors_record(self.server.vectors), self._reported(answers)
 
-    def _answers(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> dict[int, Message]:
+    def _contributions(
+        self, step: Step, answers: Mapping[int, Message]
+    ) -> Mapping[int, Any] | None:
+        """Return what the server half is to receive, by slot; None for nothing now.
+
+        Who answers is public: nobody's silence is worth a release.
+        """
+        return {s: self._read(s, reply, step) for s, reply in answers.items()} or None
+
+    def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
         """Return the first good reply of each slot, in slot order; log the others."""
         waiting = {m.metadata.message_id: m.metadata.dst_node_id for m in self._asked}
         answers: dict[int, Message] = {}
@@ -191,41 +189,41 @@ class StudyRounds(Strategy):
             else:
                 answers[slot] = reply
                 self._up_to_date.add(node)
-        self._note(server_round, answers, failures, waiting.values())
+        self._note(step, answers, failures, waiting.values())
         return dict(sorted(answers.items()))
 
     def _note(
         self,
-        server_round: int,
+        step: Step,
         answers: Collection[int],
         failures: list[str],
         missing: Collection[int],
     ) -> None:
         """Log how a round went, and end the run if nobody is there any more."""
         counts = len(answers), len(failures), len(missing)
-        self._rounds.append(Round(server_round, *counts))
+        number = step.iteration + 1
+        self._rounds.append(Round(number, *counts, release=step.release))
         _log.info("aggregate_train: %d results, %d failures, %d missing", *counts)
         slots = sorted(self._enrolment.slots[node] for node in missing)
         silent = [f"agent {slot}: no reply in time" for slot in slots]
         for line in sorted(failures) + silent:
             _log.warning("\t> %s", line)
-        first = max(self._resumed_after, len(self._rounds) - self._max_empty_rounds)
-        last = self._rounds[first:]
-        empty = len(last) == self._max_empty_rounds and not any(r.results for r in last)
-        if empty:
+        self._num_empty = 0 if answers else self._num_empty + 1
+        if self._num_empty == self._max_empty_rounds:
             first_of_all = min(failures, default="").removesuffix(".")
             failure = f" First failure: {first_of_all}." if failures else ""
-            rounds = f" (after {len(last)} such rounds)" if len(last) > 1 else ""
+            empty = self._num_empty
+            rounds = f" (after {empty} such rounds)" if empty > 1 else ""
             raise AggregationError(
-                f"Round {server_round}: none of {sum(counts)} agents gave a result "
+                f"Round {number}: none of {sum(counts)} agents gave a result "
                 f"({counts[1]} failures, {counts[2]} missing){rounds}.{failure}"
             )
 
-    def _read(self, slot: int, reply: Message, wanted: bool) -> Any:
+    def _read(self, slot: int, reply: Message, step: Step) -> Any:
         """Return what the server half takes of a reply."""
-        return _one_array(slot, reply, wanted)
+        return _one_array(slot, reply, step.release > 0)
 
-    def _after_round(self, server_round: int) -> None:
+    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Take note of a round, before it is committed."""
 
     def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:

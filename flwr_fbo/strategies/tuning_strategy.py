@@ -16,7 +16,7 @@ from flwr_fbo._compat import reply_metrics
 from flwr_fbo._validation import is_number, require
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
-from flwr_fbo.servers.base import Server
+from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.result import TuningResult
 
@@ -65,14 +65,14 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             lines.append(f"metrics reported without any privacy guarantee: {named}")
         return lines
 
-    def instruction(self, slot: int, iteration: int, wanted: bool) -> Mapping[str, Any]:
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
         return TuningInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,
-            iteration=iteration,
-            release=iteration + 1 if wanted else 0,
+            iteration=step.iteration,
+            release=step.release,
             report_best_value="best-value" in self._metrics,
         ).to_config()
 

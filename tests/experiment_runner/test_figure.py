@@ -23,7 +23,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
 )
 from flwr_fbo.experiment_runner.results import ResultsFile
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
-from flwr_fbo.experiment_runner.tuning_design import Curve, Privacy
+from flwr_fbo.experiment_runner.tuning_design import Curve, TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 from flwr_fbo.experiment_runner.tuning_methods import USUAL_METHODS
 from flwr_fbo.experiment_runner.tuning_play import run_one
@@ -316,7 +316,9 @@ def test_runs_of_another_figure_are_taken_over(
     with ResultsFile(tmp_path / "b", plain) as results:
         assert results.take_over(tmp_path / "a", plain) == 5 * 3
         assert results.take_over(tmp_path / "a", plain) == 0
-    louder = replace(plain, name="louder", privacy=Privacy(1e-2, noise_multiplier=3.0))
+    louder = replace(
+        plain, name="louder", privacy=TuningPrivacy(1e-2, noise_multiplier=3.0)
+    )
     with ResultsFile(tmp_path / "c", louder) as results:
         assert results.take_over(tmp_path / "a", louder) == 3 * 3  # ts, random, fts-de
     (tmp_path / "a").write_text("damaged")

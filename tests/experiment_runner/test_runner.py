@@ -29,7 +29,7 @@ from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import run_all
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
-from flwr_fbo.experiment_runner.tuning_design import Privacy
+from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 from flwr_fbo.experiment_runner.tuning_methods import METHODS, USUAL_METHODS
 from flwr_fbo.experiment_runner.tuning_play import run_one
@@ -76,7 +76,7 @@ SMALL = TuningExperiment(
     task=Quadratic(),
     num_agents=4,
     num_iterations=2,
-    privacy=Privacy(1e-3, noise_multiplier=1.0, sampling_probability=0.35),
+    privacy=TuningPrivacy(1e-3, noise_multiplier=1.0, sampling_probability=0.35),
 )
 
 
@@ -192,7 +192,7 @@ def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
     experiment = load_experiment(_written(tmp_path / "mine.toml", TOML))
     assert isinstance(experiment, TuningExperiment)
     assert experiment.task == SyntheticTask(alpha=0.5)
-    assert experiment.privacy == Privacy(
+    assert experiment.privacy == TuningPrivacy(
         1e-3, noise_multiplier=1.0, sampling_probability=0.35
     )
     assert experiment.methods == USUAL_METHODS
@@ -320,7 +320,7 @@ def test_results_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
     other = replace(
         SMALL,
         num_agents=5,
-        privacy=Privacy(1e-3, noise_multiplier=2.0, sampling_probability=0.35),
+        privacy=TuningPrivacy(1e-3, noise_multiplier=2.0, sampling_probability=0.35),
     )
     with pytest.raises(ValueError, match="belongs to another experiment") as error:
         ResultsFile(path, other)
@@ -424,7 +424,9 @@ def test_means_may_end_before_the_last_iteration() -> None:
 
 
 def test_votes_have_names_of_their_own() -> None:
-    voting = replace(SMALL, strategy="FedVote", privacy=Privacy(1e-3, epsilon=2.0))
+    voting = replace(
+        SMALL, strategy="FedVote", privacy=TuningPrivacy(1e-3, epsilon=2.0)
+    )
     levels = {name: [0.5, 0.6] for name in NAMES}
     labels = [row.label for row in summarize(voting, _runs(levels)).values()]
     assert labels == ["TS", "random", "open vote", "private vote", "noise-only"]
@@ -432,15 +434,15 @@ def test_votes_have_names_of_their_own() -> None:
 
 def test_an_experiment_may_name_its_epsilon() -> None:
     run = run_one(
-        replace(SMALL, strategy="FedVote", privacy=Privacy(1e-3, epsilon=2.0)),
+        replace(SMALL, strategy="FedVote", privacy=TuningPrivacy(1e-3, epsilon=2.0)),
         "dp-fts-de",
         0,
     )
     assert 1.9 < run.epsilon <= 2.0
     with pytest.raises(ValueError, match=r"epsilon=2\.0 is not allowed: None where"):
-        Privacy(1e-3, noise_multiplier=1.0, epsilon=2.0)
+        TuningPrivacy(1e-3, noise_multiplier=1.0, epsilon=2.0)
     with pytest.raises(ValueError, match="noise_multiplier=None is not allowed"):
-        Privacy(1e-3)
+        TuningPrivacy(1e-3)
 
 
 def test_another_epsilon_takes_over_what_it_does_not_touch(tmp_path: Path) -> None:
@@ -448,7 +450,7 @@ def test_another_epsilon_takes_over_what_it_does_not_touch(tmp_path: Path) -> No
         SMALL,
         task=SyntheticTask(),
         strategy="FedVote",
-        privacy=Privacy(1e-3, epsilon=2.0),
+        privacy=TuningPrivacy(1e-3, epsilon=2.0),
     )
     with ResultsFile(tmp_path / "a", voting) as results:
         for run in _runs({name: [0.5, 0.6] for name in NAMES}):
@@ -470,7 +472,9 @@ def test_another_epsilon_takes_over_what_it_does_not_touch(tmp_path: Path) -> No
 
 
 def test_the_tradeoff_is_drawn_from_results_of_one_task(tmp_path: Path) -> None:
-    voting = replace(SMALL, strategy="FedVote", privacy=Privacy(1e-3, epsilon=2.0))
+    voting = replace(
+        SMALL, strategy="FedVote", privacy=TuningPrivacy(1e-3, epsilon=2.0)
+    )
     runs = _runs({name: [0.5, 0.6] for name in NAMES})
     both = [(voting, runs), (voting.with_epsilon(8.0), runs), (SMALL, runs)]
     draw_tradeoff(both, 2, tmp_path / "figure.png")
@@ -496,7 +500,7 @@ def test_liars_all_praise_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
         SMALL,
         num_agents=6,
         strategy="FedVote",
-        privacy=Privacy(1e-3, noise_multiplier=1e-3),
+        privacy=TuningPrivacy(1e-3, noise_multiplier=1e-3),
         methods=methods,
         task=task,
     )

@@ -29,8 +29,10 @@ from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.pld_accountant import PldAccountant
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Subsampling, sampling_ratio
-from flwr_fbo.privacy.schedule import check_schedule, release_iterations
+from flwr_fbo.privacy.spending import composed_epsilon
+from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
+from flwr_fbo.strategies.options import Privacy
 from tests.reference import reference
 
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -401,38 +403,51 @@ def test_a_server_releases_once_a_round_and_not_after_the_last() -> None:
     server = _server()
     assert server.vectors is None
     for iteration in range(3):
-        assert server.wants_messages(iteration)
-        server.receive(iteration, {0: np.ones(5)})
+        assert server.step(iteration).release == iteration + 1
+        server.receive(server.step(iteration), {0: np.ones(5)})
     released = server.vectors
     assert released is not None
     assert released.shape == (1, 5)
-    assert not server.wants_messages(3)
-    server.receive(3, {0: np.ones(5)})
+    assert server.step(3) == Step(3)
+    server.receive(server.step(3), {0: np.ones(5)})
     assert server.vectors is released
     assert len(server.ledger) == server.privacy_spent.num_releases == 3
 
 
-def test_a_second_draw_for_one_round_is_refused() -> None:
+def test_a_second_draw_for_one_release_is_refused() -> None:
     server = _server()
-    server.receive(0, {})
-    with pytest.raises(ValueError, match="iteration=0 is not allowed: above 0"):
-        server.receive(0, {})
-    server.receive(2, {})  # iteration 1 failed, or had no release
-    with pytest.raises(ValueError, match="iteration=1 is not allowed: above 2"):
-        server.receive(1, {})
+    first = server.step(0)
+    server.receive(first, {})
+    with pytest.raises(ValueError, match="release=1 is not allowed: 2"):
+        server.receive(first, {})
+
+
+def test_a_postponed_release_is_made_first_as_it_was_planned() -> None:
+    messages = {n: np.arange(5.0) for n in range(4)}
+    on_time, late = _server(), _server()
+    assert late.step(1) == Step(1, release=1)  # none was made after iteration 0
+    for iteration in range(3):
+        on_time.receive(on_time.step(iteration), messages)
+        late.receive(late.step(iteration + 1), messages)
+    for planned, made in zip(on_time.ledger, late.ledger, strict=True):
+        np.testing.assert_array_equal(planned.vectors, made.vectors)
+        assert planned.iteration == made.iteration
+        assert made.facts["made_after"] == planned.facts["made_after"] + 1
+    assert late.step(4) == Step(4)
+    assert on_time.privacy_spent == late.privacy_spent
 
 
 def test_a_server_goes_on_from_its_ledger() -> None:
     whole, first = _server(), _server()
     messages = {n: np.arange(5.0) for n in range(4)}
     for iteration in range(3):
-        whole.receive(iteration, messages)
-    first.receive(0, messages)
+        whole.receive(whole.step(iteration), messages)
+    first.receive(first.step(0), messages)
     second = _server()
     second.resume(first.ledger)
     np.testing.assert_array_equal(second.vectors, first.vectors)
     for iteration in (1, 2):
-        second.receive(iteration, messages)
+        second.receive(second.step(iteration), messages)
     np.testing.assert_array_equal(second.vectors, whole.vectors)
     assert second.privacy_spent == whole.privacy_spent
 
@@ -440,35 +455,41 @@ def test_a_server_goes_on_from_its_ledger() -> None:
 def test_the_budget_halts_the_releases() -> None:
     server = _server()
     for iteration in range(2):
-        server.receive(iteration, {})
+        server.receive(server.step(iteration), {})
     two = server.privacy_spent.epsilon
     limited = _server()
-    limited.max_epsilon = two + 1e-6
+    limited.limit(two + 1e-6)
     for iteration in range(3):
-        assert limited.wants_messages(iteration) == (iteration < 2)
-        limited.receive(iteration, {0: np.ones(5)})
-    assert limited.is_exhausted(3)
-    assert not limited.is_exhausted(1)
+        step = limited.step(iteration)
+        assert (step.release > 0, step.is_exhausted) == (iteration < 2, iteration == 2)
+        limited.receive(step, {0: np.ones(5)})
     assert len(limited.ledger) == 2
     assert limited.privacy_spent.epsilon == two
-    assert "releases stop before epsilon exceeds" in " ".join(limited.summary())
-    with pytest.raises(ValueError, match="max_epsilon=0"):
-        DistributedExplorationServer(server.release, 5, 1e-3, max_epsilon=0)
+    assert "allows 2 of 3 planned releases" in " ".join(limited.summary())
+
+
+def test_what_other_studies_spent_is_not_there_any_more() -> None:
+    alone, second = _server(), _server()
+    charges = [alone.charge(t) for t in range(3)]
+    enough_for_four = composed_epsilon([*charges, charges[0]], 1e-3) + 1e-6
+    alone.limit(enough_for_four)
+    second.limit(enough_for_four, charges)
+    assert (alone.num_allowed, second.num_allowed) == (3, 1)
 
 
 def test_a_budget_allows_what_costs_nothing_and_not_what_is_open() -> None:
     control = _server(noise_only=True)
-    control.max_epsilon = 0.1
-    assert control.wants_messages(0)
+    control.limit(0.1)
+    assert control.step(0).release == 1
     without_noise = _server(noise_multiplier=0.0)
-    without_noise.max_epsilon = 100.0
-    assert not without_noise.wants_messages(0)
+    without_noise.limit(100.0)
+    assert without_noise.step(0) == Step(0, is_exhausted=True)
 
 
 def test_the_ledger_holds_what_an_auditor_needs_and_no_secret() -> None:
     server = _server(num_sub_regions=2)
     messages = {n: np.arange(5.0) for n in range(4)}
-    server.receive(0, messages)
+    server.receive(server.step(0), messages)
     (row,) = server.ledger
     assert set(row.facts) == {
         "noise_multiplier",
@@ -480,6 +501,7 @@ def test_the_ledger_holds_what_an_auditor_needs_and_no_secret() -> None:
         "private",
         "noise_only",
         "flwr_fbo",
+        "made_after",
     }
     assert row.facts["sensitivity"] == server.release.sensitivity(0)
     assert row.facts["private"] is False
@@ -489,31 +511,52 @@ def test_the_ledger_holds_what_an_auditor_needs_and_no_secret() -> None:
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        ("all", (0, 1, 2, 3, 4, 5)),
-        (3, (0, 1, 2)),
-        (0, ()),
-        (99, (0, 1, 2, 3, 4, 5)),
-        ([4, 1, 77], (1, 4)),
-        (0.25, (0, 1, 2, 3)),  # 1/t: 1, 1/2, 1/3, 1/4
+        ({"min_follow_probability": 0.0}, (0, 1, 2, 3, 4, 5)),
+        ({"num_releases": 3}, (0, 1, 2)),
+        ({"num_releases": 0}, ()),
+        ({"num_releases": 99}, (0, 1, 2, 3, 4, 5)),
+        ({"release_after": [4, 1, 77]}, (1, 4)),
+        ({"min_follow_probability": 0.25}, (0, 1, 2, 3)),  # 1/t: 1, 1/2, 1/3, 1/4
     ],
 )
-def test_schedules(schedule: Any, expected: tuple[int, ...]) -> None:
-    check_schedule(schedule)
-    assert release_iterations(schedule, 6, lambda t: 1 / t) == expected
+def test_schedules(schedule: dict[str, Any], expected: tuple[int, ...]) -> None:
+    assert Privacy(**schedule).iterations(6, lambda t: 1 / t) == expected
 
 
 @pytest.mark.parametrize(
-    "schedule", ["some", -1, True, 1.0, math.nan, [0.5], [-1], None]
+    ("field", "value"),
+    [
+        ("release_after", "some"),
+        ("release_after", [0.5]),
+        ("release_after", [-1]),
+        ("num_releases", -1),
+        ("num_releases", True),
+        ("min_follow_probability", 1.0),
+        ("min_follow_probability", math.nan),
+        ("min_answers", 0),
+        ("max_epsilon", 0),
+        ("budget", "relative"),
+        ("when_exhausted", "stop"),
+    ],
 )
-def test_schedules_that_are_none(schedule: Any) -> None:
-    with pytest.raises(ValueError, match=r"releases=.* is not allowed"):
-        check_schedule(schedule)
+def test_options_that_are_none(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"{field}=.* is not allowed"):
+        Privacy(**{field: value})
+
+
+def test_options_that_do_not_go_together() -> None:
+    with pytest.raises(ValueError, match="at most one of"):
+        Privacy(num_releases=1, release_after=[1])
+    with pytest.raises(ValueError, match="max_epsilon=None is not allowed: given"):
+        Privacy(budget="/var/lib/fbo")
+    with pytest.raises(ValueError, match="accountant='rdp' is not allowed: 'pld'"):
+        Privacy(budget="/var/lib/fbo", max_epsilon=3.0, accountant="rdp")
 
 
 @pytest.mark.parametrize(("q", "z"), [(1e-9, 1.0), (1.0, 1e6), (0.35, 1e-3)])
 def test_what_the_settings_allow_can_be_charged(q: float, z: float) -> None:
     server = _server(sampling_probability=q, noise_multiplier=z)
-    server.receive(0, {})
+    server.receive(server.step(0), {})
     assert server.privacy_spent.epsilon >= 0.0
 
 
@@ -522,16 +565,16 @@ def test_published_noise_is_charged_at_what_it_is() -> None:
         _server(num_sub_regions=2, calibration=c) for c in ("joint", "published")
     )
     for server in (joint, published):
-        server.receive(0, {})
+        server.receive(server.step(0), {})
     assert published.privacy_spent.epsilon < joint.privacy_spent.epsilon
 
 
 def test_epsilon_without_noise_is_infinite_and_of_the_control_zero() -> None:
     open_server = _server(noise_multiplier=0.0)
-    open_server.receive(0, {})
+    open_server.receive(open_server.step(0), {})
     assert open_server.privacy_spent.epsilon == math.inf
     control = _server(noise_only=True)
-    control.receive(0, {})
+    control.receive(control.step(0), {})
     assert control.privacy_spent.epsilon == 0.0
     assert "NOT PRIVATE" in " ".join(open_server.summary())
     assert "control" in " ".join(control.summary())

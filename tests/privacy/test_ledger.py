@@ -46,7 +46,7 @@ class Watching(InProcessGrid):
 
 def test_a_round_without_a_release_costs_nothing_and_sends_nothing() -> None:
     grid = Watching()
-    study = strategy(releases=[0, 2])
+    study = strategy(release_after=[0, 2])
     result = study.start(grid, num_rounds=6)
     assert [sum(grid.sent[str(r)]) for r in range(1, 7)] == [0, 4, 0, 4, 0, 0]
     assert [grid.wanted[str(r)] for r in range(1, 7)] == [True, False, True] + [
@@ -65,7 +65,7 @@ def test_a_round_without_a_release_costs_nothing_and_sends_nothing() -> None:
 
 def test_a_release_is_sent_until_it_is_acknowledged() -> None:
     grid = Watching(fails=(("2", 1), ("3", 1)))
-    strategy(releases=1).start(grid, num_rounds=6)
+    strategy(num_releases=1).start(grid, num_rounds=6)
     assert [grid.sent[str(r)] for r in range(2, 6)] == [
         [1, 1, 1, 1],
         [0, 1, 0, 0],
@@ -75,16 +75,16 @@ def test_a_release_is_sent_until_it_is_acknowledged() -> None:
 
 
 def test_by_default_releases_stop_when_few_follow() -> None:
-    study = strategy(releases=0.3)
+    study = strategy(min_follow_probability=0.3)
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=6)
     assert [row.iteration for row in study.server.ledger] == [0, 1, 2]
-    usual = strategy(releases=None)
+    usual = strategy(min_follow_probability=None)
     usual.plan(60)
     assert usual.server.iterations == tuple(range(20))  # 1 / 20 is 0.05
 
 
 def _two_releases() -> float:
-    study = strategy(releases=2)
+    study = strategy(num_releases=2)
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
     return study.privacy_spent.epsilon
 
@@ -115,7 +115,7 @@ def test_the_budget_may_end_the_study() -> None:
     [
         ({"max_epsilon": -1.0}, "max_epsilon=-1.0"),
         ({"when_exhausted": "panic"}, "when_exhausted='panic'"),
-        ({"releases": "few"}, "releases='few'"),
+        ({"release_after": "few"}, "release_after='few'"),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:

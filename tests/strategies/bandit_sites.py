@@ -21,6 +21,7 @@ from flwr_fbo import (
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, BanditEnvironment
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from tests.grouped import waiting
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
@@ -51,7 +52,7 @@ def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:
     defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
     if "interval" in options:
         defaults = {}
-    return FedUCB(settings, **{"patience": 0.0, **defaults, **options})
+    return FedUCB(settings, **waiting({"patience": 0.0, **defaults, **options}))
 
 
 # Sites that play at their own pace.

@@ -18,6 +18,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from tests.grouped import waiting
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 6, 50, [10, 24, 38], 7, 8
@@ -45,7 +46,7 @@ def strategy_of(
     if "interval" in options:
         defaults = {}
     return DecentralizedFedUCB(
-        settings, graph, **{"patience": 0.0, **defaults, **options}
+        settings, graph, **waiting({"patience": 0.0, **defaults, **options})
     )
 
 

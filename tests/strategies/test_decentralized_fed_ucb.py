@@ -37,6 +37,7 @@ from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.protocol.peer_message import PeerMessage
+from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment
@@ -300,9 +301,9 @@ def test_the_server_never_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     assert strategy.server.vectors is None
     whole = strategy.server.receive
 
-    def watched(iteration: int, messages: Any) -> None:
-        whole(iteration, messages)
-        if iteration == 0:
+    def watched(step: Step, messages: Any) -> None:
+        whole(step, messages)
+        if step.iteration == 0:
             sent.extend(one for m in messages.values() for one in m.mail)
             for slot in range(M):
                 for mine in strategy.server.mail_for(slot):
@@ -416,9 +417,9 @@ def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
 def test_the_server_counts_what_it_is_told_without_mail() -> None:
     """An agent whose answer came too late says so in the next round."""
     server = PeerServer(LinearBanditStudy(SETTINGS, noise_seed=1, graph=COMPLETE))
-    server.receive(0, {0: PeerReply([], 2)})
+    server.receive(server.step(0), {0: PeerReply([], 2)})
     assert server.num_releases == [2, 0, 0, 0, 0, 0]
-    server.receive(1, {0: PeerReply([], 1), 1: PeerReply([], 0)})
+    server.receive(server.step(1), {0: PeerReply([], 1), 1: PeerReply([], 0)})
     assert server.num_releases == [2, 0, 0, 0, 0, 0]
     assert len(server.ledger) == 1
 

@@ -22,7 +22,13 @@ from flwr.serverapp.exception import AggregationError
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import flwr_fbo._compat as compat
-from flwr_fbo import InProcessGrid, ThompsonSettings, TuningClient, tuning_app
+from flwr_fbo import (
+    Durability,
+    InProcessGrid,
+    ThompsonSettings,
+    TuningClient,
+    tuning_app,
+)
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
@@ -91,8 +97,8 @@ def spoiled(
         ({"max_empty_rounds": 0}, "max_empty_rounds=0"),
         ({"min_agents": 5}, "min_agents=5"),
         ({"patience": -1.0}, "patience=-1.0"),
-        ({"noise_seed": -1}, "noise_seed=-1"),
-        ({"study_seed": "a"}, "study_seed='a'"),
+        ({"noise_seed": -1}, "noise=-1"),
+        ({"study_seed": "a"}, "study='a'"),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:
@@ -190,7 +196,7 @@ def test_when_nobody_answers_the_run_says_so_and_stops() -> None:
 
 @pytest.mark.parametrize("silent", [(2, 3), (2, 3, 4), (2, 4, 5)])
 def test_rounds_in_which_nobody_answers_are_counted(silent: tuple[int, ...]) -> None:
-    """Those before the limit count as zeros, and are charged like any other."""
+    """Those before the limit cost nothing: releases that were due are postponed."""
 
     study, grid = strategy(max_empty_rounds=3), SilentGrid(silent)
     if silent == (2, 3, 4):
@@ -201,9 +207,11 @@ def test_rounds_in_which_nobody_answers_are_counted(silent: tuple[int, ...]) -> 
     assert [r.results for r in result.rounds if r.server_round in silent] == [0] * len(
         silent
     )
-    # Five rounds have a release, unless nobody answers.
-    released = set(range(1, 6)) - set(silent)
-    assert study.privacy_spent.num_releases == len(released)
+    # Five releases are planned, in six rounds: one a round in which agents answer.
+    assert study.privacy_spent.num_releases == min(5, 6 - len(silent))
+    assert [row.iteration for row in study.server.ledger] == list(range(6))[
+        : study.privacy_spent.num_releases
+    ]
 
 
 def test_failures_are_logged_with_the_agents_slot(
@@ -325,7 +333,7 @@ def test_secrets_do_not_travel() -> None:
         assert "mask" not in text
     assert configs[-1]["server-round"] == 6
     assert configs[-1]["fbo-release"] == 0  # its release would be of no use
-    assert configs[-NUM_AGENTS - 1]["fbo-release"] > 0
+    assert configs[-NUM_AGENTS - 1]["fbo-release"] == 5
 
 
 def test_the_users_own_config_travels_along_and_is_left_alone() -> None:
@@ -406,7 +414,9 @@ def test_controls_share_nothing() -> None:
     study = TuningStudy(
         SearchSpace(SPACE), "maximize", RandomSearchSettings(), study_seed=1
     )
-    control = TuningStrategy(LocalServer(NUM_AGENTS), study, patience=0.0)
+    control = TuningStrategy(
+        LocalServer(NUM_AGENTS), study, durability=Durability(patience=0.0)
+    )
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     result = control.start(grid, num_rounds=3)
     assert len(result.arrays) == 0

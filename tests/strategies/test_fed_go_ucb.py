@@ -35,6 +35,7 @@ from flwr_fbo.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
+from tests.grouped import waiting
 
 TASK = FunctionBanditTask(num_actions=12)
 N, T0, STEPS, T, SEED = 3, 2, 4, 9, 5
@@ -63,7 +64,7 @@ def numpy_app() -> ClientApp:
 
 def strategy_of(settings: NeuralUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
     defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
-    return FedGOUCB(settings, **{**defaults, **options})
+    return FedGOUCB(settings, **waiting({**defaults, **options}))
 
 
 def state_of(context: Context) -> dict[str, NDArray[Any]]:

@@ -538,9 +538,10 @@ def test_what_is_not_private_is_said(caplog: pytest.LogCaptureFixture) -> None:
         assert text in caplog.text
         assert "WARNING" in {r.levelname for r in caplog.records if text in r.message}
     assert not said["WARNING: local_data='raw'"].server.summary()[-1].startswith("NOT")
-    private = fed_ucb(noise_seed=None).server
-    assert private.private
-    assert not any(line.startswith("NOT PRIVATE") for line in private.summary())
+    private = fed_ucb(noise_seed=None)
+    assert private.study.private
+    lines = private.server.summary()
+    assert not any(line.startswith("NOT PRIVATE") for line in lines)
 
 
 def test_real_noise_differs_from_run_to_run(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from tests.federation import (
     numpy_app,
     objective_of,
 )
+from tests.grouped import grouped
 
 SETTINGS = FTSSettings(
     num_initial=4, num_features=30, num_candidates=100, follow="inverse-sqrt"
@@ -49,7 +50,9 @@ ONCE = replace(SETTINGS, share_after=1)
 
 def _strategy(agent: FTSSettings = SETTINGS, **options: Any) -> FTS:
     seeds = {"study_seed": 11, "feature_seed": 12, "patience": 0.0}
-    return FTS(SPACE, "maximize", NUM_AGENTS, agent=agent, **{**seeds, **options})
+    return FTS(
+        SPACE, "maximize", NUM_AGENTS, agent=agent, **grouped({**seeds, **options})
+    )
 
 
 def _run(client_app: Any, agent: FTSSettings) -> tuple[FTS, list[Agent], list[Any]]:
@@ -231,12 +234,12 @@ def test_what_is_no_message_is_missing() -> None:
         np.array([1j, 1, 1]),
         np.array([{}, 1, 2], dtype=object),
     ]
-    server.receive(0, {0: np.ones(3), **dict(enumerate(strange, start=1))})
+    server.receive(server.step(0), {0: np.ones(3), **dict(enumerate(strange, start=1))})
     assert server.vectors is not None
     np.testing.assert_array_equal(np.isnan(server.vectors).all(axis=1), [0] + [1] * 7)
     once = RelayServer(4, 3, after=2)
     for iteration in range(4):
-        once.receive(iteration, {0: np.full(3, iteration)})
+        once.receive(once.step(iteration), {0: np.full(3, float(iteration))})
     assert [row.iteration for row in once.ledger] == [2]
     np.testing.assert_array_equal(once.ledger[0].vectors[0], 2)
 

@@ -24,7 +24,6 @@ from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.study_record import FILE_NAME, read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     AGENT,
@@ -88,23 +87,6 @@ def test_it_goes_on_and_ends_like_an_uninterrupted_one(
     assert result.privacy_spent == whole.privacy_spent
     assert result.rounds == whole.rounds
     np.testing.assert_array_equal(result.arrays["0"].numpy(), whole.arrays["0"].numpy())
-
-
-def test_a_folder_in_which_all_was_one_text_goes_on(tmp_path: Path) -> None:
-    """As it was before rounds and slots were kept one by one."""
-    whole, _ = _run(tmp_path / "whole")
-    with pytest.raises(Ended):
-        _run(tmp_path / "cut", dies_in=4)
-    with Journal(None, tmp_path / "cut" / "server" / FILE_NAME) as journal:
-        stored, ledger = read_ledger(journal)
-        assert len(stored["rounds"]) == len(ledger) == 3
-        assert len(stored["slots"]) == NUM_AGENTS
-        journal.save_state({"progress": np.array(json.dumps(stored))})
-        assert read_ledger(journal)[0] == stored
-    result, _ = _run(tmp_path / "cut")
-    assert result.rounds == whole.rounds
-    with Journal(None, tmp_path / "cut" / "server" / FILE_NAME) as journal:
-        assert len(read_ledger(journal)[0]["rounds"]) == NUM_ROUNDS
 
 
 def test_drawn_seeds_are_those_of_the_study_that_goes_on(tmp_path: Path) -> None:

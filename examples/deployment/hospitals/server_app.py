@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedVote
+from flwr_fbo import Durability, FedVote, Seeds
 
 app = ServerApp()
 
@@ -23,13 +23,17 @@ def main(grid: Grid, context: Context) -> None:
         num_agents=int(config["num-agents"]),
         epsilon=8,
         delta=1e-3,
-        authenticated=bool(config["authenticated"]),
-        max_empty_rounds=3,
-        patience=float(config["patience"]),
+        durability=Durability(
+            authenticated=bool(config["authenticated"]),
+            max_empty_rounds=3,
+            patience=float(config["patience"]),
+        ),
         folder=str(config["record"]) or None,
-        study_seed=1 if seeded else None,
-        feature_seed=2 if seeded else None,
-        noise_seed=3 if seeded else None,
+        seeds=Seeds(
+            study=1 if seeded else None,
+            features=2 if seeded else None,
+            noise=3 if seeded else None,
+        ),
     )
     result = strategy.start(
         grid,

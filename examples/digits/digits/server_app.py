@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedVote
+from flwr_fbo import FedVote, Seeds
 
 app = ServerApp()
 
@@ -25,8 +25,10 @@ def main(grid: Grid, context: Context) -> None:
         delta=1e-3,
         # Not covered by the guarantee: leave it out in earnest.
         metrics=["best-value"],
-        study_seed=1 if seeded else None,
-        feature_seed=2 if seeded else None,
-        noise_seed=3 if seeded else None,
+        seeds=Seeds(
+            study=1 if seeded else None,
+            features=2 if seeded else None,
+            noise=3 if seeded else None,
+        ),
     )
     strategy.start(grid, num_rounds=int(config["num-rounds"]))

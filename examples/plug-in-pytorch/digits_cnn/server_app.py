@@ -6,7 +6,7 @@ from flwr.serverapp.strategy import FedAvg
 from optuna.distributions import FloatDistribution as Float
 
 from digits_cnn import task
-from flwr_fbo import FedVote
+from flwr_fbo import FedVote, Privacy, Seeds
 
 SPACE = {
     "learning_rate": Float(1e-4, 1, log=True),
@@ -34,11 +34,9 @@ def tune_and_train(grid: Grid, config: UserConfig) -> tuple[float, float]:
             num_agents=int(config["num-sites"]),
             epsilon=6,
             delta=1e-3,
-            noise_only=bool(config["noise-only"]),
+            privacy=Privacy(noise_only=bool(config["noise-only"])),
             client_api="action",  # the clients' `add_tuning`
-            study_seed=drawn_from,
-            feature_seed=drawn_from,
-            noise_seed=drawn_from,
+            seeds=Seeds(study=drawn_from, features=drawn_from, noise=drawn_from),
         )
         tuning.start(grid, num_rounds=int(config["tuning-rounds"]))
     model, digits = task.make_model(seed), task.load_test(seed)

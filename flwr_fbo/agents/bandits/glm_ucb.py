@@ -48,8 +48,9 @@ from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.glm import projected
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram, is_gram
+from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.wire_arrays import is_sum
 
 FloatArray = NDArray[np.float64]
 
@@ -164,7 +165,7 @@ class GLMUCBAgent:
             If these are no such numbers. Nothing changes then.
         """
         size = self.dimension + 1
-        ok = is_gram(gram, size)
+        ok = is_sum(gram, (size, size))
         require(ok, "gram", gram, f"a finite, symmetric array of shape {(size, size)}")
         theta = np.array(theta, dtype=float)
         ok = theta.shape == (size,) and bool(np.isfinite(theta).all())

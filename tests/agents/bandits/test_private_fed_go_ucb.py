@@ -50,6 +50,7 @@ from flwr_fbo.tasks.nonlinear_bandit import (
     NonlinearBanditEnvironment,
 )
 from tests.federation import Unheard
+from tests.grouped import waiting
 
 FloatArray = NDArray[np.float64]
 
@@ -78,7 +79,7 @@ APP = neural_bandit_app(make_environment)
 
 def strategy_of(settings: NeuralUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
     defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
-    return FedGOUCB(settings, **{**defaults, "noise_seed": SEED, **options})
+    return FedGOUCB(settings, **waiting({**defaults, "noise_seed": SEED, **options}))
 
 
 def agent_of(slot: int = 0, **fields: Any) -> PrivateNeuralUCBAgent:

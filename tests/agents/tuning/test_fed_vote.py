@@ -21,6 +21,7 @@ from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import NUM_AGENTS, numpy_app, run
+from tests.grouped import grouped
 
 FloatArray = NDArray[np.float64]
 
@@ -237,7 +238,7 @@ CONTINUOUS = {"x": FloatDistribution(-1.0, 1.0)}
 
 def strategy(**options: Any) -> FedVote:
     defaults = {"epsilon": 2.0, "delta": 1e-3, "noise_seed": 1, "num_agents": 30}
-    return FedVote(CONTINUOUS, "maximize", **{**defaults, **options})
+    return FedVote(CONTINUOUS, "maximize", **grouped({**defaults, **options}))
 
 
 def test_it_is_the_default_and_keeps_to_its_budget() -> None:
@@ -252,7 +253,9 @@ def test_it_is_the_default_and_keeps_to_its_budget() -> None:
     assert told.noise_std == pytest.approx(z)
     assert z == pytest.approx(1.445 * math.sqrt(2), rel=0.01)  # two Gaussian releases
     for iteration in (0, 1, 5, 7):
-        study.server.receive(iteration, {n: np.ones(512) for n in range(30)})
+        study.server.receive(
+            study.server.step(iteration), {n: np.ones(512) for n in range(30)}
+        )
     assert len(study.server.ledger) == 2
     assert 1.9 < study.privacy_spent.epsilon <= 2.0
 
@@ -295,7 +298,7 @@ def test_a_smallest_crowd_is_followed_and_half_of_it_is_not(
 
 
 def test_a_study_without_a_release_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    for options in ({"releases": 0}, {"releases": (50,)}, {}):
+    for options in ({"num_releases": 0}, {"release_after": (50,)}, {}):
         caplog.clear()
         study = strategy(**options)
         study.plan(40 if options else 1)
@@ -305,7 +308,7 @@ def test_a_study_without_a_release_says_so(caplog: pytest.LogCaptureFixture) -> 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("clip_norm", 0.5), ("clip_norm", 22.0), ("releases", 0.05)],
+    [("clip_norm", 0.5), ("clip_norm", 22.0), ("min_follow_probability", 0.05)],
 )
 def test_what_voters_cannot_use_is_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{name}={value} is not allowed"):
@@ -391,7 +394,7 @@ def test_it_runs_through_flower() -> None:
     study, agents = run(
         numpy_app(),
         agent=VotingSettings(num_initial=4),
-        releases=(1,),
+        release_after=(1,),
     )
     assert len(study.server.ledger) == 1
     assert all(len(a.values) == 4 + 5 for a in agents)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution, IntDistribution
 from scipy.stats import norm
 
-from flwr_fbo import SearchSpace
+from flwr_fbo import Durability, SearchSpace
 from flwr_fbo.agents.tuning.acquisition import maximize_function
 from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
 from flwr_fbo.agents.tuning.registry import create_agent
@@ -261,7 +261,7 @@ def test_through_flower_and_without(
             SearchSpace(SPACE), "maximize", settings, study_seed=11, feature_seed=12
         )
         server = RelayServer(NUM_AGENTS, settings.message_length, settings.share_after)
-        return TuningStrategy(server, study, patience=0.0)
+        return TuningStrategy(server, study, durability=Durability(patience=0.0))
 
     with_flower, without = strategy(), strategy()
     grid = CountingGrid(numpy_app(), NUM_AGENTS)

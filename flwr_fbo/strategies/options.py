@@ -1,0 +1,248 @@
+"""What strategies have in common besides the algorithm: privacy, durability, seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from flwr_fbo._validation import (
+    is_number,
+    require,
+    require_bool,
+    require_int,
+    require_positive,
+    require_seed,
+)
+from flwr_fbo.privacy.accounting import Method
+from flwr_fbo.privacy.release import Calibration
+from flwr_fbo.privacy.sampling import Sampling
+
+
+def check_folder(field: str, folder: str | Path | None) -> Path | None:
+    """Return the folder as a path, or None.
+
+    Raises
+    ------
+    ValueError
+        If it is not absolute: a ServerApp's working directory is the SuperLink's.
+    """
+    if folder is None:
+        return None
+    ok = isinstance(folder, str | Path) and Path(folder).is_absolute()
+    require(ok, field, folder, "an absolute path")
+    return Path(folder)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """How the releases of a tuning study are made, counted and limited.
+
+    What is not given is what the strategy, or its preset, has.
+
+    Attributes
+    ----------
+    noise_multiplier : float, optional
+        z >= 0: the noise's standard deviation over the sensitivity. Not with the
+        strategy's ``epsilon``, which decides it; 1 without either.
+    clip_norm : float, optional
+        Clipping norm S of an agent's message; ``math.inf`` is allowed without noise.
+    sampling_probability : float, optional
+        q in (0, 1]: how likely an agent takes part in a release.
+    sampling : {"poisson", "fixed-size"}
+        See `ReleaseSettings`; a fixed size needs ``accountant="rdp"``, and its epsilon
+        does not compare.
+    calibration : {"joint", "published", "published-per-region"}
+        See `ReleaseSettings`; ``"joint"`` is the least noise for a given z.
+    accountant : {"pld", "rdp", "moments"}
+        Counts epsilon: the tightest, Flower's Renyi accountant, or that of the papers.
+    release_after : collection of int, optional
+        The iterations, from 0, after which there is a release. At most one of this and
+        the next two. A round without a release costs no privacy, and agents keep the
+        vectors that they have.
+    num_releases : int, optional
+        Releases after the first so many iterations, >= 0.
+    min_follow_probability : float, optional
+        Releases while an agent follows them with at least this probability, from 0 to
+        below 1: with 0 after every iteration.
+    min_answers : int, optional
+        Agents, >= 1, that must have answered before a release is made; half of those
+        enrolled unless given. Until then it is postponed, at no epsilon: who answers is
+        public. Late answers count while it is open.
+    max_epsilon : float, optional
+        The privacy budget at the study's delta: a release that would exceed it is not
+        made, and none after it.
+    budget : str or Path, optional
+        An absolute path: the folder of a ledger that outlives the study.
+        ``max_epsilon`` then is for all studies with this folder together.
+    when_exhausted : {"halt", "raise"}
+        Then the releases end and the agents go on, or `start` raises
+        ``PrivacyBudgetExhausted``.
+    noise_only : bool
+        The control: every contribution is replaced by zero.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    """
+
+    noise_multiplier: float | None = None
+    clip_norm: float | None = None
+    sampling_probability: float | None = None
+    sampling: Sampling = "poisson"
+    calibration: Calibration = "joint"
+    accountant: Method = "pld"
+    release_after: Collection[int] | None = None
+    num_releases: int | None = None
+    min_follow_probability: float | None = None
+    min_answers: int | None = None
+    max_epsilon: float | None = None
+    budget: str | Path | None = None
+    when_exhausted: Literal["halt", "raise"] = "halt"
+    noise_only: bool = False
+
+    def __post_init__(self) -> None:
+        require_bool("noise_only", self.noise_only)
+        ok = self.when_exhausted in ("halt", "raise")
+        require(ok, "when_exhausted", self.when_exhausted, "'halt' or 'raise'")
+        if self.max_epsilon is not None:
+            require_positive("max_epsilon", self.max_epsilon)
+        if self.min_answers is not None:
+            require_int("min_answers", self.min_answers, 1)
+        if check_folder("budget", self.budget) is not None:
+            limited = self.max_epsilon is not None
+            require(limited, "max_epsilon", None, "given, where budget is")
+            allowed = "'pld', where budget is given"
+            require(self.accountant == "pld", "accountant", self.accountant, allowed)
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        given = [name for name in _SCHEDULES if getattr(self, name) is not None]
+        require(len(given) <= 1, "privacy", given, f"at most one of {_SCHEDULES}")
+        after = self.release_after
+        ok = after is None or (
+            isinstance(after, Collection)
+            and not isinstance(after, str)
+            and all(_is_iteration(t) for t in after)
+        )
+        require(ok, "release_after", after, "a collection of iterations >= 0")
+        if self.num_releases is not None:
+            require_int("num_releases", self.num_releases, 0)
+        p = self.min_follow_probability
+        ok = p is None or (is_number(p) and 0 <= p < 1)
+        require(ok, "min_follow_probability", p, "a number from 0 to below 1")
+
+    def iterations(
+        self, horizon: int, follow_probability: Callable[[int], float]
+    ) -> tuple[int, ...]:
+        """Return the iterations after which a release is due, in order.
+
+        Parameters
+        ----------
+        horizon : int
+            T, the last iteration; its messages would be of no use to anybody.
+        follow_probability : callable
+            1 - p_t for t >= 1: how likely an agent follows in iteration t.
+        """
+        iterations = range(horizon)
+        if self.release_after is not None:
+            return tuple(t for t in iterations if t in self.release_after)
+        if self.num_releases is not None:
+            return tuple(iterations[: self.num_releases])
+        least = self.min_follow_probability or 0.0
+        return tuple(t for t in iterations if follow_probability(t + 1) >= least)
+
+    def filled(self, other: Privacy) -> Self:
+        """Return the settings with what is not given taken from another's."""
+        schedules = {name: getattr(self, name) for name in _SCHEDULES}
+        if all(value is None for value in schedules.values()):
+            schedules = {name: getattr(other, name) for name in _SCHEDULES}
+        values: dict[str, Any] = {
+            field.name: getattr(other, field.name)
+            if getattr(self, field.name) is None
+            else getattr(self, field.name)
+            for field in fields(self)
+        }
+        return type(self)(**{**values, **schedules})
+
+
+_SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
+
+
+def _is_iteration(value: object) -> bool:
+    return is_number(value) and isinstance(value, int) and value >= 0
+
+
+@dataclass(frozen=True)
+class Durability:
+    """For whom a study waits, and when it gives up.
+
+    Attributes
+    ----------
+    min_agents : int, optional
+        Agents that must be enrolled before the first round, from 1 to N; all N unless
+        given. Later rounds go on with whoever is there, and so does a study that is
+        gone on with, once it has waited for them.
+    patience : float
+        Seconds to wait for them, >= 0, and for a run that still holds the folder.
+    authenticated : bool
+        Whether SuperNodes have to prove who they are (``flower-superlink
+        --enable-supernode-auth``): an agent's slot then stays with the first node that
+        names it as its ``agent-id``, and so with its key; where the SuperLink's
+        database was lost, and the node ids with it, go on with False. Otherwise a node
+        that claims the slot of an agent that is away takes its place, since a
+        SuperNode that restarts has a new node id.
+    max_empty_rounds : int
+        Rounds in a row, >= 1, in which nobody gives a result; then the run ends with an
+        error. In an earlier one a release that is due is postponed. A round in which no
+        node is connected is not begun: the run ends with an error once ``patience`` is
+        over.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    """
+
+    min_agents: int | None = None
+    patience: float = 300.0
+    authenticated: bool = False
+    max_empty_rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.min_agents is not None:
+            require_int("min_agents", self.min_agents, 1)
+        ok = is_number(self.patience) and self.patience >= 0
+        require(ok, "patience", self.patience, "a number of seconds >= 0")
+        require_bool("authenticated", self.authenticated)
+        require_int("max_empty_rounds", self.max_empty_rounds, 1)
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Seeds of a tuning study; drawn from the operating system unless given.
+
+    Attributes
+    ----------
+    study : int, optional
+        Makes the agents' draws repeat; the agents are told it.
+    features : int, optional
+        Public seed of the shared features.
+    noise : int, optional
+        *Experiments only*: makes noise and mask repeat, which protects nobody.
+
+    Raises
+    ------
+    ValueError
+        If one is no integer >= 0; the message names it.
+    """
+
+    study: int | None = None
+    features: int | None = None
+    noise: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            require_seed(field.name, getattr(self, field.name))

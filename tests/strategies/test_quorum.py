@@ -1,0 +1,225 @@
+"""Releases wait for enough answers: sites that are slow, away and late, simulated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from flwr.serverapp.exception import PrivacyBudgetExhausted
+
+from flwr_fbo import InProcessGrid
+from flwr_fbo.privacy.spending import SpendingLedger, composed_epsilon
+from tests.federation import NUM_AGENTS, SilentGrid, numpy_app, strategy
+
+AFTER = (1, 3)
+
+
+class LateGrid(InProcessGrid):
+    """Sites of which some are away, or answer after the round's timeout.
+
+    Parameters
+    ----------
+    late, away : mapping of int to collection of int
+        By round, from 1: whose answers come too late, and who hears nothing.
+    """
+
+    def __init__(
+        self,
+        late: Mapping[int, tuple[int, ...]] | None = None,
+        away: Mapping[int, tuple[int, ...]] | None = None,
+    ) -> None:
+        super().__init__(numpy_app(), NUM_AGENTS)
+        self.late, self.away = dict(late or {}), dict(away or {})
+        self.asked: dict[int, dict[int, int]] = {}  # round -> slot -> release
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        """Deliver what sites hear; return what is there in time."""
+        asked = list(messages)
+        if not asked or asked[0].content["config"]["fbo-phase"] == "enrol":
+            return super().send_and_receive(asked, timeout=timeout)
+        number = int(asked[0].metadata.group_id)
+        self.asked[number] = {
+            self._site(m.metadata.dst_node_id): m.content["config"]["fbo-release"]
+            for m in asked
+        }
+        heard = [m for m in asked if not self._is(m, number, self.away)]
+        late = {m.metadata.dst_node_id for m in heard if self._is(m, number, self.late)}
+        replies = list(super().send_and_receive(heard, timeout=timeout))
+        return [r for r in replies if r.metadata.src_node_id not in late]
+
+    def _is(self, message: Message, number: int, whom: Mapping[int, Any]) -> bool:
+        return self._site(message.metadata.dst_node_id) in whom.get(number, ())
+
+    def _site(self, node: int) -> int:
+        return int(self.contexts[node].node_config["partition-id"])
+
+
+def _study(**options: Any) -> Any:
+    return strategy(release_after=AFTER, **options)
+
+
+def test_below_the_quorum_nothing_is_released_and_nothing_spent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    on_time, study = _study(), _study()
+    on_time.start(LateGrid(), num_rounds=6)
+    grid = LateGrid(late={2: (1, 2, 3)})
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        result = study.start(grid, num_rounds=6)
+    assert "Release 1 is postponed, at no epsilon: 1 agents have answered" in (
+        caplog.text
+    )
+    # Site 0, whose message is there, is not asked for it again.
+    assert grid.asked[2] == dict.fromkeys(range(4), 1)
+    assert grid.asked[3] == {0: 0, 1: 1, 2: 1, 3: 1}
+    assert [r.epsilon for r in result.rounds][:2] == [0.0, 0.0]
+    assert [row.iteration for row in study.server.ledger] == [1, 3]
+    assert [row.facts["made_after"] for row in study.server.ledger] == [2, 3]
+    assert study.privacy_spent == on_time.privacy_spent
+    # A late message is the one that was not in time: the release is the same.
+    np.testing.assert_array_equal(
+        study.server.ledger[0].vectors, on_time.server.ledger[0].vectors
+    )
+
+
+def test_answers_count_until_the_release_is_made() -> None:
+    """No round has the quorum of three, and two rounds together have it."""
+    study = _study(min_answers=3)
+    study.start(LateGrid(away={2: (0, 1), 3: (2, 3)}), num_rounds=6)
+    assert [row.facts["made_after"] for row in study.server.ledger] == [2, 3]
+
+
+def test_a_release_that_waits_delays_the_next_and_none_is_lost() -> None:
+    study = _study(min_answers=4)
+    grid = LateGrid(away={2: (0,), 3: (0,), 4: (0,)})
+    study.start(grid, num_rounds=8)
+    assert [row.facts["made_after"] for row in study.server.ledger] == [4, 5]
+    planned = composed_epsilon(study.study.promise.charges, study.server.delta)
+    assert study.privacy_spent.epsilon == pytest.approx(planned, rel=1e-9)
+
+
+def test_a_release_that_nobody_waits_for_is_not_made() -> None:
+    study = _study(min_answers=4)
+    away = dict.fromkeys(range(1, 7), (3,))
+    study.start(LateGrid(away=away), num_rounds=6)
+    assert study.server.ledger == []
+    assert study.privacy_spent.epsilon == 0.0
+    assert study.recommended is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sites_that_come_and_go(seed: int) -> None:
+    """At random: none below the quorum, none lost while there is time, as planned."""
+    rng = np.random.default_rng(seed)
+
+    def some() -> dict[int, tuple[int, ...]]:
+        return {
+            number: tuple(np.flatnonzero(rng.random(NUM_AGENTS) < 0.4).tolist())
+            for number in range(1, 12)
+        }
+
+    grid = LateGrid(late=some(), away=some())
+    study = _study(max_empty_rounds=12, min_agents=1, min_answers=3)
+    study.start(grid, num_rounds=16)
+    made = [row.facts["made_after"] for row in study.server.ledger]
+    assert len(made) == 2  # from round 12 on all are there
+    assert [row.iteration for row in study.server.ledger] == [1, 3]
+    answered: set[int] = set()
+    expected: list[int] = []
+    for number, asked in grid.asked.items():
+        release = len(expected) + 1
+        due = release <= 2 and AFTER[release - 1] < number
+        lost = {*grid.late.get(number, ()), *grid.away.get(number, ())}
+        answered |= {s for s, k in asked.items() if k and s not in lost}
+        if due and len(answered) >= 3:
+            expected.append(number - 1)
+            answered = set()
+    assert made == expected
+    planned = composed_epsilon(study.study.promise.charges, study.server.delta)
+    assert study.privacy_spent.epsilon == pytest.approx(planned, rel=1e-9)
+
+
+def test_a_silent_round_postpones_a_release() -> None:
+    study = strategy(release_after=AFTER, max_empty_rounds=2)
+    study.start(SilentGrid((2,)), num_rounds=6)
+    assert [row.facts["made_after"] for row in study.server.ledger] == [2, 3]
+
+
+# A budget that outlives a study.
+
+
+def _spending(folder: Path, **options: Any) -> Any:
+    study = _study(budget=folder, noise_multiplier=2.0, **options)
+    study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=6)
+    return study
+
+
+def test_the_budget_of_a_federation_outlives_its_studies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = _study(noise_multiplier=2.0)
+    alone.plan(5)
+    one = alone.server.charge(1)
+    limit = composed_epsilon([one] * 5, alone.server.delta) + 1e-6
+    made = []
+    for _ in range(4):
+        study = _spending(tmp_path, max_epsilon=limit)
+        made.append(len(study.server.ledger))
+        assert len(study.study.promise.charges) == made[-1]
+    assert made == [2, 2, 1, 0]
+    assert f"more by others with budget={tmp_path}" in caplog.text
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges() == [one] * 5
+        assert ledger.epsilon(alone.server.delta) <= limit
+
+
+def test_a_budget_may_end_the_study(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyBudgetExhausted, match=r"max_epsilon=0\.01"):
+        _spending(tmp_path, max_epsilon=0.01, when_exhausted="raise")
+
+
+class EndedError(Exception):
+    """The server's process has ended."""
+
+
+class Ending(LateGrid):
+    """A grid whose server ends in some round."""
+
+    def __init__(self, ends_in: str) -> None:
+        super().__init__()
+        self._ends_in = ends_in
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        """End, or deliver all."""
+        asked = list(messages)
+        if asked and asked[0].metadata.group_id == self._ends_in:
+            raise EndedError
+        return super().send_and_receive(asked, timeout=timeout)
+
+
+def test_a_study_that_goes_on_is_not_charged_twice(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "budget": tmp_path / "budget",
+        "folder": tmp_path / "server",
+        "max_epsilon": 20.0,
+    }
+
+    def grid(ends_in: str = "") -> LateGrid:
+        found = Ending(ends_in)
+        for context in found.contexts.values():
+            context.run_config = {"fbo-folder": str(tmp_path / "clients")}
+        return found
+
+    ending = grid("4")
+    with pytest.raises(EndedError):
+        _study(**options).start(ending, num_rounds=6)
+    study = _study(**options)
+    study.start(grid(), num_rounds=6)
+    assert len(study.server.ledger) == 2
+    with SpendingLedger.held(tmp_path / "budget") as ledger:
+        assert len(ledger.charges()) == 2

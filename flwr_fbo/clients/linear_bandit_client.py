@@ -89,7 +89,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         """
         study, wanted = instruction.study, instruction.send_release
         may_speak = study.graph is not None and study.trigger is not None
-        return int(wanted or may_speak or instruction.synchronisation > 0)
+        return int(bool(wanted or may_speak or instruction.synchronisation))
 
     def play(
         self,

@@ -63,7 +63,7 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
 
     def release_of(self, instruction: NeuralBanditInstruction) -> int:
         """Return 1, the study's one charge, if the answer carries a release."""
-        return int(instruction.regresses or instruction.send_sums)
+        return int(bool(instruction.regresses or instruction.send_sums))
 
     def play(
         self,

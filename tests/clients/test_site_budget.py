@@ -242,6 +242,17 @@ def test_the_ledger_is_held_only_while_it_is_written(tmp_path: Path) -> None:
     assert Node(tmp_path).ask(site, _asked(_study(), 0, 1)).arrays
 
 
+@pytest.mark.parametrize(
+    "lie", [{"fbo-release": -1}, {"fbo-release": 1.0}, {"fbo-slot": "../0"}]
+)
+def test_what_names_files_and_charges_is_a_number(
+    tmp_path: Path, lie: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="an integer >= 0"):
+        Node(tmp_path / "site").ask(_site(), {**_asked(_study(), 0, 1), **lie})
+    assert not list(tmp_path.iterdir())
+
+
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=1.5, delta=1e-3)
 
 
@@ -303,6 +314,17 @@ def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -
     with SpendingLedger.held(tmp_path) as ledger:
         [row] = ledger.rows
         assert row.facts["study_kind"] == "linear-bandit"
+        assert ledger.charges() == list(study.promise.charges)
+
+
+def test_what_counts_as_true_is_charged(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+    study = LinearBanditStudy(LinearUCBSettings(RELEASES, num_agents=2))
+    journal = int(node.ask(site, study.enrolment()).metrics["journal"])
+    asked = LinearBanditInstruction(Phase.ROUND, study, 0, journal).to_config()
+    assert node.ask(site, {**asked, "fbo-send-release": 0.5}).arrays
+    with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == list(study.promise.charges)
 
 

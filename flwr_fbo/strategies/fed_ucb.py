@@ -89,9 +89,7 @@ class FedUCB(LinearBanditStrategy):
         self,
         settings: LinearUCBSettings,
         *,
-        interval: float | None = None,
         schedule: Schedule | None = None,
-        num_trials: int | None = None,
         noise_seed: int | None = None,
         **options: Any,
     ) -> None:
@@ -100,9 +98,7 @@ class FedUCB(LinearBanditStrategy):
         super().__init__(
             LinearBanditServer(study),
             study,
-            interval=interval,
             schedule=schedule,
-            num_trials=num_trials,
             **options,
         )
 

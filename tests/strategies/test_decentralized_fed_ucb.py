@@ -425,10 +425,9 @@ def test_the_server_counts_what_it_is_told_without_mail() -> None:
 
 
 def test_old_journals_go_on() -> None:
-    """What has one stream, and no graph, is called what it was called before."""
+    """What has no graph is called what it was called before."""
     fields = LinearBanditStudy(SETTINGS).to_dict()
     assert "graph" not in fields
-    assert "num_streams" not in fields["settings"]["releases"]
     assert LinearBanditStudy.from_dict(fields).to_dict() == fields
 
 

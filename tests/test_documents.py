@@ -90,7 +90,7 @@ def _your_own_objective(page: Page) -> None:
 
 
 def _linear_bandits(page: Page) -> None:
-    assert page.names["strategy"].server.private
+    assert page.names["strategy"].study.private
     assert "epsilon=4.0" in page.printed
     assert "[2, 2, 2]\n[5, 5, 5]" in page.printed
 

@@ -71,10 +71,8 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         round and its threshold scaled as `PeerGraph.trigger` says: *not private*.
     num_trials : int, optional
         T, trials of an agent; gamma after the last synchronisation unless given.
-    noise_seed : int, optional
-        *Experiments only*: makes the agents' noise repeat, which protects nobody.
-    **options
-        See `StudyStrategy`.
+    noise_seed, **options
+        See `FedUCB`.
 
     Raises
     ------

@@ -119,7 +119,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         with held_journal(
             context, identity, path, may_begin=True, patience=_PATIENCE
         ) as journal:
-            yield RecordedTuner(journal, study, slot, self.enqueue)
+            agent = RecordedTuner(journal, study, slot, self.enqueue)
+            agent.hear(instruction.num_released)
+            yield agent
 
     def release_of(self, instruction: TuningInstruction) -> int:
         """Return which of the promised releases is asked for; 0 for none."""

@@ -127,6 +127,8 @@ class TuningInstruction(Instruction):
     release : int
         For which of the promised releases, from 1, the answer should carry a message;
         0 for none.
+    num_released : int
+        How many releases the server has made.
     report_best_value : bool
         Whether the answer should carry the metric ``best-value``; it is not covered by
         any privacy guarantee.
@@ -137,4 +139,5 @@ class TuningInstruction(Instruction):
 
     iteration: int = 0
     release: int = 0
+    num_released: int = 0
     report_best_value: bool = False

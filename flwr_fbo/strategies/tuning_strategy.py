@@ -73,6 +73,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             slot=slot,
             iteration=step.iteration,
             release=step.release,
+            num_released=len(self.server.ledger),
             report_best_value="best-value" in self._metrics,
         ).to_config()
 

@@ -224,7 +224,9 @@ def test_without_folder_and_limits_there_is_no_ledger() -> None:
 
 
 def test_a_metric_that_is_not_private_is_refused() -> None:
-    asked = TuningInstruction(Phase.ROUND, _study(), 0, 0, 1, True).to_config()
+    asked = TuningInstruction(
+        Phase.ROUND, _study(), 0, release=1, report_best_value=True
+    ).to_config()
     with pytest.raises(StudyRefusedError, match="asks for the metric best-value"):
         Node(None).ask(_site(), asked)
     assert "best-value" in Node(None).ask(_site(None), asked).metrics

@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,20 @@ def test_it_goes_on_and_ends_like_an_uninterrupted_one(
     assert result.privacy_spent == whole.privacy_spent
     assert result.rounds == whole.rounds
     np.testing.assert_array_equal(result.arrays["0"].numpy(), whole.arrays["0"].numpy())
+
+
+def test_an_older_copy_of_the_server_s_record_is_refused(tmp_path: Path) -> None:
+    """It would draw new noise for messages that have been released."""
+    with pytest.raises(Ended):
+        _run(tmp_path, dies_in=3)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "server", copy)
+    with pytest.raises(Ended):
+        _run(tmp_path, dies_in=5)
+    shutil.rmtree(tmp_path / "server")
+    copy.rename(tmp_path / "server")
+    with pytest.raises(AggregationError, match="had 4: it is an older copy"):
+        _run(tmp_path)
 
 
 def test_drawn_seeds_are_those_of_the_study_that_goes_on(tmp_path: Path) -> None:

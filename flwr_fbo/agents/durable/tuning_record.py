@@ -80,6 +80,23 @@ class RecordedTuner(RecordedAgent):
                 agent.tell(trial.iteration, trial.point, trial.value)
         return agent
 
+    def hear(self, num_released: int) -> None:
+        """Remember how many releases the server has made.
+
+        Raises
+        ------
+        JournalError
+            If it had made more: new noise for the same messages would lay them open.
+        """
+        had = int(self._state.get("num-released", 0))
+        if num_released < had:
+            raise JournalError(
+                f"The server's record has {num_released} releases and had {had}: it is "
+                "an older copy. Give the newer one back, or begin another study."
+            )
+        if num_released > had:
+            self._put({"num-released": np.array(num_released)})
+
     def has_released(self, release: int) -> bool:
         """Return whether the message for a release, from 1, is on record."""
         return release in self._made_after

@@ -80,7 +80,7 @@ def show(
     if as_json:
         typer.echo(json.dumps([_json(*one) for one in found], indent=2))
         return
-    console = Console()
+    console = Console(markup=False)  # names are of whoever wrote the study
     if not console.is_terminal:
         console.width = 160  # nothing is cut off for whatever reads it
     for identity, rows, spent in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import logging
 import lzma
 import os
@@ -10,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import pooch
@@ -114,13 +116,20 @@ def _retrieve(
     """Return where the file is that was fetched and is the known one."""
     say(f"Fetching {dataset.size / 1e6:,.1f} MB from {dataset.url}")
     pooch.get_logger().setLevel(logging.WARNING)  # it would repeat that
-    downloader = pooch.HTTPDownloader(
+    http = pooch.HTTPDownloader(
         progressbar=progress, chunk_size=_CHUNK, timeout=TIMEOUT
     )
+
+    def download(url: str, path: str, registry: Any) -> None:
+        with _BoundedFile(path, dataset.size) as file:
+            http(url, file, registry)
+
     try:
         path = pooch.retrieve(
-            dataset.url, f"sha256:{dataset.sha256}", "fetched", work, None, downloader
+            dataset.url, f"sha256:{dataset.sha256}", "fetched", work, None, download
         )
+    except _TooLongError:
+        reason = f"more came than the known {dataset.size:,} bytes"
     except requests.RequestException as error:
         reason = _reason(error)
     except ValueError:
@@ -131,6 +140,25 @@ def _retrieve(
         f"{dataset.name} could not be fetched from {dataset.url}: {reason}. "
         "Nothing was kept; the same command starts anew."
     )
+
+
+class _TooLongError(Exception):
+    """A server sends more than the data set has."""
+
+
+class _BoundedFile(io.BufferedWriter):
+    """A file for at most so many bytes."""
+
+    def __init__(self, path: str, size: int) -> None:
+        super().__init__(io.FileIO(path, "wb"))
+        self._left = size
+
+    def write(self, content: bytes) -> int:  # type: ignore[override]
+        """Write, unless that is too much."""
+        self._left -= len(content)
+        if self._left < 0:
+            raise _TooLongError
+        return super().write(content)
 
 
 def _reason(error: requests.RequestException) -> str:

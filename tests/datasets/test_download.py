@@ -289,16 +289,21 @@ def test_after_a_fault_nothing_is_left_and_the_next_call_works(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"<html>", CONTENT[:-1], CONTENT + b"\n"], ids=len
+    ("content", "reason"),
+    [
+        (b"", "what came is another file (its SHA-256 differs)"),
+        (b"<html>", "what came is another file (its SHA-256 differs)"),
+        (CONTENT[:-1], "what came is another file (its SHA-256 differs)"),
+        (CONTENT + b"\n", f"more came than the known {len(CONTENT):,} bytes"),
+        (CONTENT * 300, f"more came than the known {len(CONTENT):,} bytes"),
+    ],
 )
 def test_other_bytes_are_refused(
-    content: bytes, server: Server, tmp_path: Path
+    content: bytes, reason: str, server: Server, tmp_path: Path
 ) -> None:
     dataset = _dataset(server)
     server.content = content
-    assert "what came is another file (its SHA-256 differs)" in _refusal(
-        dataset, tmp_path
-    )
+    assert reason in _refusal(dataset, tmp_path)
     assert _files(tmp_path) == set()
     server.content = CONTENT
     assert fetch(dataset, tmp_path, _silent)

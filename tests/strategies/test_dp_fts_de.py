@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -155,11 +156,13 @@ def test_an_objective_that_fails_costs_the_agent_its_trials_only() -> None:
             return lambda params: 1 / 0
         if context.node_config["partition-id"] == 2:
             return lambda params: math.nan
+        if context.node_config["partition-id"] == 3:
+            return lambda params: sys.exit("no licence")
         return make_objective(context)
 
     for app in (numpy_app(make), tuning_app(make)):
         _, agents = run(app)
-        assert [int(np.isnan(a.values).sum()) for a in agents] == [0, 9, 9, 0]
+        assert [int(np.isnan(a.values).sum()) for a in agents] == [0, 9, 9, 9]
 
 
 def _fails(client: int, reply: Message) -> Message:

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
+from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import InProcessGrid
+from flwr_fbo import InProcessGrid, tuning_app
 from flwr_fbo.cli import app as cli
 from flwr_fbo.privacy.spending import SpendingLedger, composed_epsilon
 from tests.federation import NUM_AGENTS, SilentGrid, numpy_app, strategy
@@ -241,3 +242,13 @@ def test_the_lasting_budget_is_shown(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(cli, [*command[:-1], "2"])
     assert wrong.exit_code != 0
     assert "delta=2.0 is not allowed" in str(wrong.exception)
+
+
+def test_names_of_a_study_are_no_markup(tmp_path: Path) -> None:
+    space = {"[/b]": FloatDistribution(0.0, 1.0), "[link=x]": FloatDistribution(0, 1)}
+    study = strategy(space=space, folder=tmp_path)
+    study.start(InProcessGrid(tuning_app(lambda _: lambda trial: 1.0), 4), num_rounds=2)
+    shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert "[/b]" in shown.output
+    assert "[link=x]" in shown.output

@@ -223,7 +223,7 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
         value = float(returned)
     except SpaceMismatchError:
         raise
-    except Exception as error:  # any fault of the objective is a failed trial
+    except (Exception, SystemExit) as error:  # any fault of it is a failed trial
         _log.warning(
             "%s: trial %s failed: %s: %s",
             who,

@@ -60,8 +60,8 @@ class FedVote(PrivateTuningStrategy):
     Notes
     -----
     *Formal guarantees*: those of `Release`, composed over the rounds; see
-    `PrivateTuningStrategy`. The server itself reads each agent's vote, and a vote shows
-    the agent's best setting.
+    `PrivateTuningStrategy`. *Not covered*: the server itself. It reads each agent's
+    exact best setting: a vote is a function of nothing else.
 
     Examples
     --------
@@ -79,6 +79,8 @@ class FedVote(PrivateTuningStrategy):
     >>> round(result.privacy_spent.epsilon)
     8
     """
+
+    _readable = "its exact best setting"
 
     def __init__(
         self,

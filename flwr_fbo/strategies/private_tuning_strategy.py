@@ -196,14 +196,20 @@ class PrivateTuningStrategy(TuningStrategy):
             accountant.charge(release.effective_noise_multiplier(iteration))
         return accountant.spent().epsilon
 
-    def summary(self) -> None:
-        """Log the settings, and what is not private about them."""
-        super().summary()
+    # What the server reads in a message.
+    _readable = "what it believes of its objective"
+
+    def _lines(self) -> list[str]:
+        lines = [
+            *super()._lines(),
+            f"the server is trusted: it reads in each agent's message {self._readable}",
+        ]
         if self._folder is None and self.server.release.private:
-            _log.info(
-                "\t├──> no folder: nothing of this study is on disk; started again, it "
-                "is another study, and their epsilons and deltas add up"
+            lines.append(
+                "no folder: nothing of this study is on disk; started again, it is "
+                "another study, and their epsilons and deltas add up"
             )
+        return lines
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {

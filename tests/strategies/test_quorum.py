@@ -15,7 +15,7 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import InProcessGrid, tuning_app
+from flwr_fbo import InProcessGrid, VotingSettings, tuning_app
 from flwr_fbo.cli import app as cli
 from flwr_fbo.privacy.spending import SpendingLedger, composed_epsilon
 from tests.federation import NUM_AGENTS, SilentGrid, numpy_app, strategy
@@ -252,3 +252,11 @@ def test_names_of_a_study_are_no_markup(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert "[/b]" in shown.output
     assert "[link=x]" in shown.output
+
+
+def test_the_log_says_what_the_server_reads(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        strategy(agent=VotingSettings(num_initial=4)).summary()
+        assert "it reads in each agent's message its exact best setting" in caplog.text
+        strategy().summary()
+        assert "message what it believes of its objective" in caplog.text

@@ -316,6 +316,14 @@ class PrivateTuningStrategy(TuningStrategy):
     def _end(self, result: TuningResult) -> None:
         spent = result.privacy_spent = self.privacy_spent
         result.recommended = self.recommended
+        planned = self.server.num_allowed
+        if spent.num_releases < planned:
+            _log.warning(
+                "%d of %d planned releases were made: too few agents answered, and "
+                "nothing was spent on the others.",
+                spent.num_releases,
+                planned,
+            )
         _log.info("Recommended for all: %s", result.recommended)
         _log.info(
             "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",

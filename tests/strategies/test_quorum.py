@@ -107,11 +107,14 @@ def test_a_release_that_waits_delays_the_next_and_none_is_lost() -> None:
     assert study.privacy_spent.epsilon == pytest.approx(planned, rel=1e-9)
 
 
-def test_a_release_that_nobody_waits_for_is_not_made() -> None:
+def test_a_release_that_nobody_waits_for_is_not_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     study = _study(min_answers=4)
     away = dict.fromkeys(range(1, 7), (3,))
     study.start(LateGrid(away=away), num_rounds=6)
     assert study.server.ledger == []
+    assert "0 of 2 planned releases were made" in caplog.text
     assert study.privacy_spent.epsilon == 0.0
     assert study.recommended is None
 

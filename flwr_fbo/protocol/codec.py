@@ -130,11 +130,6 @@ class Instruction(ABC):
         values["study"] = _parsed(cls.study_type, str(values["study"]))
         return cls(**values)
 
-    @classmethod
-    def is_in(cls, config: Mapping[str, Any]) -> bool:
-        """Return whether a config has such an instruction, of whatever version."""
-        return _VERSION in config and config.get(_KIND) == cls.kind
-
 
 def is_instruction(config: Mapping[str, Any]) -> bool:
     """Return whether a config is of a flwr_fbo strategy, of whatever version."""

@@ -84,6 +84,7 @@ class DistributedExplorationServer(Server):
             What other studies of the same agents have spent. With any the accountant
             has to be ``"pld"``, which composes them all.
         """
+        self.num_allowed = len(self.iterations)
         if self.release.settings.noise_only:
             return
         accountant, charges = self.new_accountant(), list(others)

@@ -210,10 +210,13 @@ class Ending(LateGrid):
 
 
 def test_a_study_that_goes_on_is_not_charged_twice(tmp_path: Path) -> None:
+    alone = _study()
+    alone.plan(5)
+    both = composed_epsilon(alone.study.promise.charges, alone.server.delta)
     options: dict[str, Any] = {
         "budget": tmp_path / "budget",
         "folder": tmp_path / "server",
-        "max_epsilon": 20.0,
+        "max_epsilon": both + 1e-9,
     }
 
     def grid(ends_in: str = "") -> LateGrid:

@@ -61,8 +61,8 @@ class Journal(TrialTable, LedgerTable, StateTable):
     ) -> None:
         """Record what a trial gave, and in which iteration, and arrays: at once."""
         rows = state_rows(arrays)
-        with self._explained(), self._transaction():
-            self._complete(number, iteration, value)
+        with self._transaction():
+            self._end(number, iteration, "complete", float(value))
             self._put(rows)
 
     def change_state(
@@ -73,18 +73,16 @@ class Journal(TrialTable, LedgerTable, StateTable):
     ) -> None:
         """Store named arrays, remove others, and add releases: one transaction."""
         rows = state_rows(arrays)
-        with self._explained(), self._transaction():
-            for name in gone:
-                self._remove(name)
-            self._put(rows)
+        with self._transaction():
+            self._put(rows, gone)
             for row in releases:
                 self._add_release(row)
 
     def add_release(self, row: LedgerRow, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add one release, and arrays beside those there are: one transaction."""
         rows = state_rows(arrays)
-        with self._explained(), self._transaction():
-            self._insert(rows)
+        with self._transaction():
+            self._put(rows, replace=False)
             self._add_release(row)
 
 

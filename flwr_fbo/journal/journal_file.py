@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from flwr_fbo.journal.checksums import Checksums, DamageError, digest_of
+from flwr_fbo.journal.checksums import Checksums, DamageError, digests_of
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _SCHEMA = """
 CREATE TABLE identity (
@@ -57,8 +57,9 @@ CREATE TABLE ledger (
 """
 
 
-# What reading a damaged journal raises besides SQLite's errors.
+# What reading a damaged journal raises: of JSON, an array, or SQLite's own content.
 _DAMAGES = (ValueError, OverflowError, MemoryError, RecursionError)
+_ERRORS = (*_DAMAGES, sqlite3.Error)
 
 
 class JournalError(RuntimeError):
@@ -119,20 +120,19 @@ class JournalFile:
             # The lock is kept until the connection, or its process, ends.
             self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._connection.execute("PRAGMA synchronous = FULL")
-            with self._transaction():
-                version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-                may_begin = may_begin and identity is not None
-                if version == 0 and may_begin and self._is_empty():
-                    assert identity is not None
-                    self._create(identity)
-                    version = SCHEMA_VERSION
-            if version == 0:
-                raise JournalError(f"{self.path} is no journal of flwr_fbo.")
-            if version != SCHEMA_VERSION:
+        with self._transaction():
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            if version == SCHEMA_VERSION:
+                self._checksums.read()
+            elif version != 0:
                 raise JournalError(
                     f"The journal {self.path} has schema version {version}, this is "
                     f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
                 )
+            elif may_begin and identity is not None and self._is_empty():
+                self._create(identity)
+            else:
+                raise JournalError(f"{self.path} is no journal of flwr_fbo.")
             rows = self._connection.execute(
                 "SELECT name, value, digest FROM identity"
             ).fetchall()
@@ -161,53 +161,57 @@ class JournalFile:
     def _create(self, identity: Mapping[str, Any]) -> None:
         for statement in _SCHEMA.split(";"):
             self._connection.execute(statement)
-        self._checksums.begin()
-        for row in [(name, json.dumps(value)) for name, value in identity.items()]:
-            digest = digest_of("identity", row)
-            self._connection.execute(
-                "INSERT INTO identity VALUES (?, ?, ?)", (*row, digest)
-            )
-            self._checksums.change("identity", new=digest)
+        rows = [(name, json.dumps(value)) for name, value in identity.items()]
+        digests = digests_of("identity", rows)
+        self._connection.executemany(
+            "INSERT INTO identity VALUES (?, ?, ?)",
+            [(*row, digest) for row, digest in zip(rows, digests, strict=True)],
+        )
+        self._checksums.change("identity", new=digests)
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit all of a block, or nothing of it."""
-        self._connection.execute("BEGIN EXCLUSIVE")
+        """Commit all of a block, or nothing of it; explain errors as `_explained`."""
         try:
-            yield
-            self._checksums.write()
-            self._connection.execute("COMMIT")
-        except BaseException:
-            self._undone()
-            if self._connection.in_transaction:  # SQLite ends it where a disk is full
-                self._connection.execute("ROLLBACK")
-            raise
+            self._connection.execute("BEGIN EXCLUSIVE")
+            self._checksums.before.clear()
+            try:
+                yield
+                self._checksums.write()
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._undone()
+                if self._connection.in_transaction:  # ended by SQLite on a full disk
+                    self._connection.execute("ROLLBACK")
+                raise
+        except _ERRORS as error:
+            raise self._explanation(error) from error
 
     def _undone(self) -> None:
-        """Forget what was remembered of the content: a transaction was undone."""
-        self._checksums.forget()
+        """Forget what a transaction has changed: it was undone."""
+        for (table, number), part in self._checksums.before.items():
+            self._checksums.parts[table][number] = part
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Turn SQLite's errors, and those of damage, into ones that say what to do."""
         try:
             yield
-        except DamageError as error:
-            raise JournalError(
-                f"The journal {self.path} is damaged: {error}."
-            ) from error
-        except _DAMAGES as error:  # JSON, an array, or SQLite's own content
-            raise JournalError(
-                f"The journal {self.path} is damaged: {error!r}."
-            ) from error
-        except sqlite3.Error as error:
-            text = f"The journal {self.path} cannot be used"
-            if "locked" in str(error):
-                raise JournalHeldError(
-                    f"{text}: another process holds it; only one may use a journal."
-                ) from error
-            raise JournalError(f"{text}: {error}.") from error
+        except _ERRORS as error:
+            raise self._explanation(error) from error
+
+    def _explanation(self, error: Exception) -> JournalError:
+        if isinstance(error, DamageError):
+            return JournalError(f"The journal {self.path} is damaged: {error}.")
+        if isinstance(error, _DAMAGES):
+            return JournalError(f"The journal {self.path} is damaged: {error!r}.")
+        text = f"The journal {self.path} cannot be used"
+        if "locked" in str(error):
+            return JournalHeldError(
+                f"{text}: another process holds it; only one may use a journal."
+            )
+        return JournalError(f"{text}: {error}.")
 
     def require_kind(self, kind: str) -> None:
         """Raise JournalError unless the journal belongs to a ``kind``."""

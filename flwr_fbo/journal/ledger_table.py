@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.checksums import digest_of
+from flwr_fbo.journal.checksums import digests_of
 from flwr_fbo.journal.journal_file import JournalError, JournalFile
 from flwr_fbo.journal.npy import from_npy, to_npy
 
@@ -61,19 +61,18 @@ class LedgerTable(JournalFile):
     @property
     def num_releases(self) -> int:
         """How many releases there are."""
-        with self._explained():
-            return self._checksums.part("ledger").count
+        return self._checksums.parts["ledger"][0].num_rows
 
     def _add_release(self, row: LedgerRow) -> None:
-        last = self._checksums.part("ledger").last
+        last = self._checksums.parts["ledger"][0].last
         if row.iteration < last:
             raise JournalError(
                 f"Release {row.iteration} comes too late: {last} is on record."
             )
         entries = (row.iteration, json.dumps(row.facts), to_npy(row.vectors))
         columns = (*entries, time.time())
-        digest = digest_of("ledger", columns)
+        digests = digests_of("ledger", [columns])
         self._connection.execute(
-            "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*columns, digest)
+            "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*columns, *digests)
         )
-        self._checksums.change("ledger", new=digest, last=row.iteration)
+        self._checksums.change("ledger", new=digests, last=row.iteration)

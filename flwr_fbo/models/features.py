@@ -18,6 +18,7 @@ from scipy.stats.qmc import Sobol
 FloatArray = NDArray[np.float64]
 
 _BLOCK = 250
+_TINY = np.finfo(np.float64).tiny
 # Points that single precision may have put on the wrong side of the last place.
 _SPARE = 10
 
@@ -83,7 +84,8 @@ class RandomFeatures:
     def __call__(self, x: FloatArray) -> FloatArray:
         """Return phi(x) of shape (n, M) for points of shape (n, D)."""
         cosines = np.cos(x @ self.frequencies.T + self.phases)
-        scale = np.sqrt(self.variance) / self._norm(cosines)
+        norm = np.maximum(np.linalg.norm(cosines, axis=1), _TINY)
+        scale = np.sqrt(self.variance) / norm
         return np.asarray(cosines * scale[:, None])
 
     def function(self, x: FloatArray, weights: FloatArray) -> FloatArray:
@@ -149,7 +151,8 @@ class RandomFeatures:
             turns -= np.rint(turns)
             cosines = np.cos(2.0 * np.pi * turns.astype(np.float32))
             products = (cosines @ weights.T)[np.arange(len(cosines)), index[block]]
-            values[block] = products / self._norm(cosines)
+            norm = np.maximum(np.linalg.norm(cosines, axis=1), _TINY)
+            values[block] = products / norm
         return np.asarray(np.sqrt(self.variance) * values)
 
     def function_and_gradient(
@@ -158,15 +161,10 @@ class RandomFeatures:
         """Return phi(x)'w of shape (n,) and its gradient in x of shape (n, D)."""
         angles = x @ self.frequencies.T + self.phases
         cosines, sines = np.cos(angles), np.sin(angles)
-        norm = self._norm(cosines)
+        norm = np.maximum(np.linalg.norm(cosines, axis=1), _TINY)
         values = np.sum(cosines * weights, axis=1) / norm
         # d(c'w / |c|) = (w - c (c'w) / |c|^2)' dc / |c|, with dc = -sin(.) s.
         pull = (weights - cosines * (values / norm)[:, None]) / norm[:, None]
         gradient = -(sines * pull) @ self.frequencies
         root = np.sqrt(self.variance)
         return root * values, root * gradient
-
-    @staticmethod
-    def _norm(cosines: FloatArray) -> FloatArray:
-        norm = np.sqrt(np.sum(cosines * cosines, axis=1))
-        return np.asarray(np.maximum(norm, np.finfo(np.float64).tiny))

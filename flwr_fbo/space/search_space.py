@@ -40,6 +40,13 @@ class SearchSpace:
         ``FloatDistribution``, ``IntDistribution`` or ``CategoricalDistribution``; at
         least one parameter, each with at least two values.
 
+    Attributes
+    ----------
+    dim : int
+        D, the number of parameters.
+    continuous : ndarray of bool, shape (D,)
+        Which axes are continuous.
+
     Raises
     ------
     ValueError
@@ -73,16 +80,16 @@ class SearchSpace:
             require(named, "space", name, "names are non-empty strings")
         self._distributions = dict(distributions)
         self._axes = [make_axis(name, d) for name, d in self._distributions.items()]
+        self.dim = len(self._axes)
+        self.continuous = np.array([axis.continuous for axis in self._axes])
+        self._sub_regions: dict[int, SubRegions] = {}
+        pairs = [[n, distribution_to_json(d)] for n, d in self._distributions.items()]
+        self._json = json.dumps(pairs)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
         """A copy of the distributions, in the order of the axes."""
         return dict(self._distributions)
-
-    @property
-    def dim(self) -> int:
-        """D, the number of parameters."""
-        return len(self._axes)
 
     def to_unit(self, params: Mapping[str, Any]) -> FloatArray:
         """Return the point of shape (D,) of a setting.
@@ -115,7 +122,8 @@ class SearchSpace:
         """
         x = np.asarray(x, dtype=np.float64)
         inside = x.shape == (self.dim,) and bool(np.all((x >= 0) & (x <= 1)))
-        require(inside, "x", x, f"shape ({self.dim},) with entries in [0, 1]")
+        if not inside:
+            require(False, "x", x, f"shape ({self.dim},) with entries in [0, 1]")
         return {
             name: axis.from_unit(float(u))
             for name, axis, u in zip(self._distributions, self._axes, x, strict=True)
@@ -130,15 +138,12 @@ class SearchSpace:
         rounded = np.round(np.asarray(x) * _TRIED) / _TRIED
         return self.to_unit(self.from_unit(np.where(self.continuous, rounded, x)))
 
-    @property
-    def continuous(self) -> NDArray[np.bool_]:
-        """Which axes are continuous, shape (D,)."""
-        return np.array([axis.continuous for axis in self._axes])
-
     def snap_discrete(self, x: FloatArray) -> FloatArray:
         """Return points of shape (n, D), moved to the values of their discrete axes."""
-        columns = [axis.centers(x[:, d]) for d, axis in enumerate(self._axes)]
-        return np.column_stack(columns)
+        moved = np.array(x, order="C")
+        for d in np.flatnonzero(~self.continuous):
+            moved[:, d] = self._axes[d].centers(x[:, d])
+        return moved
 
     def sub_regions(self, num_sub_regions: int) -> SubRegions:
         """Tile the cube with boxes of equal volume.
@@ -152,6 +157,8 @@ class SearchSpace:
         ValueError
             If P is below 1 or does not fit the space.
         """
+        if num_sub_regions in self._sub_regions:
+            return self._sub_regions[num_sub_regions]
         splits = [1] * self.dim
         continuous = [int(d) for d in np.flatnonzero(self.continuous)]
         for factor in prime_factors(num_sub_regions):
@@ -164,12 +171,13 @@ class SearchSpace:
             require(bool(fitting), "num_sub_regions", num_sub_regions, allowed)
             splits[min(fitting, key=lambda d: splits[d])] *= factor
         edges = [axis_edges(a, k) for a, k in zip(self._axes, splits, strict=True)]
-        return SubRegions.from_edges([e for e in edges if e is not None])
+        tiling = SubRegions.from_edges([e for e in edges if e is not None])
+        self._sub_regions[num_sub_regions] = tiling
+        return tiling
 
     def to_json(self) -> str:
         """Return the space as JSON, for the wire."""
-        pairs = [[n, distribution_to_json(d)] for n, d in self._distributions.items()]
-        return json.dumps(pairs)
+        return self._json
 
     @classmethod
     def from_json(cls, text: str) -> SearchSpace:
@@ -177,10 +185,10 @@ class SearchSpace:
         return cls({name: json_to_distribution(d) for name, d in json.loads(text)})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SearchSpace) and self.to_json() == other.to_json()
+        return isinstance(other, SearchSpace) and self._json == other._json
 
     def __hash__(self) -> int:
-        return hash(self.to_json())
+        return hash(self._json)
 
     def __repr__(self) -> str:
         return f"SearchSpace({self._distributions})"

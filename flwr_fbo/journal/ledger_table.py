@@ -53,9 +53,10 @@ class LedgerTable(JournalFile):
                 " ORDER BY iteration"
             ).fetchall()
             self._checksums.check_part("ledger", 0, rows)
+            vectors = from_npy(row[2] for row in rows)
             return [
-                LedgerRow(row[0], json.loads(row[1]), from_npy(row[2]), row[3])
-                for row in rows
+                LedgerRow(row[0], json.loads(row[1]), array, row[3])
+                for row, array in zip(rows, vectors, strict=True)
             ]
 
     @property
@@ -69,8 +70,8 @@ class LedgerTable(JournalFile):
             raise JournalError(
                 f"Release {row.iteration} comes too late: {last} is on record."
             )
-        entries = (row.iteration, json.dumps(row.facts), to_npy(row.vectors))
-        columns = (*entries, time.time())
+        [vectors], facts = to_npy([row.vectors]), json.dumps(row.facts)
+        columns = (row.iteration, facts, vectors, time.time())
         digests = digests_of("ledger", [columns])
         self._connection.execute(
             "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*columns, *digests)

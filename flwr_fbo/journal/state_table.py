@@ -22,7 +22,7 @@ _DELETE = "DELETE FROM state WHERE name = ?"
 
 def state_rows(arrays: Mapping[str, NDArray[Any]]) -> list[StateRow]:
     """Return rows of `state`; ValueError, before any is written, if one cannot be."""
-    values = [(name, to_npy(array)) for name, array in arrays.items()]
+    values = list(zip(arrays, to_npy(arrays.values()), strict=True))
     digests = digests_of("state", values)
     return [(*row, digest) for row, digest in zip(values, digests, strict=True)]
 
@@ -66,7 +66,9 @@ class StateTable(JournalFile):
     def load_state(self) -> dict[str, NDArray[Any]]:
         """Return all named arrays."""
         with self._explained():
-            return {name: from_npy(value) for name, value, _ in self._read_state()}
+            rows = self._read_state()
+            arrays = from_npy(row[1] for row in rows)
+        return {row[0]: array for row, array in zip(rows, arrays, strict=True)}
 
     def _read_state(self) -> list[StateRow]:
         rows: list[StateRow] = self._connection.execute(

@@ -76,7 +76,7 @@ class TrialTable(JournalFile):
 
         If the last recorded evaluation was cut off, this is it, run again.
         """
-        text, content = json.dumps(dict(params)), to_npy(point)
+        text, [content] = json.dumps(dict(params)), to_npy([point])
         with self._transaction():
             cut_off = next(self._running(), None)
             number = self.num_trials if cut_off is None else cut_off[0]
@@ -111,7 +111,7 @@ class TrialTable(JournalFile):
 
     def add_trial(self, iteration: int, point: NDArray[np.float64]) -> int:
         """Record an action whose reward is awaited, one of many; return its number."""
-        content = to_npy(point)
+        [content] = to_npy([point])
         with self._transaction():
             number, now = self.num_trials, time.time()
             self._replace(
@@ -122,14 +122,16 @@ class TrialTable(JournalFile):
     def awaited(self) -> dict[int, NDArray[np.float64]]:
         """Return the points of the trials without a value, by number."""
         with self._explained():
-            return {row[0]: from_npy(row[3]) for row in self._running()}
+            rows = list(self._running())
+            points = from_npy(row[3] for row in rows)
+        return {row[0]: point for row, point in zip(rows, points, strict=True)}
 
     def awaited_point(self, number: int) -> NDArray[np.float64] | None:
         """Return the point of a trial, or None unless its value is awaited."""
         with self._explained():
             for row in self._rows(number // TRIALS_IN_PART):
                 if row[0] == number and row[4] == "running":
-                    return from_npy(row[3])
+                    return from_npy([row[3]])[0]
         return None
 
     @property
@@ -162,19 +164,20 @@ class TrialTable(JournalFile):
                 for row in self._rows(i)
                 if row[1] >= since and row[0] >= first
             ]
+            points = from_npy(row[3] for row in rows)
             return [
                 Trial(
                     number=row[0],
                     iteration=row[1],
                     params=json.loads(row[2]),
-                    point=from_npy(row[3]),
+                    point=point,
                     state=row[4],
                     value=math.nan if row[5] is None else row[5],
                     interruptions=row[6],
                     started=row[7],
                     finished=math.nan if row[8] is None else row[8],
                 )
-                for row in rows
+                for row, point in zip(rows, points, strict=True)
             ]
 
     def _running(self) -> Iterator[StoredRow]:

@@ -62,9 +62,14 @@ class Study(ABC):
         """Return the config that asks a client which slot it holds."""
 
     @cached_property
+    def fields(self) -> dict[str, Any]:
+        """The study as JSON values, made once: not to be changed."""
+        return self.to_dict()
+
+    @cached_property
     def text(self) -> str:
         """The study as JSON: made once, sent to every agent in every round."""
-        return json.dumps(self.to_dict())
+        return json.dumps(self.fields)
 
 
 @lru_cache(maxsize=8)  # a process may answer for many agents of one study

@@ -91,18 +91,11 @@ class JournalFile:
             raise
 
     def _open(self, content: bytes | None) -> sqlite3.Connection:
-        if self.path is None:
-            connection = sqlite3.connect(":memory:", isolation_level=None)
-            # A quarter of the usual: most pages of a small journal are empty.
-            connection.execute("PRAGMA page_size = 1024")
-            if content is not None:
-                with self._explained():
-                    connection.deserialize(content)
-            return connection
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Only a new file: closing an old one would drop this process's lock on it.
-            if not self.path.exists():
+            if self.path is not None and not self.path.exists():
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
                 os.close(os.open(self.path, flags, 0o600))
         except OSError as error:
@@ -110,16 +103,22 @@ class JournalFile:
                 f"The journal {self.path} cannot be written: {error.strerror}."
             ) from error
         with self._explained():
-            return sqlite3.connect(self.path, isolation_level=None, timeout=0.0)
+            where = self.path or ":memory:"
+            connection = sqlite3.connect(where, isolation_level=None, timeout=0.0)
+            if self.path is None:
+                # A quarter of the usual: most pages of a small journal are empty.
+                connection.execute("PRAGMA page_size = 1024")
+            if content is not None:
+                connection.deserialize(content)
+            # The lock is kept until the connection, or its process, ends.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA synchronous = FULL")
+            return connection
 
     def _prepare(
         self, identity: Mapping[str, Any] | None, may_begin: bool
     ) -> dict[str, Any]:
         """Create or check the content; return whom it belongs to."""
-        with self._explained():
-            # The lock is kept until the connection, or its process, ends.
-            self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._connection.execute("PRAGMA synchronous = FULL")
         with self._transaction():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version == SCHEMA_VERSION:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,7 +78,9 @@ class TrialTable(JournalFile):
         """
         text, [content] = json.dumps(dict(params)), to_npy([point])
         with self._transaction():
-            cut_off = next(self._running(), None)
+            parts = self._checksums.parts["trial"].items()
+            cut = (row for i, part in parts if part.running for row in self._rows(i))
+            cut_off = next((row for row in cut if row[4] == "running"), None)
             number = self.num_trials if cut_off is None else cut_off[0]
             cuts = 0 if cut_off is None else cut_off[6] + 1
             now = time.time()
@@ -121,10 +123,7 @@ class TrialTable(JournalFile):
 
     def awaited(self) -> dict[int, NDArray[np.float64]]:
         """Return the points of the trials without a value, by number."""
-        with self._explained():
-            rows = list(self._running())
-            points = from_npy(row[3] for row in rows)
-        return {row[0]: point for row, point in zip(rows, points, strict=True)}
+        return {trial.number: trial.point for trial in self.trials(running=True)}
 
     def awaited_point(self, number: int) -> NDArray[np.float64] | None:
         """Return the point of a trial, or None unless its value is awaited."""
@@ -146,7 +145,9 @@ class TrialTable(JournalFile):
                 if row[0] == number and row[4] == "running":
                     self._replace(row, None)
 
-    def trials(self, since: int = 0, first: int = 0) -> list[Trial]:
+    def trials(
+        self, since: int = 0, first: int = 0, running: bool = False
+    ) -> list[Trial]:
         """Return trials in order of evaluation.
 
         Parameters
@@ -155,14 +156,18 @@ class TrialTable(JournalFile):
             Those of iterations from ``since`` on.
         first : int
             Those of numbers from ``first`` on.
+        running : bool
+            Only those without a value.
         """
         with self._explained():
             rows = [
                 row
                 for i, part in sorted(self._checksums.parts["trial"].items())
                 if part.last >= since and (i + 1) * TRIALS_IN_PART > first
+                if part.running or not running
                 for row in self._rows(i)
                 if row[1] >= since and row[0] >= first
+                if row[4] == "running" or not running
             ]
             points = from_npy(row[3] for row in rows)
             return [
@@ -179,11 +184,6 @@ class TrialTable(JournalFile):
                 )
                 for row, point in zip(rows, points, strict=True)
             ]
-
-    def _running(self) -> Iterator[StoredRow]:
-        for i, part in sorted(self._checksums.parts["trial"].items()):
-            if part.running:
-                yield from (row for row in self._rows(i) if row[4] == "running")
 
     def _rows(self, part: int) -> list[StoredRow]:
         """Return the trials of a part, all of them checked, in order."""

@@ -5,7 +5,7 @@ table is in parts: `state`, `ledger` and `identity` have one each, `trial` has o
 every 64 numbers. For each part the table ``part`` has the number of its rows, the sum
 of their digests modulo 2**256, the latest iteration in it and how many trials in it
 still run; a digest covers these four too. The row ``head`` of ``part`` has the number
-of all parts and the sum of their digests.
+of all parts and the sum of their digests: it needs no digest of its own.
 
 A journal reads ``part`` when it is opened, and then only whole parts: every row must
 have its digest, and all rows together must have the count and the sum of their part. No
@@ -26,14 +26,16 @@ damage, not about forgery.
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from sqlite3 import Connection
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 TRIALS_IN_PART = 64
 _MODULUS = 2**256
-_LABELS = {
+LABELS = {
     "trial": "trial {}",
     "state": "array {!r}",
     "ledger": "the release of iteration {}",
@@ -49,6 +51,19 @@ _UPDATE = (
     "UPDATE part SET count = ?, total = ?, last = ?, running = ?, digest = ?"
     " WHERE name = ? AND number = ?"
 )
+
+
+# What reading a damaged journal raises: of JSON, an array, or SQLite's own content.
+_DAMAGES = (ValueError, OverflowError, MemoryError, RecursionError)
+_ERRORS = (*_DAMAGES, sqlite3.Error)
+
+
+class JournalError(RuntimeError):
+    """A journal cannot be used; the message says why and what to do."""
+
+
+class JournalHeldError(JournalError):
+    """Another process holds the journal."""
 
 
 class DamageError(ValueError):
@@ -98,64 +113,93 @@ def digests_of(table: str, rows: Iterable[Sequence[Any]]) -> list[bytes]:
     return digests
 
 
-def _check_rows(table: str, rows: Sequence[Sequence[Any]]) -> int:
-    """Return the sum of the rows' digests; raise DamageError unless each ends with it.
-
-    A row's key is first.
-    """
-    total = 0
-    for row, digest in zip(
-        rows, digests_of(table, [r[:-1] for r in rows]), strict=True
-    ):
-        if row[-1] != digest:
-            label = _LABELS[table].format(row[0])
-            raise DamageError(f"{label} in the table {table} is not as it was written")
-        total += int.from_bytes(digest, "big")
-    return total % _MODULUS
-
-
-class Checksums:
-    """The table ``part`` of one journal, which one process holds.
-
-    Parameters
-    ----------
-    connection : sqlite3.Connection
+class CheckedTables:
+    """Base of `JournalFile`: its transactions, and the table ``part``.
 
     Attributes
     ----------
-    parts : dict
-        The parts by table and number; one without rows where there is none.
-    before : dict
-        What a transaction has changed, as it was before: it is emptied when one begins.
+    path : Path or None
+        The file.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        tables = ("head", *_LABELS)
-        self.parts = {table: defaultdict[int, Part](Part) for table in tables}
-        self.before: dict[tuple[str, int], Part] = {}
+    path: Path | None
+    _connection: sqlite3.Connection
+    # By table and number, one without rows where there is none; "part" has the head.
+    _parts: dict[str, defaultdict[int, Part]]
+    # What a transaction has changed, as it was when that began.
+    _before: dict[tuple[str, int], Part]
 
-    def read(self) -> None:
-        """Read the table."""
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit all of a block, or nothing of it; explain errors as `_explained`."""
+        try:
+            self._connection.execute("BEGIN EXCLUSIVE")
+            self._before.clear()
+            try:
+                yield
+                if self._before:
+                    self._write_parts()
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._undone()
+                if self._connection.in_transaction:  # ended by SQLite on a full disk
+                    self._connection.execute("ROLLBACK")
+                raise
+        except _ERRORS as error:
+            raise self._explanation(error) from error
+
+    def _undone(self) -> None:
+        """Forget what a transaction has changed: it was undone."""
+        for (table, number), part in self._before.items():
+            self._parts[table][number] = part
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn SQLite's errors, and those of damage, into ones that say what to do."""
+        try:
+            yield
+        except _ERRORS as error:
+            raise self._explanation(error) from error
+
+    def _explanation(self, error: Exception) -> JournalError:
+        if isinstance(error, DamageError):
+            return JournalError(f"The journal {self.path} is damaged: {error}.")
+        if isinstance(error, _DAMAGES):
+            return JournalError(f"The journal {self.path} is damaged: {error!r}.")
+        text = f"The journal {self.path} cannot be used"
+        if "locked" in str(error):
+            return JournalHeldError(
+                f"{text}: another process holds it; only one may use a journal."
+            )
+        return JournalError(f"{text}: {error}.")
+
+    def _read_parts(self) -> None:
         rows = self._connection.execute(
             "SELECT name, number, count, total, last, running, digest FROM part"
         ).fetchall()
-        total = _check_rows("part", rows)
-        for name, number, count, part_total, last, running, digest in rows:
-            part = Part(count, int.from_bytes(part_total, "big"), last, running, digest)
-            self.parts[name][number] = part
-        head = self.parts["head"][0]
-        total -= int.from_bytes(head.digest or b"", "big")
-        if (head.num_rows + 1, head.total) != (len(rows), total % _MODULUS):
-            raise DamageError(
-                "the table part: rows are missing, are not of this journal or are "
-                "older versions"
-            )
+        heads = [row for row in rows if row[0] == "head"]
+        for _, number, count, total, *_ in heads:
+            self._parts["part"][number] = Part(count, int.from_bytes(total, "big"))
+        rows = [row for row in rows if row[0] != "head"]
+        self._check("part", 0, rows)
+        for name, number, count, total, *rest in rows:
+            self._parts[name][number] = Part(count, int.from_bytes(total, "big"), *rest)
 
-    def check_part(self, table: str, number: int, rows: Sequence[Any]) -> None:
-        """Raise DamageError unless these are the rows of a part, all and no others."""
-        part = self.parts[table][number]
-        if (len(rows), _check_rows(table, rows)) != (part.num_rows, part.total):
+    def _check(self, table: str, number: int, rows: Sequence[Any]) -> None:
+        """Raise DamageError unless these are the rows of a part, all and no others.
+
+        The first column of a row is its key, the last its digest.
+        """
+        digests = digests_of(table, [row[:-1] for row in rows])
+        for row, digest in zip(rows, digests, strict=True):
+            if row[-1] != digest:
+                label = LABELS[table].format(row[0])
+                raise DamageError(
+                    f"{label} in the table {table} is not as it was written"
+                )
+        total = sum(int.from_bytes(digest, "big") for digest in digests) % _MODULUS
+        part = self._parts[table][number]
+        if (len(rows), total) != (part.num_rows, part.total):
             which = f"the table {table}"
             if table == "trial":
                 first = number * TRIALS_IN_PART
@@ -165,7 +209,7 @@ class Checksums:
                 f"versions ({len(rows)} rows are there, {part.num_rows} were written)"
             )
 
-    def change(
+    def _change(
         self,
         table: str,
         number: int = 0,
@@ -179,11 +223,11 @@ class Checksums:
 
         ``last`` is the latest iteration of new rows, ``running`` is added to the count.
         """
-        part = self.parts[table][number]
-        self.before.setdefault((table, number), part)
+        part = self._parts[table][number]
+        self._before.setdefault((table, number), part)
         total = part.total + sum(int.from_bytes(digest, "big") for digest in new)
         total -= sum(int.from_bytes(digest, "big") for digest in old)
-        self.parts[table][number] = Part(
+        self._parts[table][number] = Part(
             part.num_rows + len(new) - len(old),
             total % _MODULUS,
             max(part.last, last),
@@ -191,16 +235,12 @@ class Checksums:
             part.digest,
         )
 
-    def write(self) -> None:
-        """Write what has changed, within the transaction that changed it."""
-        if not self.before:
-            return
+    def _write_parts(self) -> None:
+        """Write the parts that have changed, and the head."""
         old: list[bytes] = []
         new: list[bytes] = []
-        for table, number in [*self.before, ("head", 0)]:
-            if table == "head":  # all others have been written
-                self.change("head", old=old, new=new)
-            part = self.parts[table][number]
+        for table, number in list(self._before):
+            part = self._parts[table][number]
             columns = (part.num_rows, part.total.to_bytes(32, "big"), *part[2:4])
             [digest] = digests_of("part", [(table, number, *columns)])
             cursor = self._connection.execute(
@@ -211,10 +251,15 @@ class Checksums:
                 raise misplaced("part", table)
             old += [] if part.digest is None else [part.digest]
             new.append(digest)
-            self.parts[table][number] = part._replace(digest=digest)
+            self._parts[table][number] = part._replace(digest=digest)
+        self._change("part", old=old, new=new)
+        head = self._parts["part"][0]
+        row = (head.num_rows, head.total.to_bytes(32, "big"), -1, 0, b"", "head", 0)
+        if self._connection.execute(_UPDATE, row).rowcount != 1:
+            raise misplaced("part", "head")
 
 
 def misplaced(table: str, key: Any) -> DamageError:
     """Return the error of a change that has not found its row."""
-    label = _LABELS[table].format(key)
+    label = LABELS[table].format(key)
     return DamageError(f"{label} in the table {table} is not where it should be")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from flwr_fbo.journal.checksums import Checksums, DamageError, digests_of
+from flwr_fbo.journal.checksums import LABELS, CheckedTables, Part, digests_of
+from flwr_fbo.journal.checksums import JournalError as JournalError
+from flwr_fbo.journal.checksums import JournalHeldError as JournalHeldError
 
 SCHEMA_VERSION = 4
 
@@ -30,6 +32,7 @@ CREATE TABLE part (
     digest BLOB NOT NULL,
     PRIMARY KEY (name, number)
 ) WITHOUT ROWID;
+INSERT INTO part VALUES ('head', 0, 0, zeroblob(32), -1, 0, zeroblob(0));
 CREATE TABLE trial (
     number INTEGER PRIMARY KEY,
     iteration INTEGER NOT NULL,
@@ -57,21 +60,8 @@ CREATE TABLE ledger (
 """
 
 
-# What reading a damaged journal raises: of JSON, an array, or SQLite's own content.
-_DAMAGES = (ValueError, OverflowError, MemoryError, RecursionError)
-_ERRORS = (*_DAMAGES, sqlite3.Error)
-
-
-class JournalError(RuntimeError):
-    """A journal cannot be used; the message says why and what to do."""
-
-
-class JournalHeldError(JournalError):
-    """Another process holds the journal."""
-
-
-class JournalFile:
-    """Base of `Journal`: the file, its lock, its identity and its checksums."""
+class JournalFile(CheckedTables):
+    """Base of `Journal`: the file, its lock and its identity."""
 
     def __init__(
         self,
@@ -83,7 +73,8 @@ class JournalFile:
         if identity is None and path is not None and not path.is_file():
             raise JournalError(f"There is no journal {path}.")
         self._connection = self._open(content)
-        self._checksums = Checksums(self._connection)
+        self._parts = {table: defaultdict(Part) for table in LABELS}
+        self._before = {}
         try:
             self.identity = self._prepare(identity, may_begin=content is None)
         except BaseException:
@@ -122,7 +113,7 @@ class JournalFile:
         with self._transaction():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version == SCHEMA_VERSION:
-                self._checksums.read()
+                self._read_parts()
             elif version != 0:
                 raise JournalError(
                     f"The journal {self.path} has schema version {version}, this is "
@@ -135,7 +126,7 @@ class JournalFile:
             rows = self._connection.execute(
                 "SELECT name, value, digest FROM identity"
             ).fetchall()
-            self._checksums.check_part("identity", 0, rows)
+            self._check("identity", 0, rows)
             stored = {name: json.loads(value) for name, value, _ in rows}
         if identity is None:
             return stored
@@ -166,51 +157,8 @@ class JournalFile:
             "INSERT INTO identity VALUES (?, ?, ?)",
             [(*row, digest) for row, digest in zip(rows, digests, strict=True)],
         )
-        self._checksums.change("identity", new=digests)
+        self._change("identity", new=digests)
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Commit all of a block, or nothing of it; explain errors as `_explained`."""
-        try:
-            self._connection.execute("BEGIN EXCLUSIVE")
-            self._checksums.before.clear()
-            try:
-                yield
-                self._checksums.write()
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._undone()
-                if self._connection.in_transaction:  # ended by SQLite on a full disk
-                    self._connection.execute("ROLLBACK")
-                raise
-        except _ERRORS as error:
-            raise self._explanation(error) from error
-
-    def _undone(self) -> None:
-        """Forget what a transaction has changed: it was undone."""
-        for (table, number), part in self._checksums.before.items():
-            self._checksums.parts[table][number] = part
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn SQLite's errors, and those of damage, into ones that say what to do."""
-        try:
-            yield
-        except _ERRORS as error:
-            raise self._explanation(error) from error
-
-    def _explanation(self, error: Exception) -> JournalError:
-        if isinstance(error, DamageError):
-            return JournalError(f"The journal {self.path} is damaged: {error}.")
-        if isinstance(error, _DAMAGES):
-            return JournalError(f"The journal {self.path} is damaged: {error!r}.")
-        text = f"The journal {self.path} cannot be used"
-        if "locked" in str(error):
-            return JournalHeldError(
-                f"{text}: another process holds it; only one may use a journal."
-            )
-        return JournalError(f"{text}: {error}.")
 
     def require_kind(self, kind: str) -> None:
         """Raise JournalError unless the journal belongs to a ``kind``."""

@@ -52,7 +52,7 @@ class LedgerTable(JournalFile):
                 "SELECT iteration, facts, vectors, committed, digest FROM ledger"
                 " ORDER BY iteration"
             ).fetchall()
-            self._checksums.check_part("ledger", 0, rows)
+            self._check("ledger", 0, rows)
             vectors = from_npy(row[2] for row in rows)
             return [
                 LedgerRow(row[0], json.loads(row[1]), array, row[3])
@@ -62,10 +62,10 @@ class LedgerTable(JournalFile):
     @property
     def num_releases(self) -> int:
         """How many releases there are."""
-        return self._checksums.parts["ledger"][0].num_rows
+        return self._parts["ledger"][0].num_rows
 
     def _add_release(self, row: LedgerRow) -> None:
-        last = self._checksums.parts["ledger"][0].last
+        last = self._parts["ledger"][0].last
         if row.iteration < last:
             raise JournalError(
                 f"Release {row.iteration} comes too late: {last} is on record."
@@ -76,4 +76,4 @@ class LedgerTable(JournalFile):
         self._connection.execute(
             "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*columns, *digests)
         )
-        self._checksums.change("ledger", new=digests, last=row.iteration)
+        self._change("ledger", new=digests, last=row.iteration)

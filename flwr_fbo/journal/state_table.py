@@ -61,7 +61,7 @@ class StateTable(JournalFile):
         old = [known.pop(values[-1]) for _, values in changes if values[-1] in known]
         known |= {name: digest for name, _, digest in rows}
         if changes:
-            self._checksums.change("state", old=old, new=[row[2] for row in rows])
+            self._change("state", old=old, new=[row[2] for row in rows])
 
     def load_state(self) -> dict[str, NDArray[Any]]:
         """Return all named arrays."""
@@ -74,7 +74,7 @@ class StateTable(JournalFile):
         rows: list[StateRow] = self._connection.execute(
             "SELECT name, value, digest FROM state"
         ).fetchall()
-        self._checksums.check_part("state", 0, rows)
+        self._check("state", 0, rows)
         self._digests = {name: digest for name, _, digest in rows}
         return rows
 

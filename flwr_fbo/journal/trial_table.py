@@ -78,7 +78,7 @@ class TrialTable(JournalFile):
         """
         text, [content] = json.dumps(dict(params)), to_npy([point])
         with self._transaction():
-            parts = self._checksums.parts["trial"].items()
+            parts = self._parts["trial"].items()
             cut = (row for i, part in parts if part.running for row in self._rows(i))
             cut_off = next((row for row in cut if row[4] == "running"), None)
             number = self.num_trials if cut_off is None else cut_off[0]
@@ -136,7 +136,7 @@ class TrialTable(JournalFile):
     @property
     def num_trials(self) -> int:
         """How many trials there are, with and without a value."""
-        return sum(part.num_rows for part in self._checksums.parts["trial"].values())
+        return sum(part.num_rows for part in self._parts["trial"].values())
 
     def drop_trial(self, number: int) -> None:
         """Forget an evaluation that has started, and was none."""
@@ -162,7 +162,7 @@ class TrialTable(JournalFile):
         with self._explained():
             rows = [
                 row
-                for i, part in sorted(self._checksums.parts["trial"].items())
+                for i, part in sorted(self._parts["trial"].items())
                 if part.last >= since and (i + 1) * TRIALS_IN_PART > first
                 if part.running or not running
                 for row in self._rows(i)
@@ -192,7 +192,7 @@ class TrialTable(JournalFile):
             "SELECT * FROM trial WHERE number BETWEEN ? AND ? ORDER BY number",
             (first, first + TRIALS_IN_PART - 1),
         ).fetchall()
-        self._checksums.check_part("trial", part, rows)
+        self._check("trial", part, rows)
         return rows
 
     def _replace(self, old: StoredRow | None, new: TrialRow | None) -> None:
@@ -208,7 +208,7 @@ class TrialTable(JournalFile):
             cursor = self._connection.execute(_UPDATE, (*new, *digests, row[0]))
         if cursor.rowcount != 1:
             raise misplaced("trial", row[0])
-        self._checksums.change(
+        self._change(
             "trial",
             row[0] // TRIALS_IN_PART,
             old=[] if old is None else [old[-1]],

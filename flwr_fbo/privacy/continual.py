@@ -142,12 +142,13 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
         require_int("k", k, 1)
         planned = self.settings.num_releases
         require(k <= planned, "k", k, f"at most {planned}, the releases planned")
-        if k <= self.num_released:
+        made = len(self._released)
+        if k <= made:
             return self._released[k - 1].copy()
-        if k > self.num_released + 1:
+        if k > made + 1:
             raise JournalError(
                 f"Release {k} is asked for, but the record ends with release "
-                f"{self.num_released}: the rest of it is lost. Noise drawn again for "
+                f"{made}: the rest of it is lost. Noise drawn again for "
                 "sums that were released would lay them open, so this agent stops: "
                 "give it back its journal, or begin another study."
             )
@@ -212,13 +213,15 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
 
     def _restore(self, journal: Journal) -> None:
         """Go on from what the journal holds."""
-        draws = journal.load_state()
+        state, draws = journal.load_state(), []
         rows = self._recorded(journal, "releases", after=self._after)
         for k, row in enumerate(rows, 1):
-            if row.iteration != self._after + k or f"draw-{k}" not in draws:
+            if row.iteration != self._after + k or f"draw-{k}" not in state:
                 raise JournalError(
                     f"The journal {journal.path} is damaged: release {k}, or its "
                     "noise, is not there."
                 )
             self._released.append(row.vectors)
-            self._keep_draw(k, draws[f"draw-{k}"])
+            draws.append(state[f"draw-{k}"])
+        if draws:
+            self._draws = np.array(draws)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_args
 
 
 def require(condition: bool, field: str, value: object, allowed: str) -> None:
@@ -21,10 +21,18 @@ def is_number(value: Any) -> TypeGuard[float]:
     return not math.isnan(value)
 
 
-def require_int(field: str, value: Any, minimum: int) -> None:
-    """Raise ValueError unless ``value`` is an int of at least ``minimum``."""
+def require_choice(field: str, value: object, literal: Any) -> None:
+    """Raise ValueError unless ``value`` is one of those of a ``Literal``."""
+    choices = get_args(literal)
+    require(value in choices, field, value, f"one of {choices}")
+
+
+def require_int(field: str, value: Any, minimum: int, most: int | None = None) -> None:
+    """Raise ValueError unless ``value`` is an int from ``minimum`` to ``most``."""
     is_int = isinstance(value, int) and not isinstance(value, bool)
     require(is_int and value >= minimum, field, value, f"an integer >= {minimum}")
+    if most is not None:
+        require(value <= most, field, value, f"at most {most}")
 
 
 def require_bool(field: str, value: Any) -> None:

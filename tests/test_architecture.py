@@ -1,8 +1,12 @@
 """The rooms of DESIGN.md: who may import whom, and what importing costs."""
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import networkx as nx
@@ -14,7 +18,7 @@ PACKAGE = Path(flwr_fbo.__file__).parent
 
 # A room imports only from rooms of a lower storey, or from itself.
 STOREYS = [
-    {"_version", "_random", "_validation"},
+    {"_version", "_arrays", "_random", "_validation"},
     {"space", "journal", "models", "datasets"},
     {"privacy"},
     {"protocol", "tasks"},
@@ -36,6 +40,9 @@ MAY_IMPORT_FLWR = {
     "privacy/pld_accountant.py",
     "_compat.py",
 }
+# Modules that need an extra, and the most parameters that a constructor takes.
+NEEDS_AN_EXTRA = {"_cnn", "_emnist_tff"}
+MAX_PARAMETERS = 16
 PRIVATE_FLWR = ("flwr.client", "flwr.common", "flwr.supercore", "flwr.compat")
 
 
@@ -166,3 +173,36 @@ def test_unknown_names_are_refused() -> None:
     name = "FedAvg"
     with pytest.raises(AttributeError, match="FedAvg"):
         getattr(flwr_fbo, name)
+
+
+def test_constructors_have_at_most_16_parameters() -> None:
+    many = {
+        name: parameters
+        for name, parameters in _constructors()
+        if len(parameters) > MAX_PARAMETERS
+    }
+    assert many == {}
+
+
+def _constructors() -> Iterator[tuple[str, list[str]]]:
+    """Yield the package's classes, each with the parameters that it takes."""
+    for module in pkgutil.walk_packages(flwr_fbo.__path__, "flwr_fbo."):
+        if module.name.rpartition(".")[2] in NEEDS_AN_EXTRA:
+            continue
+        for cls in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(cls) and cls.__module__ == module.name:
+                yield f"{module.name}.{cls.__name__}", _parameters(cls)
+
+
+def _parameters(cls: type) -> list[str]:
+    """Return all parameters, those that ``**options`` hands to our bases too."""
+    names: dict[str, None] = {}
+    for base in inspect.getmro(cls):
+        if "__init__" not in vars(base) or not base.__module__.startswith("flwr_fbo"):
+            continue
+        _, *parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+        passed_on = [p for p in parameters if p.kind == p.VAR_KEYWORD]
+        names |= dict.fromkeys(p.name for p in parameters if p not in passed_on)
+        if not passed_on:
+            break
+    return list(names)

@@ -20,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_choice, require_int
 from flwr_fbo.audit.release_audit import (
     MIN_DRAWS,
-    ContinualMechanism,
     EpsilonBound,
     bound_epsilon,
 )
@@ -41,7 +41,6 @@ from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
-FloatArray = NDArray[np.float64]
 Change = Literal["reward", "trial"]
 
 _STATISTICS = ("likelihood ratio", "projection")
@@ -95,16 +94,14 @@ class BanditAuditPlan:
         require(len(self.actions) > 0, "actions", self.actions, "one at least")
         releases.outer_products(self.actions, self.rewards)
         require_int("window", self.window, 1)
-        require_int("position", self.position, 0)
         last = releases.num_releases * self.window - 1
-        require(self.position <= last, "position", self.position, f"at most {last}")
+        require_int("position", self.position, 0, last)
         require_int("num_requests", self.num_requests, 1)
         require_int("num_draws", self.num_draws, MIN_DRAWS)
         self._check_change()
 
     def _check_change(self) -> None:
-        ok = self.change in get_args(Change)
-        require(ok, "change", self.change, f"one of {get_args(Change)}")
+        require_choice("change", self.change, Change)
         if self.change == "trial":
             releases = self.settings.releases
             d, reward = releases.dimension, releases.max_reward
@@ -154,9 +151,7 @@ class BanditAuditResult(EpsilonBound):
 def audit_bandit(
     plan: BanditAuditPlan,
     entropy: Entropy,
-    build: Callable[[ContinualSettings, Entropy], ContinualMechanism] = (
-        ContinualRelease
-    ),
+    build: Callable[[ContinualSettings, Entropy], ContinualRelease] = ContinualRelease,
 ) -> BanditAuditResult:
     """Bound epsilon of a running bandit's releases from below.
 
@@ -181,7 +176,7 @@ def audit_bandit(
 
 
 @one_blas_thread
-def _draw(plan: BanditAuditPlan, build: Callable[[], ContinualMechanism]) -> FloatArray:
+def _draw(plan: BanditAuditPlan, build: Callable[[], ContinualRelease]) -> FloatArray:
     """Return the statistics of all runs, shape (2, num_draws, 2), of both worlds."""
     statistics = []
     for start in range(0, plan.num_draws, _CHUNK):
@@ -196,23 +191,14 @@ def _draw(plan: BanditAuditPlan, build: Callable[[], ContinualMechanism]) -> Flo
 
 def _play(
     plan: BanditAuditPlan,
-    mechanisms: Sequence[ContinualMechanism],
+    mechanisms: Sequence[ContinualRelease],
     played: NDArray[np.int64],
 ) -> tuple[FloatArray, FloatArray]:
     """Play R runs in lock step, each in its world, and follow it in the other.
 
-    Parameters
-    ----------
-    plan : BanditAuditPlan
-    mechanisms : sequence of R ContinualMechanism
-    played : ndarray of int, shape (R,)
-        In which world each is: 0 with the change absent, 1 with it present.
-
-    Returns
-    -------
-    released : ndarray of shape (R, n, d + 1, d + 1)
-    sums : ndarray of shape (R, 2, n, d + 1, d + 1)
-        The running sums in the two worlds, given these releases.
+    ``played`` says which world that is: 0 with the change absent, 1 with it present.
+    Returns what was released, shape (R, n, d + 1, d + 1), and the running sums in the
+    two worlds, given these releases, shape (R, 2, n, d + 1, d + 1).
     """
     twins = _Twins(plan, len(mechanisms))
     released, sums = [], []
@@ -277,14 +263,8 @@ def _statistics(
 
     The logarithm of the ratio of likelihoods, and the projection of the releases on how
     the two worlds differ: what that logarithm would be without correlations of the
-    noise. With faulty noise either may tell more.
-
-    Parameters
-    ----------
-    settings : ContinualSettings
-    released : ndarray of shape (K, n, d + 1, d + 1)
-    sums : ndarray of shape (K, 2, n, d + 1, d + 1)
-        With the change absent, and present.
+    noise. With faulty noise either may tell more. ``released`` and ``sums`` are those
+    of `_play`.
     """
     noise = (released[:, None] - sums) / settings.noise_std
     n = settings.num_releases

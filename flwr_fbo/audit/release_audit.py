@@ -18,20 +18,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo._validation import require, require_choice, require_int, require_positive
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta
-from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.privacy.noise import Entropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Absence = Literal["missing", "zeros"]
 
@@ -47,51 +47,19 @@ _CHUNK = 1000
 _STATISTICS = ("projection", "distance")
 
 
-class Mechanism(Protocol):
-    """What is audited: a `Release`, or a faulty one (`privacy.faults`)."""
-
-    def release(
-        self, iteration: int, messages: Mapping[int, Any], num_features: int
-    ) -> FloatArray:
-        """Draw one release of shape (P, M)."""
-
-
-class ContinualMechanism(Protocol):
-    """What is audited: a `ContinualRelease`, or a faulty one (`privacy.faults`)."""
-
-    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
-        """Return release k of a running sum, both of shape (d + 1, d + 1)."""
-
-
-class StreamEntropy:
-    """Mask and noise from one seeded stream: fast, repeatable, *not private*.
+class StreamEntropy(SeededEntropy):
+    """Mask and noise from seeded streams: fast, repeatable, *not private*.
 
     `SeededEntropy` gives the same noise again for the same round; an audit needs many
     draws of one round.
     """
 
-    private = False
-
     def __init__(self, seed: int) -> None:
-        self._mask_rng = generator(seed, Purpose.POISSON_MASK)
-        self._noise_rng = generator(seed, Purpose.RELEASE_NOISE)
+        super().__init__(seed)
+        self._streams = {purpose: generator(seed, purpose) for purpose in Purpose}
 
-    def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
-        """Draw the next mask; ``iteration`` plays no part."""
-        return np.asarray(self._mask_rng.random(num_agents) < q)
-
-    def subset(
-        self, iteration: int, num_agents: int, sample_size: int
-    ) -> NDArray[np.bool_]:
-        """Refuse: an audit is of Poisson sampling."""
-        raise NotImplementedError
-
-    def add_noise(
-        self, iteration: int, rows: FloatArray, std: FloatArray
-    ) -> FloatArray:
-        """Add the next noise; ``iteration`` plays no part."""
-        noise = self._noise_rng.standard_normal(rows.shape)
-        return np.asarray(rows + std[:, None] * noise)
+    def _rng(self, iteration: int, purpose: Purpose) -> np.random.Generator:
+        return self._streams[purpose]
 
 
 @dataclass(frozen=True)
@@ -133,8 +101,7 @@ class AuditPlan:
         require_int("num_draws", self.num_draws, MIN_DRAWS)
         require_int("iteration", self.iteration, 0)
         require_int("num_features", self.num_features, 1)
-        ok = self.absence in get_args(Absence)
-        require(ok, "absence", self.absence, f"one of {get_args(Absence)}")
+        require_choice("absence", self.absence, Absence)
 
 
 @dataclass(frozen=True)
@@ -223,7 +190,7 @@ class AuditResult(EpsilonBound):
 def audit(
     plan: AuditPlan,
     entropy: Entropy,
-    build: Callable[[ReleaseSettings, Entropy], Mechanism] = Release,
+    build: Callable[[ReleaseSettings, Entropy], Release] = Release,
     progress: Callable[[int], object] = lambda _: None,
 ) -> AuditResult:
     """Bound epsilon of one release from below, and compare it with the accountant's.
@@ -250,9 +217,8 @@ def audit(
         for messages in (canary.present, canary.absent)
     )
     bound = bound_epsilon(present, absent, _STATISTICS, plan.delta)
-    return AuditResult(
-        **vars(bound), plan=plan, canary=canary.slot, promised=_promised(plan)
-    )
+    promised = canary.promised
+    return AuditResult(**vars(bound), plan=plan, canary=canary.slot, promised=promised)
 
 
 def bound_epsilon(
@@ -283,19 +249,15 @@ def bound_epsilon(
     return EpsilonBound(float(lower[0]), test, hits, false_alarms, counted)
 
 
-def _promised(plan: AuditPlan) -> PrivacySpent:
-    accountant = ReleaseAccountant(plan.settings.subsampling, plan.delta)
-    release = Release(plan.settings, StreamEntropy(0))
-    accountant.charge(release.effective_noise_multiplier(plan.iteration))
-    return accountant.spent()
-
-
 class _Canary:
-    """Who it is, what it sends, and where it would be seen."""
+    """Who it is, what it sends and is promised, and where it would be seen."""
 
     def __init__(self, plan: AuditPlan) -> None:
         s = plan.settings
         correct = Release(s, StreamEntropy(0))
+        accountant = ReleaseAccountant(s.subsampling, plan.delta)
+        accountant.charge(correct.effective_noise_multiplier(plan.iteration))
+        self.promised = accountant.spent()
         self._std = correct.noise_std(plan.iteration)
         seen = correct.weights(plan.iteration) / self._std
         reach = np.linalg.norm(seen, axis=1)
@@ -304,8 +266,7 @@ class _Canary:
         # Likelihood ratio of Gaussians: each vector counts by signal over noise.
         self._template = np.outer(seen[self.slot] / reach[self.slot], direction)
         silent = dict.fromkeys(range(s.num_agents), np.zeros(plan.num_features))
-        limit = s.clip_norm / math.sqrt(s.num_sub_regions)
-        self.present = {**silent, self.slot: _LOUDNESS * limit * direction}
+        self.present = {**silent, self.slot: _LOUDNESS * s.message_norm * direction}
         self.absent = dict(silent)
         if plan.absence == "missing":
             del self.absent[self.slot]
@@ -321,7 +282,7 @@ class _Canary:
 
 def _draw(
     plan: AuditPlan,
-    mechanism: Mechanism,
+    mechanism: Release,
     canary: _Canary,
     messages: Mapping[int, FloatArray],
     progress: Callable[[int], object],

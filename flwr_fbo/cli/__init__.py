@@ -15,17 +15,17 @@ from flwr_fbo.cli.commands import LazyGroup, Listed
 
 # In the order of `--help`; a text is the first line of the command's own.
 LazyGroup.listed = {
-    "run": Listed("run", "run", "Run a built-in experiment or a TOML file."),
-    "list": Listed("list", "list_experiments", "List the built-in experiments."),
-    "show": Listed("show", "show", "Print the table of results again."),
-    "report": Listed("report", "report", "Write results as one HTML page."),
-    "claims": Listed("claims", "claims", "Print what papers claim, and what came out."),
-    "tradeoff": Listed("tradeoff", "tradeoff", "Draw utility against epsilon."),
-    "export": Listed("export", "export", "Copy a client's trials to Optuna."),
-    "data": Listed("data", "app", "Fetch data sets, and say what is there."),
-    "ledger": Listed("ledger", "app", "Read what left a study's server, or a site."),
-    "audit": Listed("audit", "audit", "Bound what a release gives away from below."),
-    "privacy": Listed("privacy", "privacy", "Say what a study would spend."),
+    "run": Listed("run", "Run a built-in experiment or a TOML file."),
+    "list": Listed("list_experiments", "List the built-in experiments."),
+    "show": Listed("show", "Print the table of results again."),
+    "report": Listed("report", "Write results as one HTML page."),
+    "claims": Listed("claims", "Print what papers claim, and what came out."),
+    "tradeoff": Listed("tradeoff", "Draw utility against epsilon."),
+    "export": Listed("export", "Copy a client's trials to Optuna."),
+    "data": Listed("app", "Fetch data sets, and say what is there."),
+    "ledger": Listed("app", "Read what left a study's server, or a site."),
+    "audit": Listed("audit", "Bound what a release gives away from below."),
+    "privacy": Listed("privacy", "Say what a study would spend."),
 }
 
 app = typer.Typer(

@@ -23,6 +23,7 @@ from flwr_fbo._validation import nearest, require
 from flwr_fbo.audit import release_audit as privacy_audit
 from flwr_fbo.audit.planted_faults import FAULTS
 from flwr_fbo.audit.release_audit import AuditPlan, AuditResult, StreamEntropy
+from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import count
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
@@ -65,9 +66,7 @@ def audit(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seeded noise: faster, and repeatable.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the text.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Audit one release: bound its epsilon from below, and compare with the promise.
 

@@ -6,13 +6,15 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from flwr_fbo._validation import nearest
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
 
 _EXAMPLES = "Examples\n--------\n"
 
@@ -23,22 +25,19 @@ class Listed:
 
     Attributes
     ----------
-    module : str
-        In ``flwr_fbo.cli``, without its ``_command``.
-    name : str
-        In it: a function, or a Typer of several.
+    function : str
+        In the command's module: a function, or a Typer of several.
     text : str
         A line, for the list of commands.
     """
 
-    module: str
-    name: str
+    function: str
     text: str
 
     def load(self, name: str) -> click.Command:
         """Import it, and return the command."""
-        module = import_module(f"flwr_fbo.cli.{self.module}_command")
-        found = getattr(module, self.name)
+        module = import_module(f"flwr_fbo.cli.{name}_command")
+        found = getattr(module, self.function)
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)
         alone = group()

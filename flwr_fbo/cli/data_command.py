@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.cli.commands import add, group
+from flwr_fbo.cli.commands import AsJson, add, group
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.export_emnist_command import export_emnist
 from flwr_fbo.datasets.base import Dataset, data_folder
@@ -27,9 +28,7 @@ def data() -> None:
 
 
 def list_data(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the data sets: which are there, their size, licence and citation.
 
@@ -70,7 +69,8 @@ def download(
     with plain_errors(ValueError):
         dataset = find_dataset(name)
         folder = data_folder()
-        fetched = fetch(dataset, folder, _say, progress=sys.stderr.isatty())
+        say = partial(typer.echo, err=True)
+        fetched = fetch(dataset, folder, say, progress=sys.stderr.isatty())
     target = folder / dataset.target
     typer.echo(f"{target} is there{'' if fetched else ' already'}.")
 
@@ -78,10 +78,6 @@ def download(
 add(app, "list", list_data)
 add(app, "download", download)
 add(app, "export-emnist", export_emnist)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _values(dataset: Dataset, found: str | None) -> dict[str, Any]:

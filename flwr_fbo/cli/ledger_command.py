@@ -25,8 +25,12 @@ from flwr_fbo.cli.tables import RULED
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.sampling import Subsampling
+from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
+from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
+from flwr_fbo.privacy.spending import Charge, composed_epsilon
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.servers.fed_go_ucb import spent_by_neural_agent
 from flwr_fbo.servers.fed_ucb import spent_by_agent
@@ -51,55 +55,83 @@ def ledger() -> None:
 def show(
     folder: Annotated[Path, typer.Argument()],
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with the vectors.")
+        bool, typer.Option("--json", help="Print a list in JSON, with the vectors.")
     ] = False,
+    delta: Annotated[
+        float, typer.Option(help="Where the epsilon of several studies is said.")
+    ] = 1e-5,
 ) -> None:
-    """Check and print the ledger in FOLDER, the `folder` of a study's server.
+    """Check and print the ledgers in FOLDER, the folder of a server or of a site.
 
-    Or that of a site which plays a bandit. A ledger that was damaged is refused;
-    one that was forged by somebody who can write the file is not noticed. While the
-    server runs it holds the ledger.
+    A study's server has the ledger of its releases, and so has a site which plays a
+    bandit. What all studies have spent together is in the folder of a site, or in the
+    `budget` of a server. FOLDER may also be one file. A ledger that was damaged is
+    refused; one that was forged by somebody who can write the file is not noticed.
+    While the server runs it holds its ledger.
 
     Examples
     --------
     $ flwr-fbo ledger show /var/lib/fbo
     $ flwr-fbo ledger show /var/lib/fbo --json > ledger.json
     """
-    with plain_errors(), Journal(None, _journal_in(folder)) as journal:
+    with plain_errors():
+        check_delta(delta)
+        found = [_read(path, delta) for path in _ledgers_in(folder)]
+    if as_json:
+        typer.echo(json.dumps([_json(*one) for one in found], indent=2))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160  # nothing is cut off for whatever reads it
+    for identity, rows, spent in found:
+        _print(console, identity, rows, spent)
+
+
+add(app, "show", show)
+
+
+def _ledgers_in(folder: Path) -> list[Path]:
+    """Return the ledgers in a folder; a study's server's where there is none."""
+    if not folder.is_dir():
+        return [folder]
+    names = (FILE_NAME, SITE_FILE_NAME, NEURAL_SITE_FILE_NAME, SPENDING_FILE_NAME)
+    found = [folder / name for name in names if (folder / name).is_file()]
+    return found or [folder / FILE_NAME]
+
+
+Found = tuple[dict[str, Any], list[LedgerRow], PrivacySpent | None]
+
+
+def _read(path: Path, delta: float) -> Found:
+    with Journal(None, path) as journal:
         identity = journal.identity
         kind = _KINDS.get(str(identity.get("kind")))
         if kind is None:
             journal.require_kind(KIND)
         assert kind is not None
         rows = kind.rows(journal)
-    spent = kind.spent(identity, rows) if rows else None
-    if as_json:
-        typer.echo(_json(identity, rows, spent))
-        return
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160  # nothing is cut off for whatever reads it
+    spent = kind.spent({"delta": delta, **identity}, rows) if rows else None
+    return identity, rows, spent
+
+
+def _print(
+    console: Console,
+    identity: Mapping[str, Any],
+    rows: list[LedgerRow],
+    spent: PrivacySpent | None,
+) -> None:
+    kind = _KINDS[identity["kind"]]
     for name, value in sorted(identity.items()):
-        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
+        console.print(f"{name}: {value}", highlight=False, soft_wrap=True, markup=False)
     console.print(_table(kind.columns, rows))
     if spent is not None:
+        noun = "release" if spent.num_releases == 1 else "releases"
         console.print(
-            f"{spent.num_releases} releases{kind.whose}: epsilon = {spent.epsilon:.4f} "
+            f"{spent.num_releases} {noun}{kind.whose}: epsilon = {spent.epsilon:.4f} "
             f"at delta = {spent.delta:g} ({spent.accounting_method})"
         )
-    if not all(row.facts["private"] for row in rows):
+    if not all(row.facts.get("private", True) for row in rows):
         console.print(f"NOT PRIVATE: {kind.why_not}")
-
-
-add(app, "show", show)
-
-
-def _journal_in(folder: Path) -> Path:
-    """Return the journal of a server or of a site in a folder, or the file itself."""
-    if not folder.is_dir():
-        return folder
-    sites = (folder / name for name in (SITE_FILE_NAME, NEURAL_SITE_FILE_NAME))
-    return next((path for path in sites if path.is_file()), folder / FILE_NAME)
 
 
 def _table(
@@ -148,6 +180,14 @@ def _neural_spent(
     if privacy is None:
         return None
     return spent_by_neural_agent(NeuralPrivacy(**privacy), len(rows))
+
+
+def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
+    """Return what all studies in a ledger have spent together."""
+    charges = [Charge(*row.facts["charge"]) for row in rows]
+    count = sum(charge.num_releases for charge in charges)
+    delta = identity["delta"]
+    return PrivacySpent(composed_epsilon(charges, delta), delta, count, "pld")
 
 
 def _phase(row: LedgerRow) -> str:
@@ -262,16 +302,30 @@ NEURAL_SITE_LEDGER = LedgerKind(
     },
     " of this agent, for one trial of it",
 )
+SPENDING_LEDGER = LedgerKind(
+    lambda journal: journal.ledger(),
+    _all_spent,
+    {
+        "committed": _COMMON["committed"],
+        "study": lambda row: str(row.facts["study_id"]),
+        "kind": lambda row: str(row.facts["study_kind"]),
+        "release": lambda row: str(row.facts["release"]),
+        "noise multiplier": lambda row: f"{row.facts['charge'][0]:.4g}",
+        "q": lambda row: f"{row.facts['charge'][1]:g}",
+    },
+    " of all studies together",
+)
 _KINDS = {
     **SERVER_KINDS,
     SITE_KIND: SITE_LEDGER,
     NEURAL_SITE_KIND: NEURAL_SITE_LEDGER,
+    SPENDING_KIND: SPENDING_LEDGER,
 }
 
 
 def _json(
     identity: Mapping[str, Any], rows: list[LedgerRow], spent: PrivacySpent | None
-) -> str:
+) -> dict[str, Any]:
     releases = [
         {
             "iteration": row.iteration,
@@ -283,8 +337,7 @@ def _json(
     ]
     epsilon = None if spent is None else spent.epsilon
     values = {"study": _finite(identity), "releases": releases}
-    values |= {"epsilon": _finite(epsilon)}
-    return json.dumps(values, indent=2, allow_nan=False)
+    return {**values, "epsilon": _finite(epsilon)}
 
 
 def _finite(value: Any) -> Any:

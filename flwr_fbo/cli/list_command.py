@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.tables import RULED
 from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
 
 
 def list_experiments(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the built-in experiments.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
@@ -14,14 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo._validation import require
+from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import RULED
+from flwr_fbo.cli.tables import RULED, finite
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.strategies.presets import STRATEGIES, Preset, preset_of
+from flwr_fbo.strategies.presets import STRATEGIES, preset_of
 from flwr_fbo.strategies.private_tuning_strategy import published_delta
 
 HEADINGS = {
@@ -92,9 +92,7 @@ def privacy(
     preset: Annotated[
         str | None, typer.Option(help="Of DPFTSDE: paper or paper-synthetic.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the epsilon of a study by each accountant, or the z for an epsilon.
 
@@ -104,7 +102,23 @@ def privacy(
     """
     with plain_errors(ValueError):
         base = preset_of(strategy, preset)
-        question = _question(agents, rounds, q, z, epsilon, delta, base)
+        require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
+        require(1 <= rounds <= _MOST_ROUNDS, "rounds", rounds, f"1 to {_MOST_ROUNDS:,}")
+        if epsilon is None:
+            z = 1.0 if z is None else z
+            require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
+        else:
+            require(z is None, "epsilon", epsilon, "only without z, which decides it")
+        settings = ReleaseSettings(
+            num_agents=agents,
+            num_sub_regions=base.agent.num_sub_regions,
+            clip_norm=1.0,  # epsilon does not depend on it
+            sampling_probability=q,
+            calibration="published",
+            weights=base.weights,
+        )
+        delta = published_delta(agents) if delta is None else delta
+        question = Question(settings, rounds, delta, z, epsilon)
         worth = question.worth
         multipliers = {"published": [1.0] * rounds, "exact": worth}
         answers = {
@@ -117,90 +131,42 @@ def privacy(
     for row in answers.values():
         # The same z is charged: only the noise is another.
         row["default"] = row["published"]
-    if question.delta > large_delta(agents):
+    if delta > large_delta(agents):
         typer.echo(
-            f"Warning: delta = {question.delta:.2g} lets the guarantee fail with that "
+            f"Warning: delta = {delta:.2g} lets the guarantee fail with that "
             f"probability; choose one far below 1/{agents}.",
             err=True,
         )
-    if as_json:
-        typer.echo(_json(question, strategy, preset, answers, worth))
-    else:
+    if not as_json:
         named = strategy if preset is None else f"{strategy}, preset {preset!r}"
-        _print(question, named, answers, worth, Console())
-
-
-def _question(
-    agents: int,
-    rounds: int,
-    q: float,
-    z: float | None,
-    epsilon: float | None,
-    delta: float | None,
-    base: Preset,
-) -> Question:
-    require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
-    require(1 <= rounds <= _MOST_ROUNDS, "rounds", rounds, f"1 to {_MOST_ROUNDS:,}")
-    if epsilon is None:
-        z = 1.0 if z is None else z
-        require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
-    else:
-        require(z is None, "epsilon", epsilon, "only without z, which decides it")
-    norm = base.privacy.clip_norm
-    assert norm is not None
-    settings = ReleaseSettings(
-        num_agents=agents,
-        num_sub_regions=base.agent.num_sub_regions,
-        clip_norm=norm,
-        sampling_probability=q,
-        calibration="published",
-        weights=base.weights,
-    )
-    delta = published_delta(agents) if delta is None else delta
-    return Question(settings, rounds, delta, z, epsilon)
+        _print(question, named, answers, worth)
+        return
+    values = {
+        "agents": agents,
+        "rounds": rounds,
+        "q": q,
+        "delta": delta,
+        "strategy": strategy,
+        "preset": preset,
+        "noise_multiplier": z,
+        "epsilon": epsilon,
+        "answer": "noise_multiplier" if epsilon else "epsilon",
+        "accountants": {
+            method: {column: finite(value) for column, value in row.items()}
+            for method, row in answers.items()
+        },
+        "published_noise_over_default_noise": worth,
+    }
+    typer.echo(json.dumps(values, indent=2))
 
 
 Answers = dict[Method, dict[str, float]]
 
 
-def _json(
-    question: Question,
-    strategy: str,
-    preset: str | None,
-    answers: Answers,
-    worth: Sequence[float],
-) -> str:
-    return json.dumps(
-        {
-            "agents": question.settings.num_agents,
-            "rounds": question.num_releases,
-            "q": question.settings.sampling_probability,
-            "delta": question.delta,
-            "strategy": strategy,
-            "preset": preset,
-            "noise_multiplier": question.noise_multiplier,
-            "epsilon": question.epsilon,
-            "answer": "noise_multiplier" if question.epsilon else "epsilon",
-            "accountants": {
-                method: {
-                    column: value if math.isfinite(value) else None
-                    for column, value in row.items()
-                }
-                for method, row in answers.items()
-            },
-            "published_noise_over_default_noise": worth,
-        },
-        indent=2,
-    )
-
-
 def _print(
-    question: Question,
-    named: str,
-    answers: Answers,
-    worth: Sequence[float],
-    console: Console,
+    question: Question, named: str, answers: Answers, worth: Sequence[float]
 ) -> None:
+    console = Console()
     s = question.settings
     published = question.delta == published_delta(s.num_agents)
     console.print(

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 
 from flwr_fbo.cli.claims_command import print_claims
+from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
 from flwr_fbo.cli.tables import count, print_report, report_json
 from flwr_fbo.experiment_runner.base import Experiment
@@ -46,9 +47,7 @@ def run(
     output: Annotated[
         Path, typer.Option(help="Folder for figure and results.", file_okay=False)
     ] = Path("results"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a built-in experiment (`flwr-fbo list`) or a TOML file, with its controls.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import print_report, report_json
 from flwr_fbo.experiment_runner.results import read_results
@@ -19,9 +20,7 @@ def show(
         int | None,
         typer.Option(help="The last iteration that counts; all unless given."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of the table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the table of RESULTS: a results.jsonl, or the folder it is in.
 

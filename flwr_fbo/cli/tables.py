@@ -68,18 +68,19 @@ def report_json(
 
 def _values_of(row: Row) -> dict[str, Any]:
     """Return the row's estimates, and epsilon."""
-    values: dict[str, Any] = {"epsilon": _finite(row.epsilon)}
+    values: dict[str, Any] = {"epsilon": finite(row.epsilon)}
     for field in fields(row):
         value = getattr(row, field.name)
         if isinstance(value, Estimate):
-            mean, error = _finite(value.mean), _finite(value.standard_error)
+            mean, error = finite(value.mean), finite(value.standard_error)
             values[field.name] = {"mean": mean, "standard_error": error}
         elif value is None:
             values[field.name] = None
     return values
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return what JSON has in place of a number: null for infinity and NaN."""
     return value if math.isfinite(value) else None
 
 

@@ -39,11 +39,11 @@ class BanditSite(Site[AskedT, BanditT]):
 
     Attributes
     ----------
-    file_name : str
-        Of the journal, in the site's folder.
+    recorded : type
+        Of the agent that it keeps.
     """
 
-    file_name: str
+    recorded: type[BanditT]
 
     def claim(self, context: Context, study: Any) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.
@@ -53,7 +53,7 @@ class BanditSite(Site[AskedT, BanditT]):
         with self._held(context, study, may_begin=True) as agent:
             slot = configured_slot(context)
             claim: Metrics = {"agent-id": agent.slot if slot < 0 else slot}
-            if not agent.must_be_kept:
+            if not agent.must_be_kept(study):
                 return claim
             agent.require_entropy()
             return {**claim, "journal": agent.number}
@@ -61,9 +61,9 @@ class BanditSite(Site[AskedT, BanditT]):
     @contextmanager
     def agent(self, context: Context, instruction: Any) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
-        with self._held(
-            context, instruction.study, self.may_lose(instruction.study)
-        ) as agent:
+        study = instruction.study
+        may_begin = not self.recorded.must_be_kept(study)
+        with self._held(context, study, may_begin) as agent:
             agent.join(instruction.slot, instruction.journal)
             yield agent
 
@@ -72,20 +72,12 @@ class BanditSite(Site[AskedT, BanditT]):
         folder = self.folder_of(context)
         with held_journal(
             context,
-            self.identity_of(study),
-            folder and folder / self.file_name,
+            self.recorded.identity_of(study),
+            folder and folder / self.recorded.file_name,
             may_begin=may_begin,
             patience=_PATIENCE,
         ) as journal:
             yield self.agent_in(journal, context)
-
-    @abstractmethod
-    def identity_of(self, study: Any) -> dict[str, Any]:
-        """Return what the journal of an agent belongs to."""
-
-    def may_lose(self, study: Any) -> bool:
-        """Return whether a journal that is gone may be begun again."""
-        return False
 
     @abstractmethod
     def agent_in(self, journal: Journal, context: Context) -> BanditT:

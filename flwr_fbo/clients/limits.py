@@ -106,7 +106,7 @@ class Limits:
 
     def check_release(self, promise: Promise, release: int) -> None:
         """Raise `StudyRefusedError` if a release, from 1, is not promised."""
-        promised = len(promise.charges)
+        promised = promise.num_releases
         if self.bound_anything and release > promised:
             raise _refused(
                 f"release {release} is asked for, and the study promises {promised}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.agents.durable.recorded_agent import older_copy
 from flwr_fbo.clients.bandit_site import (
     BanditSite,
@@ -31,25 +31,11 @@ from flwr_fbo.protocol.linear_bandit_study import (
 
 @dataclass(frozen=True)
 class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
-    """What a client brings to a study: a folder, or an environment, and its limits.
+    """What a client brings to a study of FedUCB; see `linear_bandit_app`.
 
     The server writes the settings of a study, epsilon and all, and a site does its own
     noise by them. What it does not take part in, whatever the server says, is decided
     here.
-
-    Attributes
-    ----------
-    folder : str or Path, optional
-        Where the site's journal is, for `LinearBanditPolicy.open`. Unless given, what
-        ``fbo-folder`` of the node config, else of the run config, names.
-    make_environment : callable, optional
-        Takes the client's context, returns a `BanditEnvironment`, which is then played
-        as far as the server's schedule says. Without a folder the journal is in
-        ``context.state``, which lives as long as the run.
-    limits : Limits, optional
-        See `Site`. Unless epsilon is limited, a site that has no environment takes part
-        in any *private* study: with noise, not seeded, and without a trigger.
-        ``Limits(max_epsilon=math.inf)`` takes part in any at all.
 
     Raises
     ------
@@ -62,7 +48,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
     limits: Limits | None = None
 
     instruction_type = LinearBanditInstruction
-    file_name = FILE_NAME
+    recorded = RecordedBandit
 
     def __post_init__(self) -> None:
         folder = self.folder
@@ -91,10 +77,6 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
                 "or its node config an fbo-folder."
             )
 
-    def identity_of(self, study: LinearBanditStudy) -> dict[str, Any]:
-        """Return what the journal of an agent belongs to."""
-        return RecordedBandit.identity_of(study)
-
     def agent_in(self, journal: Journal, context: Context) -> RecordedBandit:
         """Return the agent of a journal: one that has peers, where there is a graph."""
         has_peers = journal.identity.get("graph") is not None
@@ -107,7 +89,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         """
         study, wanted = instruction.study, instruction.send_release
         may_speak = study.graph is not None and study.trigger is not None
-        return int(wanted or may_speak or instruction.synchronisation > 0)
+        return int(bool(wanted or may_speak or instruction.synchronisation))
 
     def play(
         self,

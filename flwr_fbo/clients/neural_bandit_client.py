@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.fed_go_ucb import FILE_NAME, RecordedNeuralAgent
+from flwr_fbo.agents.durable.fed_go_ucb import RecordedNeuralAgent
 from flwr_fbo.clients.bandit_site import (
     BanditSite,
     MakeEnvironment,
@@ -23,7 +22,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditInstruction,
-    NeuralBanditStudy,
 )
 
 MakeModel = Callable[[Context], RewardModel]
@@ -47,21 +45,13 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
     limits: Limits | None = None
 
     instruction_type = NeuralBanditInstruction
-    file_name = FILE_NAME
+    recorded = RecordedNeuralAgent
 
     def __post_init__(self) -> None:
         make = self.make_environment
         require(callable(make), "make_environment", make, "a function")
         require_function("make_model", self.make_model)
         self.check_limits()
-
-    def identity_of(self, study: NeuralBanditStudy) -> dict[str, Any]:
-        """Return what the journal of an agent belongs to."""
-        return RecordedNeuralAgent.identity_of(study)
-
-    def may_lose(self, study: NeuralBanditStudy) -> bool:
-        """Return whether a journal that is gone may be begun again: without noise."""
-        return study.settings.privacy is None
 
     def agent_in(self, journal: Journal, context: Context) -> RecordedNeuralAgent:
         """Return the agent of a journal, with the client's own reward model."""
@@ -73,7 +63,7 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
 
     def release_of(self, instruction: NeuralBanditInstruction) -> int:
         """Return 1, the study's one charge, if the answer carries a release."""
-        return int(instruction.regresses or instruction.send_sums)
+        return int(bool(instruction.regresses or instruction.send_sums))
 
     def play(
         self,

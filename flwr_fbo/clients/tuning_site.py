@@ -92,7 +92,11 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             try:
                 study.space.to_unit(params)
             except ValueError as error:
-                raise ValueError(f"enqueue[{i}]: {error}") from None
+                _log.error("enqueue[%d]: %s", i, error)  # a setting is the site's own
+                raise ValueError(
+                    f"enqueue[{i}] does not fit the study's space (the client's log "
+                    "says why)."
+                ) from None
 
     def unprotected(self, instruction: TuningInstruction) -> str:
         """Return the metric that is asked for, if there is one."""

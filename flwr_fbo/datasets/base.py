@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pooch
@@ -18,11 +20,10 @@ class DataError(RuntimeError):
     """A data set is missing or damaged; the message names the file and what to do."""
 
 
-def damaged(
-    path: Path, reason: str, remedy: str = "Replace it by the original."
-) -> DataError:
+def damaged(path: Path, reason: str) -> DataError:
     """Return the error for a file that is there, and not what its name promises."""
-    return DataError(f"{path} is damaged, or is another file ({reason}). {remedy}")
+    text = f"{path} is damaged, or is another file ({reason})."
+    return DataError(f"{text} Remove it and get it anew.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,40 @@ class Split:
     y_train: NDArray[np.int64]
     X_validation: NDArray[np.float64] | NDArray[np.float32]
     y_validation: NDArray[np.int64]
+
+
+def halves(X: NDArray[np.float64], y: NDArray[np.int64]) -> Split:
+    """Return two halves with the same share of each class: always the same ones."""
+    from sklearn.model_selection import train_test_split
+
+    X_train, X_validation, y_train, y_validation = train_test_split(
+        X, y, test_size=0.5, stratify=y, random_state=0
+    )
+    return Split(X_train, y_train, X_validation, y_validation)
+
+
+def read_arrays(path: Path, names: Iterable[str]) -> list[NDArray[Any]]:
+    """Return arrays of a NumPy file, or raise DataError."""
+    try:
+        with np.load(path) as file:
+            return [file[name] for name in names]
+    except Exception as error:  # zip, zlib and NumPy raise whatever they stumble over
+        raise damaged(path, repr(error)) from error
+
+
+def read_numbers(path: Path, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the numbers of a text file, or raise DataError."""
+    content = path.read_bytes()
+    lines = content.count(b"\n")  # if the last is cut, so may be its last number
+    if lines != shape[0]:
+        raise damaged(path, f"{lines} whole lines, not {shape[0]}")
+    try:
+        numbers = np.loadtxt(BytesIO(content), ndmin=2)
+    except ValueError as error:  # rows of several lengths, or no numbers
+        raise damaged(path, str(error)) from error
+    if numbers.shape != shape or not np.isfinite(numbers).all():
+        raise damaged(path, f"not {shape[0]} rows of {shape[1]} finite numbers")
+    return numbers
 
 
 def data_folder() -> Path:

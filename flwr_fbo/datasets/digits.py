@@ -1,7 +1,7 @@
 """scikit-learn's bundled digits (1797 images of 8 x 8 pixels), split over clients.
 
 The share of each class that a client holds is a Dirichlet draw (Hsu, Qi & Brown, 2019):
-the smaller alpha, the less the clients' data look alike.
+the smaller its parameter, here 0.5, the less the clients' data look alike.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require, require_index, require_int, require_positive
+from flwr_fbo._validation import require_index, require_int
 from flwr_fbo.datasets.base import Split
 
-_MIN_SIZE, _MAX_DRAWS = 20, 1000
+_ALPHA = 0.5
+# So many clients get at least so many of the 1797 images each, in a few draws.
+_MOST_CLIENTS, _MIN_SIZE = 40, 20
 
 
-def partition(index: int, num_partitions: int, seed: int, alpha: float = 0.5) -> Split:
+def partition(index: int, num_partitions: int, seed: int) -> Split:
     """Return one client's data, half to train on and half to validate on.
 
     Parameters
@@ -28,8 +30,6 @@ def partition(index: int, num_partitions: int, seed: int, alpha: float = 0.5) ->
         From 1 to 40.
     seed : int
         Of the Dirichlet draw and the halving, >= 0.
-    alpha : float
-        The Dirichlet parameter, > 0.
 
     Returns
     -------
@@ -39,16 +39,13 @@ def partition(index: int, num_partitions: int, seed: int, alpha: float = 0.5) ->
     Raises
     ------
     ValueError
-        If an argument is not allowed, or so small an alpha leaves clients without data.
+        If an argument is not allowed.
     """
-    require_int("num_partitions", num_partitions, 1)
-    allowed = "at most 40 (there are 1797 images)"
-    require(num_partitions <= 40, "num_partitions", num_partitions, allowed)
+    require_int("num_partitions", num_partitions, 1, _MOST_CLIENTS)
     require_index("index", index, num_partitions)
     require_int("seed", seed, 0)
-    require_positive("alpha", alpha)
     X, y = _images()
-    rows = _draw(num_partitions, seed, alpha)[index]
+    rows = _draw(num_partitions, seed)[index]
     half = len(rows) // 2
     train, validation = rows[:half], rows[half:]
     return Split(X[train], y[train], X[validation], y[validation])
@@ -63,17 +60,15 @@ def _images() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 @lru_cache(maxsize=8)
-def _draw(
-    num_partitions: int, seed: int, alpha: float
-) -> tuple[NDArray[np.int64], ...]:
+def _draw(num_partitions: int, seed: int) -> tuple[NDArray[np.int64], ...]:
     """Return the clients' rows, shuffled, each with two classes in its first half."""
     _, y = _images()
     rng = np.random.default_rng(seed)
-    for _attempt in range(_MAX_DRAWS):
+    while True:
         parts: list[list[NDArray[np.int64]]] = [[] for _ in range(num_partitions)]
         for label in np.unique(y):
             rows = rng.permutation(np.flatnonzero(y == label))
-            shares = rng.dirichlet(np.full(num_partitions, alpha))
+            shares = rng.dirichlet(np.full(num_partitions, _ALPHA))
             cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(int)
             for part, piece in zip(parts, np.split(rows, cuts), strict=True):
                 part.append(piece)
@@ -82,5 +77,3 @@ def _draw(
             len(c) >= _MIN_SIZE and len(set(y[c[: len(c) // 2]])) > 1 for c in clients
         ):
             return clients
-    require(False, "alpha", alpha, f"large enough for {_MIN_SIZE} images a client")
-    raise AssertionError  # require has raised

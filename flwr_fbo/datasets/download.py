@@ -19,6 +19,8 @@ from flwr_fbo.datasets.base import DataError, Dataset
 
 _LOCK, _WORK = ".lock", ".part"
 _CHUNK = 1 << 16
+# How long the server may be silent, seconds.
+TIMEOUT = 30.0
 
 
 def fetch(
@@ -27,9 +29,8 @@ def fetch(
     say: Callable[[str], object],
     *,
     progress: bool = False,
-    timeout: float = 30.0,
 ) -> bool:
-    """Bring a data set into a folder, unless it is there.
+    """Bring a data set into a folder, unless it is there; return whether it was not.
 
     All that is written before the data set is whole lies in ``.part`` beside its place,
     and goes with the next call at the latest, whatever has ended this one. Two calls at
@@ -45,13 +46,6 @@ def fetch(
         Gets a line about each step that may take long.
     progress : bool
         Whether to draw a bar on stderr.
-    timeout : float
-        How long the server may be silent, seconds.
-
-    Returns
-    -------
-    bool
-        Whether anything was fetched.
 
     Raises
     ------
@@ -69,7 +63,7 @@ def fetch(
                 return False
             _check_place(dataset, folder / dataset.target)
             with _work_folder(home) as work:
-                fetched = _retrieve(dataset, work, say, progress, timeout)
+                fetched = _retrieve(dataset, work, say, progress)
                 _place(dataset, fetched, work, folder / dataset.target)
     except OSError as error:
         raise DataError(
@@ -115,24 +109,20 @@ def _work_folder(home: Path) -> Iterator[Path]:
 
 
 def _retrieve(
-    dataset: Dataset,
-    work: Path,
-    say: Callable[[str], object],
-    progress: bool,
-    timeout: float,
+    dataset: Dataset, work: Path, say: Callable[[str], object], progress: bool
 ) -> Path:
     """Return where the file is that was fetched and is the known one."""
     say(f"Fetching {dataset.size / 1e6:,.1f} MB from {dataset.url}")
     pooch.get_logger().setLevel(logging.WARNING)  # it would repeat that
     downloader = pooch.HTTPDownloader(
-        progressbar=progress, chunk_size=_CHUNK, timeout=timeout
+        progressbar=progress, chunk_size=_CHUNK, timeout=TIMEOUT
     )
     try:
         path = pooch.retrieve(
             dataset.url, f"sha256:{dataset.sha256}", "fetched", work, None, downloader
         )
     except requests.RequestException as error:
-        reason = _reason(error, timeout)
+        reason = _reason(error)
     except ValueError:
         reason = "what came is another file (its SHA-256 differs)"
     else:
@@ -143,11 +133,11 @@ def _retrieve(
     )
 
 
-def _reason(error: requests.RequestException, timeout: float) -> str:
+def _reason(error: requests.RequestException) -> str:
     if error.response is not None:
         return f"the server answered {error.response.status_code}"
     if isinstance(error, requests.Timeout):
-        return f"no answer within {timeout:g} s"
+        return f"no answer within {TIMEOUT:g} s"
     if isinstance(error, requests.exceptions.SSLError):
         return "the server's certificate was not accepted"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):

@@ -23,8 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require_index
-from flwr_fbo.datasets.base import DataError, Dataset, Split, data_file, data_folder
-from flwr_fbo.datasets.emnist_sqlite import SIDE, SqliteWriters, damaged
+from flwr_fbo.datasets.base import (
+    DataError,
+    Dataset,
+    Split,
+    damaged,
+    data_file,
+    data_folder,
+    read_arrays,
+)
+from flwr_fbo.datasets.emnist_sqlite import SIDE, SqliteWriters
 from flwr_fbo.datasets.unpack import decompressed
 
 DATASET = Dataset(
@@ -46,13 +54,6 @@ DATASET = Dataset(
 )
 
 
-_SOURCES = (
-    ("emnist", "emnist_all.sqlite"),
-    ("emnist", "emnist_digits.npz"),
-    ("digits", "digits_by_writer_100.npz"),
-)
-
-
 def source() -> Path:
     """Return the file that is read.
 
@@ -61,12 +62,12 @@ def source() -> Path:
     DataError
         If there is none of the three.
     """
-    for parts in _SOURCES:
-        if (path := data_folder().joinpath(*parts)).is_file():
+    for name in (DATASET.target, *DATASET.accepted):
+        if (path := data_folder() / name).is_file():
             return path
-    names = " and no ".join("/".join(parts) for parts in _SOURCES[1:])
+    names = " and no ".join(DATASET.accepted)
     try:
-        return data_file(*_SOURCES[0])
+        return data_file(*DATASET.target.split("/"))
     except DataError as error:
         raise DataError(f"{error} (There is no {names} either.)") from None
 
@@ -128,13 +129,7 @@ class ArrayWriters:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            with np.load(path) as file:
-                arrays = [
-                    file[name] for name in ("images", "labels", "writer", "is_test")
-                ]
-        except Exception as error:  # NumPy raises whatever its parsers stumble over
-            raise damaged(path, repr(error)) from error
+        arrays = read_arrays(path, ("images", "labels", "writer", "is_test"))
         self._images, self._labels, writer, is_test = arrays
         if fault := _fault(*arrays):
             raise damaged(path, fault)

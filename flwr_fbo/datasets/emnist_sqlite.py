@@ -24,8 +24,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 
-from flwr_fbo.datasets import base
-from flwr_fbo.datasets.base import DataError, Split
+from flwr_fbo.datasets.base import Split, damaged
 
 SPLITS = ("digits_only_train", "digits_only_test")
 SIDE = 28
@@ -177,11 +176,6 @@ def parse_example(message: object) -> tuple[NDArray[np.float32], int]:
     if len(labels) != 1 or not 0 <= labels[0] <= 9:
         raise ValueError(f"has 'label' {labels[:3]} in place of one from 0 to 9")
     return 1 - pixels.reshape(SIDE, SIDE), labels[0]
-
-
-def damaged(path: Path, reason: str) -> DataError:
-    """Return the error for a file that can be fetched or exported once more."""
-    return base.damaged(path, reason, "Remove it and get it anew.")
 
 
 @contextmanager

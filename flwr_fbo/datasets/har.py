@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from io import BytesIO
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require_index
-from flwr_fbo.datasets.base import Dataset, Split, damaged, data_file, data_folder
+from flwr_fbo.datasets.base import (
+    Dataset,
+    Split,
+    damaged,
+    data_file,
+    data_folder,
+    halves,
+    read_arrays,
+    read_numbers,
+)
 from flwr_fbo.datasets.unpack import FromZipInZip
 
 NUM_SUBJECTS = 30
@@ -47,11 +55,11 @@ DATASET = Dataset(
     "human+activity+recognition+using+smartphones.zip",
     sha256="c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
     size=61_005_872,
-    unpack=FromZipInZip("UCI HAR Dataset.zip", "UCI HAR Dataset", _MEMBERS),
+    unpack=FromZipInZip(f"{_OFFICIAL}.zip", _OFFICIAL, _MEMBERS),
     unpacked=92_517_559,
-    target="har/UCI HAR Dataset",
+    target=f"har/{_OFFICIAL}",
     members=_MEMBERS,
-    accepted=("har/har_features561_rebuilt.npz",),
+    accepted=(f"har/{_REBUILT}",),
     licence="CC BY 4.0 by UCI; the README in the archive prohibits commercial use.",
     citation="Anguita, Ghio, Oneto, Parra & Reyes-Ortiz, A public domain dataset for "
     "human activity recognition using smartphones, ESANN 2013.",
@@ -92,23 +100,17 @@ def partition(index: int) -> Split:
         ``har/UCI HAR Dataset/`` or, where that folder is not there,
         ``har/har_features561_rebuilt.npz``.
     """
-    from sklearn.model_selection import train_test_split
-
     require_index("index", index, NUM_SUBJECTS)
     table = _windows(data_folder() / "har")
     mine = table.subject == index + 1
-    X, y = table.X[mine], table.y[mine] - 1
-    X_train, X_validation, y_train, y_validation = train_test_split(
-        X, y, test_size=0.5, stratify=y, random_state=0
-    )
-    return Split(X_train, y_train, X_validation, y_validation)
+    return halves(table.X[mine], table.y[mine] - 1)
 
 
 @lru_cache(maxsize=1)
 def _windows(folder: Path) -> _Table:
     rebuilt = folder / _REBUILT
     if rebuilt.is_file() and not (folder / _OFFICIAL).is_dir():
-        return _checked(rebuilt, *_read_rebuilt(rebuilt))
+        return _checked(rebuilt, *read_arrays(rebuilt, _Table._fields))
     parts = [_read_official(part) for part in _ROWS]
     return _checked(folder / _OFFICIAL, *map(np.concatenate, zip(*parts, strict=True)))
 
@@ -116,36 +118,13 @@ def _windows(folder: Path) -> _Table:
 def _read_official(part: str) -> tuple[NDArray[np.float64], ...]:
     """Return X, y and subject of the official text files of a part."""
     X, y, subject = (
-        _numbers(
+        read_numbers(
             data_file("har", _OFFICIAL, part, f"{name}_{part}.txt"),
             (_ROWS[part], _NUM_FEATURES if name == "X" else 1),
         )
-        for name in ("X", "y", "subject")
+        for name in _Table._fields
     )
     return X, y.ravel(), subject.ravel()
-
-
-def _numbers(path: Path, shape: tuple[int, int]) -> NDArray[np.float64]:
-    content = path.read_bytes()
-    lines = content.count(b"\n")  # if the last is cut, so may be its last number
-    if lines != shape[0]:
-        raise damaged(path, f"{lines} whole lines, not {shape[0]}")
-    try:
-        numbers = np.loadtxt(BytesIO(content), ndmin=2)
-    except ValueError as error:  # rows of several lengths, or no numbers
-        raise damaged(path, str(error)) from error
-    if numbers.shape != shape:
-        raise damaged(path, f"{numbers.shape} numbers, not {shape}")
-    return numbers
-
-
-def _read_rebuilt(path: Path) -> tuple[NDArray[Any], ...]:
-    """Return X, y and subject of all windows."""
-    try:
-        with np.load(path) as content:
-            return tuple(content[name] for name in ("X", "y", "subject"))
-    except Exception as error:  # zip, zlib and NumPy raise whatever they stumble over
-        raise damaged(path, repr(error)) from error
 
 
 def _checked(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require_index
-from flwr_fbo.datasets.base import Dataset, Split, damaged, data_file
+from flwr_fbo.datasets.base import Dataset, Split, damaged, data_file, halves
 from flwr_fbo.datasets.unpack import as_is
 
 NUM_FIELDS = 29
@@ -66,14 +66,8 @@ def partition(index: int) -> Split:
     DataError
         If ``landmine/LandmineData.mat`` is missing or damaged.
     """
-    from sklearn.model_selection import train_test_split
-
     require_index("index", index, NUM_FIELDS)
-    X, y = _fields(data_file("landmine", "LandmineData.mat"))[index]
-    X_train, X_validation, y_train, y_validation = train_test_split(
-        X, y, test_size=0.5, stratify=y, random_state=0
-    )
-    return Split(X_train, y_train, X_validation, y_validation)
+    return halves(*_fields(data_file("landmine", "LandmineData.mat"))[index])
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.datasets.base import damaged, data_file
+from flwr_fbo.datasets.base import damaged, data_file, read_numbers
 
 NUM_FEATURES = 9
 _NORMAL, _NUM_CLASSES = 1, 7
@@ -36,12 +36,7 @@ def load() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def _read(name: str, num_rows: int) -> NDArray[np.float64]:
     path = data_file("shuttle", name, origin=f"from {_ORIGIN}/")
-    try:
-        table = np.loadtxt(path, ndmin=2)
-    except ValueError as error:
-        raise damaged(path, repr(error)) from error
-    if table.shape != (num_rows, NUM_FEATURES + 1) or not np.isfinite(table).all():
-        raise damaged(path, f"not {num_rows} rows of {NUM_FEATURES + 1} numbers")
+    table = read_numbers(path, (num_rows, NUM_FEATURES + 1))
     if not np.isin(table[:, -1], np.arange(1, _NUM_CLASSES + 1)).all():
         raise damaged(path, f"other classes than 1 to {_NUM_CLASSES}")
     return table

@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo.experiment_runner.methods import Method
 from flwr_fbo.tasks.base import STRICT
 
 FloatArray = NDArray[np.float64]
-# Colour, line style and marker.
-Look = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Run(ABC):
 
     method: str
     seed: int
-    epsilon: float
+    epsilon: Annotated[float, BeforeValidator(lambda v: math.inf if v is None else v)]
     private: bool
     seconds: float
 
@@ -61,17 +61,11 @@ class Run(ABC):
         """Return a line; what JSON lacks, NaN and infinity, becomes null."""
         return json.dumps(_json_of(asdict(self)), allow_nan=False)
 
-    @staticmethod
-    def common_of(values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a line has of the attributes above."""
-        epsilon = values["epsilon"]
-        return {
-            "method": str(values["method"]),
-            "seed": int(values["seed"]),
-            "epsilon": math.inf if epsilon is None else float(epsilon),
-            "private": bool(values["private"]),
-            "seconds": float(values["seconds"]),
-        }
+
+@cache
+def run_reader(run_type: type[Run]) -> TypeAdapter[Any]:
+    """Return what validates the values of a run's line."""
+    return TypeAdapter(run_type)
 
 
 def _json_of(value: Any) -> Any:
@@ -83,32 +77,22 @@ def _json_of(value: Any) -> Any:
     return value if finite else None
 
 
-@dataclass(frozen=True)
-class Method:
-    """One curve of an experiment.
+@dataclass(frozen=True, kw_only=True)
+class RegretRun(Run):
+    """What one method did on one seed, where agents play bandits.
 
     Attributes
     ----------
-    name : str
-        For files and commands.
-    label : str
-        For tables and figures.
-    controls : tuple of str
-        The methods that must be shown beside it.
-    noisy : bool
-        Whether the privacy setting has a part in what it does.
-    noise_only : str, optional
-        The control in which all its messages are zeroed; None where there is none.
-    look : tuple of str, optional
-        Colour, line style and marker in figures; chosen from a palette unless given.
+    regret : list of float
+        Added up, after each of the experiment's ``iterations``.
     """
 
-    name: str
-    label: str
-    controls: tuple[str, ...] = field(default=(), kw_only=True)
-    noisy: bool = field(default=False, kw_only=True)
-    noise_only: str | None = field(default=None, kw_only=True)
-    look: Look | None = field(default=None, kw_only=True)
+    regret: list[float]
+
+    @property
+    def curve(self) -> FloatArray:
+        """The regret, as an array."""
+        return np.array(self.regret)
 
 
 class PrivacySetting(ABC):
@@ -177,23 +161,37 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """How a table shows one of the estimates of its rows.
+    """How one of the estimates of rows is made from runs, and shown in a table.
 
     Attributes
     ----------
     heading : str
+        Empty where a table does not show it.
     sign : str
         ``"+"`` for differences.
     digits : int
         After the point; one less for each before it beyond the second.
     humanised : bool
         Whether it is shown as in 81.5 M, whatever the digits.
+    control : str, optional
+        The kind of control that a method is compared to by seed: see `Method.control`.
+    compare : callable
+        Takes a method's values and its control's.
+    of : str
+        The attribute of a run that has the values.
+    reads : {"end", "last", "mean"}
+        Which values: in iteration T; in the last one that counts; in the mean from the
+        first iteration to that one.
     """
 
     heading: str
     sign: str = ""
     digits: int = 4
     humanised: bool = False
+    control: str | None = None
+    compare: Callable[[FloatArray, FloatArray], FloatArray] = np.subtract
+    of: str = "curve"
+    reads: Literal["end", "last", "mean"] = "last"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,11 +221,12 @@ class Experiment(ABC):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     # What may change as it runs: it decides no run.
     _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
-    # What its task is, and the dataclasses behind other tables of its file.
+    # What its task and runs are, and the dataclasses behind other tables of its file.
     task_type: ClassVar[type[Any]]
+    run_type: ClassVar[type[Run]] = RegretRun
     tables: ClassVar[Mapping[str, type[Any]]] = {}
     # Whether a figure's axes are logarithmic.
-    log_axes: ClassVar[bool]
+    log_axes: ClassVar[bool] = False
     # Whether its runs say how many scalars were sent.
     counts_scalars: ClassVar[bool] = False
 
@@ -306,16 +305,15 @@ class Experiment(ABC):
         """All methods that it could have, by name."""
 
     @property
-    @abstractmethod
     def lower_is_better(self) -> bool:
-        """Whether a low curve is a good one."""
+        """Whether a low curve is a good one; regret is."""
+        return True
 
     def label_of(self, method: str) -> str:
         """Return what tables and figures call a method."""
         return self.known_methods[method].label
 
-    @abstractmethod
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 (without data there is nothing to check)
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
 
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
@@ -329,14 +327,18 @@ class Experiment(ABC):
     def play(self, methods: Sequence[str], seed: int) -> Sequence[Run]:
         """Run some of the methods on one seed."""
 
-    @abstractmethod
     def run_of(self, values: Mapping[str, Any]) -> Run:
-        """Return the run of a line of results."""
+        """Return the run of a line of results; raise ValueError if it is none."""
+        run: Run = run_reader(self.run_type).validate_python(values)
+        for name in ("curve", "scalars") if self.counts_scalars else ("curve",):
+            shape, expected = getattr(run, name).shape, self.iterations.shape
+            require(shape == expected, name, shape, str(expected))
+        return run
 
     @property
-    @abstractmethod
     def iterations(self) -> NDArray[np.intp]:
-        """Where the runs' curves have their values."""
+        """Where the runs' curves have their values: from 1 to T, unless overridden."""
+        return np.arange(1, self.num_iterations + 1)
 
     @property
     @abstractmethod
@@ -372,8 +374,12 @@ class Experiment(ABC):
         """
 
     @abstractmethod
-    def columns(self) -> Mapping[str, Column]:
+    def estimates(self) -> Mapping[str, Column]:
+        """Return how the estimates of rows are made and shown, by name."""
+
+    def columns(self) -> dict[str, Column]:
         """Return the columns of the table, by the estimate of a row they show."""
+        return {name: one for name, one in self.estimates().items() if one.heading}
 
     @abstractmethod
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:

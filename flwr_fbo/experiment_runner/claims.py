@@ -22,7 +22,7 @@ import numpy as np
 
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Claim, Experiment, Run
-from flwr_fbo.experiment_runner.curves import curve_of, curves_by_method, scalars_of
+from flwr_fbo.experiment_runner.curves import curves_by_method
 from flwr_fbo.experiment_runner.estimates import Estimate
 
 
@@ -74,7 +74,7 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     control = experiment.known_methods[claim.better].noise_only
     needed = [*claim.methods, *([control] if control is not None else [])]
     by_scalars = claim.by == "scalars"
-    curves = curves_by_method(needed, runs, scalars_of if by_scalars else curve_of)
+    curves = curves_by_method(needed, runs, "scalars" if by_scalars else "curve")
     sign = -1.0 if by_scalars or experiment.lower_is_better else 1.0
     iterations = experiment.iterations
     last = claim.until or iterations[-1]

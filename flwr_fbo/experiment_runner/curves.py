@@ -1,15 +1,17 @@
-"""Curves of methods, over the seeds that all of them have run."""
+"""Curves of methods, over the seeds that all of them have run, and rows of tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flwr_fbo.experiment_runner.base import Run
+from flwr_fbo._validation import require
+from flwr_fbo.experiment_runner.base import Column, Experiment, FloatArray, Row, Run
+from flwr_fbo.experiment_runner.estimates import Estimate
 
-FloatArray = NDArray[np.float64]
+R = TypeVar("R", bound=Row)
 
 
 def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
@@ -18,24 +20,12 @@ def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
     return sorted(set.intersection(*seeds))
 
 
-def curve_of(run: Run) -> FloatArray:
-    """Return what is drawn of a run."""
-    return run.curve
-
-
-def scalars_of(run: Run) -> FloatArray:
-    """Return what was sent in a run."""
-    return run.scalars
-
-
 def curves_by_method(
-    methods: Sequence[str],
-    runs: Sequence[Run],
-    of: Callable[[Run], FloatArray] = curve_of,
+    methods: Sequence[str], runs: Sequence[Run], of: str = "curve"
 ) -> dict[str, FloatArray]:
     """Return the curves of methods, one a seed, over the seeds that all have run.
 
-    Or whatever else ``of`` takes from a run.
+    Or another attribute of runs than their curve.
 
     Raises
     ------
@@ -49,10 +39,83 @@ def curves_by_method(
         )
     by_key = {(run.method, run.seed): run for run in runs}
     return {
-        name: np.array([of(by_key[name, seed]) for seed in seeds]) for name in methods
+        name: np.array([getattr(by_key[name, seed], of) for seed in seeds])
+        for name in methods
     }
 
 
 def epsilon_of(runs: Sequence[Run], method: str) -> float:
     """Return the largest epsilon that a method spent."""
     return max(run.epsilon for run in runs if run.method == method)
+
+
+def summarize(
+    experiment: Experiment,
+    row: Callable[..., R],
+    runs: Sequence[Run],
+    until: int | None,
+) -> dict[str, R]:
+    """Return a row a method, by name: see `Experiment.summarize`.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    row : callable
+        The class of the rows, with a field for each of the experiment's estimates.
+    runs : sequence of Run
+    until : int, optional
+
+    Raises
+    ------
+    ValueError
+        If there is no seed that all methods have run, or no such iteration.
+    """
+    last = _index_of(experiment, until)
+    estimates = {
+        name: _estimates(experiment, column, runs, last)
+        for name, column in experiment.estimates().items()
+    }
+    return {
+        name: row(
+            name,
+            experiment.label_of(name),
+            epsilon_of(runs, name),
+            **{field: one[name] for field, one in estimates.items()},
+        )
+        for name in experiment.methods
+    }
+
+
+def _index_of(experiment: Experiment, until: int | None) -> int:
+    """Return where curves have their value of the last iteration that counts."""
+    horizon, kept = experiment.num_iterations, experiment.iterations
+    last = horizon if until is None else until
+    index = int(np.argmin(np.abs(kept - last)))
+    allowed = f"1 to {horizon}"
+    if len(kept) < horizon:
+        allowed = f"a trial whose regret was kept; {kept[index]} is the nearest"
+    require(1 <= last == kept[index], "until", last, allowed)
+    return index
+
+
+def _estimates(
+    experiment: Experiment, column: Column, runs: Sequence[Run], last: int
+) -> dict[str, Estimate | None]:
+    """Return an estimate of each method; None where there is nothing to compare."""
+    window = {
+        "end": slice(-1, None),
+        "last": slice(last, last + 1),
+        "mean": slice(1, last + 1),
+    }[column.reads]
+    known = experiment.known_methods
+    curves = curves_by_method(experiment.methods, runs, column.of)
+    estimates: dict[str, Estimate | None] = {}
+    for name, curve in curves.items():
+        values, estimates[name] = curve[:, window], None
+        if column.control is not None:
+            control = known[name].control(column.control)
+            if control == name or control not in curves:
+                continue
+            values = column.compare(values, curves[control][:, window])
+        estimates[name] = Estimate.of(values.mean(axis=1))
+    return estimates

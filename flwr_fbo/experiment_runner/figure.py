@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.experiment_runner.base import Experiment, Run
-from flwr_fbo.experiment_runner.curves import curves_by_method, scalars_of
+from flwr_fbo.experiment_runner.curves import curves_by_method
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
     Target,
-    literal,
-    looks_of,
+    line_styles,
     new_figure,
     save,
     seeds_of,
     title_of,
 )
-from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
-    NonlinearBanditExperiment,
-)
 from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 
+def _own_form(experiment: Experiment) -> Callable[..., None] | None:
+    """Return what draws what curves end at, where that is the experiment's figure."""
+    if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
+        return draw_series
+    if isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
+        return draw_sweep
+    return None
+
+
 def has_own_form(experiment: Experiment) -> bool:
     """Return whether its figure shows what curves end at, and not the curves."""
-    if isinstance(experiment, TuningExperiment):
-        return experiment.form == "tradeoff"
-    return isinstance(experiment, BanditExperiment) and experiment.sweep is not None
+    return _own_form(experiment) is not None
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
@@ -39,14 +42,10 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
 
     A PNG, unless matplotlib's settings say otherwise.
     """
-    if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
-        draw_series(experiment, runs, path)
-    elif isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
-        draw_sweep(experiment, experiment.sweep, runs, path)
-    elif isinstance(experiment, NonlinearBanditExperiment):
-        _draw_communication(experiment, runs, path)
-    else:
-        _draw_convergence(experiment, runs, path)
+    usual: Callable[..., None] = (
+        _draw_communication if experiment.counts_scalars else _draw_convergence
+    )
+    (_own_form(experiment) or usual)(experiment, runs, path)
 
 
 def _draw_convergence(
@@ -57,9 +56,7 @@ def _draw_convergence(
 
     figure, axes = new_figure()
     draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
-    x_label, y_label = experiment.axes
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set(xlabel=experiment.axes[0], ylabel=experiment.axes[1])
     axes.set_title(title_of(experiment, runs), fontsize=10)
     if experiment.log_axes:
         axes.set(xscale="log", yscale="log")
@@ -71,7 +68,7 @@ def _draw_convergence(
 
 
 def _draw_communication(
-    experiment: NonlinearBanditExperiment, runs: Sequence[Run], path: Target
+    experiment: Experiment, runs: Sequence[Run], path: Target
 ) -> None:
     """Write a PNG of two panels: regret by round, and what was sent by then.
 
@@ -79,7 +76,7 @@ def _draw_communication(
     together. Who sends nothing is in the left one only.
     """
     figure, (left, right) = new_figure(num_panels=2)
-    scalars = curves_by_method(experiment.methods, runs, scalars_of)
+    scalars = curves_by_method(experiment.methods, runs, "scalars")
     sent = {name: curves for name, curves in scalars.items() if curves.any()}
     draw_curves(left, experiment, curves_by_method(experiment.methods, runs))
     draw_curves(right, experiment, sent)
@@ -98,24 +95,14 @@ def draw_curves(
     axes: Any, experiment: Experiment, curves: Mapping[str, NDArray[np.float64]]
 ) -> None:
     """Draw a line and a band a method."""
-    iterations = experiment.iterations
-    looks = looks_of(experiment)
-    for name, values in curves.items():
+    x = experiment.iterations
+    for name, style in line_styles(experiment, dict.fromkeys(curves, x)).items():
+        values = curves[name]
         mean = values.mean(axis=0)
-        color, style, marker = looks[name]
-        axes.plot(
-            iterations,
-            mean,
-            color=color,
-            linestyle=style,
-            marker=marker,
-            markersize=4,
-            markevery=max(1, len(mean) // 10),
-            linewidth=1.6,
-            label=literal(experiment.label_of(name)),
-        )
+        axes.plot(x, mean, linewidth=1.6, **style)
         if len(values) > 1:
             error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+            color = style["color"]
             axes.fill_between(
-                iterations, mean - error, mean + error, color=color, alpha=0.15, lw=0
+                x, mean - error, mean + error, color=color, alpha=0.15, lw=0
             )

@@ -12,28 +12,24 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.experiment_runner.base import Column, Run
+from flwr_fbo.experiment_runner.base import Column, FloatArray, RegretRun, Row, Run
+from flwr_fbo.experiment_runner.curves import summarize
+from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign
 from flwr_fbo.experiment_runner.linear_bandit_methods import (
     METHODS,
     OF_SCHEDULE,
     BanditMethod,
 )
-from flwr_fbo.experiment_runner.linear_bandit_table import (
-    COLUMNS,
-    RegretRow,
-    RegretRun,
-    notes,
-    summarize,
-    verdict,
-)
 from flwr_fbo.experiment_runner.sweep import FIELDS, Value, text_of
+from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import (
     BanditRun,
@@ -42,10 +38,29 @@ from flwr_fbo.simulation.linear_bandits import (
 )
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
-FloatArray = NDArray[np.float64]
-
 # How many points a curve has; fewer where they would fall together.
 _CURVE_LENGTH = 100
+
+
+@dataclass(frozen=True)
+class RegretRow(Row):
+    """One method, beside the two it is compared to on the same seeds.
+
+    Attributes
+    ----------
+    regret : Estimate
+        That an agent has added up.
+    over_independent, over_noise_only : Estimate or None
+        The paired difference to that of a control: negative where this method is
+        better; None for the control itself.
+    ratio : Estimate or None
+        The paired ratio to that of agents without communication.
+    """
+
+    regret: Estimate
+    over_independent: Estimate | None
+    ratio: Estimate | None
+    over_noise_only: Estimate | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,16 +121,6 @@ class BanditExperiment(BanditDesign):
         value = getattr(getattr(self, table) if table else self, name)
         return cast(Value | None, value)
 
-    @property
-    def known_methods(self) -> Mapping[str, BanditMethod]:
-        """All methods that it could have, by name."""
-        if self.sweep is None:
-            return METHODS
-        at_points = [
-            m.at(p) for m in METHODS.values() for p in self.sweep.points(m.depends_on)
-        ]
-        return {method.name: method for method in at_points}
-
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
         swept = self.sweep is not None and self.sweep.epsilon is not None
@@ -157,14 +162,6 @@ class BanditExperiment(BanditDesign):
             unused += ["graph", "hops"]
         return {name: value for name, value in values.items() if name not in unused}
 
-    @property
-    def lower_is_better(self) -> bool:
-        """Regret is."""
-        return True
-
-    def check(self) -> None:
-        """Return: it needs no data."""
-
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
         """Return together what plays the same trials, which are then drawn once."""
         batches: dict[tuple[LinearBanditTask, int], list[str]] = {}
@@ -200,13 +197,6 @@ class BanditExperiment(BanditDesign):
     def _curve(self, run: BanditRun) -> list[float]:
         per_agent = np.cumsum(run.regret) / len(run.running_sums)
         return [float(value) for value in per_agent[self.iterations - 1]]
-
-    def run_of(self, values: Mapping[str, Any]) -> RegretRun:
-        """Return the run of a line of results."""
-        regret = [float(value) for value in values["regret"]]
-        expected = len(self.iterations)
-        require(len(regret) == expected, "regret", len(regret), f"{expected} numbers")
-        return RegretRun(**Run.common_of(values), regret=regret)
 
     @property
     def iterations(self) -> NDArray[np.intp]:
@@ -245,20 +235,61 @@ class BanditExperiment(BanditDesign):
         counts = np.searchsorted(simulation.schedule, self.iterations, side="right")
         return np.asarray(counts, dtype=np.float64)
 
+    @property
+    def known_methods(self) -> Mapping[str, BanditMethod]:
+        """All methods that it could have, by name."""
+        if self.sweep is None:
+            return METHODS
+        at_points = [
+            m.at(p) for m in METHODS.values() for p in self.sweep.points(m.depends_on)
+        ]
+        return {method.name: method for method in at_points}
+
+    def estimates(self) -> dict[str, Column]:
+        """Return how the estimates of rows are made and shown, by name."""
+        beside = partial(Column, control="independent")
+        return {
+            "regret": Column("regret", digits=1),
+            "over_independent": beside("over indep.*", "+", digits=1),
+            "ratio": beside("ratio to it*", digits=3, compare=np.divide),
+            "over_noise_only": Column(
+                "over noise*", "+", digits=0, control="noise-only"
+            ),
+        }
+
     def summarize(
         self, runs: Sequence[Run], until: int | None = None
     ) -> dict[str, RegretRow]:
         """Return a row a method; see `Experiment.summarize`."""
-        return summarize(self, self.known_methods, runs, until)
-
-    def columns(self) -> dict[str, Column]:
-        """Return the columns of the table, by the estimate of a row they show."""
-        return COLUMNS
+        return summarize(self, RegretRow, runs, until)
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
-        return notes(self, self.known_methods, until)
+        known, delta = self.known_methods, self.privacy.delta
+        title = f"Regret of an agent in {until or self.num_iterations} trials"
+        lines = ["* paired by seed; negative is better, and a ratio below 1."]
+        if {"fed-ucb-raw", "paper"} & {known[name].base for name in self.methods}:
+            lines.append(
+                "† acts on its raw data between synchronisations: the guarantee holds "
+                "only with all other records fixed."
+            )
+        lines.append(
+            f"epsilon: of an agent's releases, at delta = {delta:g}, had "
+            "the noise been real. The noise of an experiment is seeded: NOT PRIVATE."
+        )
+        return title, lines
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
-        return verdict(self.known_methods, rows)
+        known = self.known_methods
+        compared = [row for row in rows.values() if known[row.method].controls]
+        if any(row.regret.num_runs < 2 for row in compared):
+            return [ONE_SEED]
+        lines = []
+        for row in compared:
+            gain = -row.over_independent  # a control that is there
+            lines.append(f"{row.label} {helped(gain, 'independent agents')}")
+            ours = known[row.method].base == "fed-ucb"
+            if ours and row.over_noise_only is not None:
+                lines.append(carried(row.label, -row.over_noise_only))
+        return lines

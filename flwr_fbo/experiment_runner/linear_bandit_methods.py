@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flwr_fbo.experiment_runner.base import Method
+from flwr_fbo.experiment_runner import looks
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign, BanditPrivacy
+from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.sweep import Point, label_at, name_at
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
 from flwr_fbo.protocol.peer_graph import Pooling
@@ -80,7 +81,7 @@ class BanditMethod(Method):
         )
 
     def control(self, name: str) -> str:
-        """Return what a control is called at this method's point."""
+        """Return what a control is called at this method's point of a sweep."""
         return _name_at(name, self.point)
 
 
@@ -120,93 +121,62 @@ def _baseline(
     return _private(experiment, pooling=pooling).baseline(name)
 
 
+def _control(name: Control, **values: Any) -> BanditMethod:
+    play = partial(_private, control=name)
+    return BanditMethod(name, name, play, releases=False, **values)
+
+
+def _open(name: Baseline, **values: Any) -> BanditMethod:
+    return BanditMethod(name, name, partial(_baseline, name=name), **values)
+
+
+_BESIDE = ("independent",)
 _PRIVATE: dict[str, Any] = {
-    "controls": ("independent", "noise-only"),
+    "controls": (*_BESIDE, "noise-only"),
     "noisy": True,
     "noise_only": "noise-only",
 }
-_ALL = (
-    BanditMethod(
-        "fed-ucb",
-        "FedUCB",
-        _private,
-        **_PRIVATE,
-        look=("#0072b2", "-", "D"),
-    ),
+_IN_CLIQUES: dict[str, Any] = {"usual": False, "needs_graph": True}
+METHODS = by_name(
+    BanditMethod("fed-ucb", "FedUCB", _private, look=looks.OURS, **_PRIVATE),
     BanditMethod(
         "fed-ucb-raw",
         "FedUCB raw†",
         partial(_private, local_data="raw"),
+        look=(looks.SKY, "--", "d"),
         **_PRIVATE,
-        look=("#56b4e9", "--", "d"),
     ),
     BanditMethod(
-        "paper",
-        "published†",
-        _published,
-        **_PRIVATE,
-        look=("#cc79a7", "--", "x"),
+        "paper", "published†", _published, look=(looks.PINK, "--", "x"), **_PRIVATE
     ),
     BanditMethod(
         "cliques",
         "FedUCB, cliques",
         partial(_private, pooling="clique"),
-        usual=False,
-        needs_graph=True,
+        look=(looks.ORANGE, "--", "s"),
+        **_IN_CLIQUES,
         **_PRIVATE,
-        look=("#e69f00", "--", "s"),
     ),
-    BanditMethod(
-        "non-private",
-        "non-private",
-        partial(_baseline, name="non-private"),
-        controls=("independent",),
-        look=("#009e73", "--", "s"),
-    ),
+    _open("non-private", controls=_BESIDE, look=looks.OPEN),
     BanditMethod(
         "cliques-non-private",
         "cliques, non-private",
         partial(_baseline, name="non-private", pooling="clique"),
-        controls=("independent",),
-        usual=False,
-        needs_graph=True,
-        look=("#8c564b", ":", "*"),
+        controls=_BESIDE,
+        look=(looks.BROWN, ":", "*"),
+        **_IN_CLIQUES,
     ),
-    BanditMethod(
+    _open(
         "full",
-        "full",
-        partial(_baseline, name="full"),
-        controls=("independent",),
+        controls=_BESIDE,
         scheduled=False,
         usual=False,
-        look=("#e69f00", ":", "P"),
+        look=(looks.ORANGE, ":", "P"),
     ),
-    BanditMethod(
-        "independent",
-        "independent",
-        partial(_baseline, name="independent"),
-        releases=False,
-        scheduled=False,
-        look=("#000000", "-", "o"),
-    ),
-    BanditMethod(
-        "noise-only",
-        "noise-only",
-        partial(_private, control="noise-only"),
-        releases=False,
-        noisy=True,
-        look=("#d55e00", "-.", "^"),
-    ),
-    BanditMethod(
-        "random",
-        "random",
-        partial(_private, control="random"),
-        releases=False,
-        scheduled=False,
-        look=("#7f7f7f", ":", "v"),
-    ),
+    _open("independent", releases=False, scheduled=False, look=looks.ALONE),
+    _control("noise-only", noisy=True, look=looks.UNINFORMED),
+    _control("random", scheduled=False, look=looks.RANDOM),
 )
-METHODS = {method.name: method for method in _ALL}
 
 
 def _name_at(method: str, point: Point) -> str:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_fbo.experiment_runner.base import Experiment, Look, Run
+from flwr_fbo.experiment_runner.base import Experiment, Run
 from flwr_fbo.experiment_runner.curves import common_seeds
+from flwr_fbo.experiment_runner.methods import Look
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 # A method without a look of its own takes these in turn.
 COLORS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#8c564b")
+BLUE, GREEN, PINK, ORANGE, SKY, VERMILION, BROWN = COLORS
 MARKERS = ("D", "s", "x", "P", "d", "*", "<")
+
+# Looks that mean the same in all kinds of experiments.
+OURS: Look = (BLUE, "-", "D")
+OPEN: Look = (GREEN, "--", "s")
+ALONE: Look = ("#000000", "-", "o")
+RANDOM: Look = ("#7f7f7f", ":", "v")
+UNINFORMED: Look = (VERMILION, "-.", "^")
 
 Target = Path | IO[bytes]
 
@@ -39,6 +48,24 @@ def looks_of(experiment: Experiment) -> dict[str, Look]:
             of_curve = looks[controls[name]]
             looks[name] = (of_curve[0], ":", of_curve[2])
     return looks
+
+
+def line_styles(
+    experiment: Experiment, curves: Mapping[str, Sized]
+) -> dict[str, dict[str, Any]]:
+    """Return what matplotlib is to be told of the lines of methods."""
+    looks = looks_of(experiment)
+    return {
+        name: {
+            "color": looks[name][0],
+            "linestyle": looks[name][1],
+            "marker": looks[name][2],
+            "markersize": 4,
+            "markevery": max(1, len(curve) // 10),
+            "label": literal(experiment.label_of(name)),
+        }
+        for name, curve in curves.items()
+    }
 
 
 def literal(label: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, PlainValidator
 
@@ -33,8 +34,27 @@ class Regression(LangevinSettings):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
 
+S = TypeVar("S")
+
+
 @dataclass(frozen=True)
-class Constants:
+class _ButForAgents(Generic[S]):
+    """Settings of an algorithm, but for how many agents there are."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type: ClassVar[Callable[..., Any]]
+
+    def __post_init__(self) -> None:
+        self.among(2)  # which names what it does not allow
+
+    def among(self, num_agents: int) -> S:
+        """Return the settings of so many agents."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return cast(S, self.settings_type(num_agents, **values))
+
+
+@dataclass(frozen=True)
+class Constants(_ButForAgents[NeuralUCBSettings]):
     """What agents with a network have in common: `NeuralUCBSettings`, but for N.
 
     Attributes
@@ -45,7 +65,7 @@ class Constants:
     num_refinements : int
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type = NeuralUCBSettings
 
     num_exploration: int = _FOUND.num_exploration
     regression: Regression = field(default_factory=Regression)
@@ -54,17 +74,9 @@ class Constants:
     threshold: float = _FOUND.threshold
     num_refinements: int = _FOUND.num_refinements
 
-    def __post_init__(self) -> None:
-        self.among(2)  # which names what it does not allow
-
-    def among(self, num_agents: int) -> NeuralUCBSettings:
-        """Return the settings of so many agents."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return NeuralUCBSettings(num_agents, **values)
-
 
 @dataclass(frozen=True)
-class LinearConstants:
+class LinearConstants(_ButForAgents[NeuralUCBSettings]):
     """What DisLinUCB has of its own.
 
     Attributes
@@ -75,31 +87,24 @@ class LinearConstants:
         > 0. Not given: that of its analysis, T log(N T) / (d N).
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type = staticmethod(partial(NeuralUCBSettings, num_exploration=0))
 
     ridge: float = 0.1
     beta: float = 0.01
     threshold: float | None = None
 
-    def __post_init__(self) -> None:
-        self.among(2, 1.0)
-
-    def among(self, num_agents: int, usual: float) -> NeuralUCBSettings:
+    def among(self, num_agents: int, usual: float = 1.0) -> NeuralUCBSettings:
         """Return the settings of so many agents; ``usual`` is the threshold if None."""
-        return NeuralUCBSettings(
-            num_agents,
-            num_exploration=0,
-            ridge=self.ridge,
-            beta=self.beta,
-            threshold=usual if self.threshold is None else self.threshold,
-        )
+        if self.threshold is None:
+            return replace(self, threshold=usual).among(num_agents)
+        return super().among(num_agents)
 
 
 _GLM, _KERNEL = GLMUCBSettings(num_agents=2), KernelUCBSettings(num_agents=2)
 
 
 @dataclass(frozen=True)
-class GLMConstants:
+class GLMConstants(_ButForAgents[GLMUCBSettings]):
     """What Fed-GLB-UCB has of its own: `GLMUCBSettings`, but for N.
 
     Attributes
@@ -110,7 +115,7 @@ class GLMConstants:
     max_iterations : int
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type = GLMUCBSettings
 
     reward_range: tuple[float, float] | None = _GLM.reward_range
     ridge: float = _GLM.ridge
@@ -121,17 +126,9 @@ class GLMConstants:
     accuracy: float = _GLM.accuracy
     max_iterations: int = _GLM.max_iterations
 
-    def __post_init__(self) -> None:
-        self.among(2)
-
-    def among(self, num_agents: int) -> GLMUCBSettings:
-        """Return the settings of so many agents."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return GLMUCBSettings(num_agents, **values)
-
 
 @dataclass(frozen=True)
-class KernelConstants:
+class KernelConstants(_ButForAgents[KernelUCBSettings]):
     """What ApproxDisKernelUCB has of its own: `KernelUCBSettings`, but for N.
 
     Attributes
@@ -139,21 +136,13 @@ class KernelConstants:
     lengthscale, ridge, beta, threshold, oversampling : float
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    settings_type = KernelUCBSettings
 
     lengthscale: float = _KERNEL.lengthscale
     ridge: float = _KERNEL.ridge
     beta: float = _KERNEL.beta
     threshold: float = _KERNEL.threshold
     oversampling: float = _KERNEL.oversampling
-
-    def __post_init__(self) -> None:
-        self.among(2)
-
-    def among(self, num_agents: int) -> KernelUCBSettings:
-        """Return the settings of so many agents."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return KernelUCBSettings(num_agents, **values)
 
 
 @dataclass(frozen=True, kw_only=True)

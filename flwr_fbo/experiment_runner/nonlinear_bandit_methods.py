@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from flwr_fbo.experiment_runner.base import Method
+from flwr_fbo.experiment_runner import looks
+from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
@@ -89,71 +90,44 @@ def _each_once(experiment: NonlinearDesign) -> EachOnce:
     return EachOnce(experiment.task, agents, rounds)
 
 
-_ALL = (
+METHODS = by_name(
     NonlinearMethod(
         "fed-go-ucb",
         "Fed-GO-UCB",
         _federated,
         controls=("n-go-ucb", "no-phase-one", "each-once", "random"),
-        look=("#0072b2", "-", "D"),
+        look=looks.OURS,
     ),
     NonlinearMethod(
         "one-go-ucb",
         "One-GO-UCB",
         lambda experiment: _federated(experiment).baseline("one-go-ucb"),
         controls=("n-go-ucb",),
-        look=("#009e73", "--", "s"),
+        look=looks.OPEN,
     ),
     NonlinearMethod(
         "n-go-ucb",
         "N-GO-UCB",
         lambda experiment: _federated(experiment).baseline("n-go-ucb"),
         releases=False,
-        look=("#000000", "-", "o"),
+        look=looks.ALONE,
     ),
     NonlinearMethod(
-        "dislinucb",
-        "DisLinUCB",
-        _linear,
-        depends_on=("linear",),
-        look=("#cc79a7", "-.", "x"),
+        "dislinucb", "DisLinUCB", _linear, ("linear",), look=(looks.PINK, "-.", "x")
     ),
     NonlinearMethod(
-        "fed-glb-ucb",
-        "GLB-UCB",
-        _glm,
-        depends_on=("glm",),
-        look=("#56b4e9", "--", "d"),
+        "fed-glb-ucb", "GLB-UCB", _glm, ("glm",), look=(looks.SKY, "--", "d")
     ),
     NonlinearMethod(
         "approx-dis-kernel-ucb",
         "kernel UCB",
         _kernel,
-        depends_on=("kernel",),
-        look=("#8c564b", ":", "*"),
+        ("kernel",),
+        look=(looks.BROWN, ":", "*"),
     ),
     NonlinearMethod(
-        "no-phase-one",
-        "no phase I",
-        _without_phase_one,
-        look=("#e69f00", ":", "P"),
+        "no-phase-one", "no phase I", _without_phase_one, look=(looks.ORANGE, ":", "P")
     ),
-    NonlinearMethod(
-        "each-once",
-        "each once",
-        _each_once,
-        depends_on=(),
-        look=("#d55e00", "-.", "^"),
-    ),
-    NonlinearMethod(
-        "random",
-        "random",
-        _random,
-        depends_on=(),
-        releases=False,
-        look=("#7f7f7f", ":", "v"),
-    ),
+    NonlinearMethod("each-once", "each once", _each_once, (), look=looks.UNINFORMED),
+    NonlinearMethod("random", "random", _random, (), releases=False, look=looks.RANDOM),
 )
-
-
-METHODS = {method.name: method for method in _ALL}

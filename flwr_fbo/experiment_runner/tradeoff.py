@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Experiment, Look, Run
+from flwr_fbo.experiment_runner.base import Experiment, Run
 from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
@@ -24,7 +23,7 @@ from flwr_fbo.experiment_runner.looks import (
     seeds_of,
     title_of,
 )
-from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
+from flwr_fbo.experiment_runner.methods import Look
 from flwr_fbo.experiment_runner.sweep import (
     FIELDS,
     Point,
@@ -37,6 +36,7 @@ from flwr_fbo.experiment_runner.sweep import (
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
 
 # Of the lines of a method, at one value each of what else is swept.
 _STYLES = ("-", "--", "-.")
@@ -53,10 +53,7 @@ def draw_series(
     depend on epsilon is a level.
     """
     figure, axes = new_figure()
-    ends = {
-        name: Estimate.of(curves[:, -1])
-        for name, curves in curves_by_method(experiment.methods, runs).items()
-    }
+    ends = _ends(experiment, runs)
     looks = looks_of(experiment)
     known = experiment.known_methods
     levels = [name for name in experiment.methods if not known[name].noisy]
@@ -71,11 +68,9 @@ def draw_series(
         names.sort(key=lambda name: epsilon_of(runs, name))
         x = [epsilon_of(runs, name) for name in names]
         controls = [str(known[name].noise_only) for name in names]
-        for members, style, suffix in (
-            (names, "-", ""),
-            (controls, ":", ", noise-only"),
-        ):
+        for members, style in ((names, "-"), (controls, ":")):
             points = list(zip(x, (ends[name] for name in members), strict=True))
+            suffix = "" if members is names else ", noise-only"
             _draw_points(axes, points, (color, style, marker), label + suffix)
     # Random search is far away: it would press all others together.
     near = [estimate.mean for name, estimate in ends.items() if name != "random"]
@@ -141,18 +136,13 @@ def draw_lengths(
         _require_same(first, experiment, shared)
     figure, axes = new_figure()
     looks = looks_of(first)
-    tables = [curves_by_method(e.methods, runs) for e, runs in results]
+    tables = [_ends(*one) for one in results]
     for name in first.methods:
-        ends = [curves[name][:, -1] for curves in tables]
         lengths = [e.message_length(name) for e, _ in results]
-        if all(lengths):
-            points = sorted(zip(lengths, map(Estimate.of, ends), strict=True), key=_x)
-            _draw_points(axes, points, looks[name], first.label_of(name))
-        else:
-            most = max(ends, key=len)
-            _draw_level(axes, Estimate.of(most), looks[name], first.label_of(name))
-    axes.set(xscale="log", xlabel="numbers in a message")
-    axes.set_ylabel(_in_the_end(first))
+        ends = (table[name] for table in tables)
+        points = list(zip(lengths, ends, strict=True))
+        _draw_either(axes, points, all(lengths), looks[name], first.label_of(name))
+    axes.set(xscale="log", xlabel="numbers in a message", ylabel=_in_the_end(first))
     title = f"{first.task.name}: mean over {first.num_targets} targets"
     _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
 
@@ -170,36 +160,30 @@ def draw_times(
     looks = looks_of(experiment)
     steps = experiment.iterations / experiment.num_iterations
     names = experiment.methods
-    times = curves_by_method(names, runs, lambda run: np.array(run.seconds))
+    times = curves_by_method(names, runs, "seconds")
     for name, curves in curves_by_method(names, runs).items():
         seconds = Estimate.of(times[name] / experiment.num_targets)
         color, style, _ = looks[name]
         label = f"{experiment.label_of(name)}: {seconds.mean:.2g} s"
         x = steps * seconds.mean
         axes.plot(x, curves.mean(axis=0), color=color, ls=style, label=label)
-    axes.set(
-        xscale="log",
-        xlabel="CPU seconds of a target, on a log scale",
-    )
-    axes.set_ylabel(f"best {experiment.task.unit} so far")
+    x_label = "CPU seconds of a target, on a log scale"
+    axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
     title = f"{experiment.task.name}: mean over {experiment.num_targets} targets"
     _finish(figure, axes, f"{title}, {seeds_of(experiment, runs)}", runs, path)
 
 
-def draw_sweep(
-    experiment: BanditExperiment, sweep: Sweep, runs: Sequence[Run], path: Target
-) -> None:
+def draw_sweep(experiment: BanditExperiment, runs: Sequence[Run], path: Target) -> None:
     """Write a PNG: an agent's regret after all trials against what is swept.
 
     A line for each method and value of whatever else is swept, dotted for noise-only; a
     level where the axis has no part in it. The regret is on a log scale: agents that
     learn nothing would press all others together.
     """
+    sweep = experiment.sweep
+    assert sweep is not None
     figure, axes = new_figure()
-    ends = {
-        name: Estimate.of(curves[:, -1])
-        for name, curves in curves_by_method(experiment.methods, runs).items()
-    }
+    ends = _ends(experiment, runs)
     field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
     places = _places(field, values)
     lines = _lines_of(experiment, sweep.axis)
@@ -212,16 +196,16 @@ def draw_sweep(
             if field.scale == "names":  # nothing lies between two of them
                 look = (look[0], "", look[2])
             pairs = [(places[dict(m.point)[sweep.axis]], ends[m.name]) for m in methods]
-            _draw_points(axes, sorted(pairs, key=_x), look, label)
+            _draw_points(axes, sorted(pairs, key=itemgetter(0)), look, label)
         else:
             end = ends[names[0]]
             _draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
     scale = "linear" if field.scale == "names" else field.scale
     texts = [text_of(value) for value in values]
     _label_values(axes, scale, [places[value] for value in values], texts)
-    axes.set(xlabel=field.text, yscale="log")
+    y_label = f"{experiment.axes[1]}, {experiment.num_iterations:,} trials"
+    axes.set(xlabel=field.text, ylabel=y_label, yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_ylabel(f"{experiment.axes[1]}, {experiment.num_iterations:,} trials")
     title = f"{experiment.name}: {_fixed(experiment, sweep)}"
     title += f"\n{seeds_of(experiment, runs)}"
     _finish(figure, axes, title, runs, path)
@@ -264,6 +248,12 @@ def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
     return {value: float(value) for value in values}
 
 
+def _ends(experiment: Experiment, runs: Sequence[Run]) -> dict[str, Estimate]:
+    """Return what the methods' curves end at."""
+    curves = curves_by_method(experiment.methods, runs)
+    return {name: Estimate.of(curve[:, -1]) for name, curve in curves.items()}
+
+
 def _in_the_end(experiment: OptimisationExperiment) -> str:
     return f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
 
@@ -277,17 +267,11 @@ def _finish(
     save(figure, runs, path)
 
 
-def _x(point: tuple[float, Estimate]) -> float:
-    return point[0]
-
-
 def _draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
     color, style, _ = look
-    name = literal(label)
-    axes.axhline(estimate.mean, color=color, ls=style, lw=1.4, label=name)
-    low = estimate.mean - estimate.standard_error
-    high = estimate.mean + estimate.standard_error
-    axes.axhspan(low, high, color=color, alpha=0.1, lw=0)
+    mean, error = estimate.mean, estimate.standard_error
+    axes.axhline(mean, color=color, ls=style, lw=1.4, label=literal(label))
+    axes.axhspan(mean - error, mean + error, color=color, alpha=0.1, lw=0)
 
 
 def _draw_points(
@@ -304,6 +288,21 @@ def _draw_points(
         ls=style,
         capsize=3,
     )
+
+
+def _draw_either(
+    axes: Any,
+    points: Sequence[tuple[float, Estimate]],
+    varies: bool,
+    look: Look,
+    label: str,
+) -> None:
+    """Draw points, or the level with the most runs where x has no part in them."""
+    if varies:
+        _draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
+    else:
+        level = max((end for _, end in points), key=lambda end: end.num_runs)
+        _draw_level(axes, level, look, label)
 
 
 def _label_epsilon(
@@ -358,18 +357,14 @@ def _draw_setting(
     style = "-" if first.base.votes else ":"
     looks = looks_of(first)
     for name in first.methods:
-        estimates = [
+        points = [
             (_epsilon_of(experiment, runs), _utility(experiment, runs, name, until))
             for experiment, runs in group
             if name in experiment.methods
         ]
         look = (looks[name][0], style, looks[name][2])
-        label = f"{first.label_of(name)} ({setting})"
-        if first.known_methods[name].noisy:
-            _draw_points(axes, sorted(estimates, key=_x), look, label)
-        else:
-            one = max((e for _, e in estimates), key=lambda e: e.num_runs)
-            _draw_level(axes, one, look, label)
+        varies = first.known_methods[name].noisy
+        _draw_either(axes, points, varies, look, f"{first.label_of(name)} ({setting})")
 
 
 def _utility(

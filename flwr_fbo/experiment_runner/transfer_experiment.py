@@ -11,20 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.experiment_runner.base import Method, Run
-from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
+from flwr_fbo.experiment_runner import looks
+from flwr_fbo.experiment_runner.base import FloatArray, Run
+from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.seeds import Seeds
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun, tell_truth
-from flwr_fbo.experiment_runner.tuning_table import at_the_end
+from flwr_fbo.experiment_runner.tuning_table import (
+    OptimisationExperiment,
+    TuningRun,
+    at_the_end,
+)
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped
 from flwr_fbo.protocol.transfer_settings import (
     RGPESettings,
@@ -41,9 +44,6 @@ from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
-from flwr_fbo.space.search_space import SearchSpace
-
-FloatArray = NDArray[np.float64]
 
 _CONTROLS = ("ts", "random", "noise-only")
 _OF_MESSAGES = ("num_features", "lengthscale", "regularization")
@@ -67,74 +67,41 @@ class TransferMethod(Method):
     informed: bool = True
     zeroed: bool = False
 
+    @property
+    def releases(self) -> bool:
+        """Whether anything of the others' data is used."""
+        return self.informed and not self.zeroed
 
-_ALL = (
+
+_FTS, _SIMILAR = FTSSettings(), FTSSettings(weighting="similarity")
+_LEARNER = partial(TransferMethod, controls=_CONTROLS)
+_METHODS = by_name(
+    TransferMethod("ts", "TS", _FTS, informed=False, look=looks.ALONE),
     TransferMethod(
-        "ts",
-        "TS",
-        FTSSettings(),
-        informed=False,
-        look=("#000000", "-", "o"),
+        "random", "random", RandomSearchSettings(), informed=False, look=looks.RANDOM
     ),
-    TransferMethod(
-        "random",
-        "random",
-        RandomSearchSettings(),
-        informed=False,
-        look=("#7f7f7f", ":", "v"),
-    ),
-    TransferMethod(
-        "fts",
-        "FTS",
-        FTSSettings(),
-        controls=_CONTROLS,
-        noise_only="noise-only",
-        look=("#0072b2", "-", "D"),
-    ),
+    _LEARNER("fts", "FTS", _FTS, noise_only="noise-only", look=looks.OURS),
     TransferMethod(
         "fts-similar",
         "FTS, similarity",
-        FTSSettings(weighting="similarity"),
+        _SIMILAR,
         controls=(*_CONTROLS, "similar-noise-only"),
         noise_only="similar-noise-only",
-        look=("#56b4e9", "--", "d"),
+        look=(looks.SKY, "--", "d"),
     ),
-    TransferMethod(
-        "rgpe",
-        "RGPE",
-        RGPESettings(),
-        controls=_CONTROLS,
-        look=("#009e73", "--", "s"),
-    ),
-    TransferMethod(
-        "taf",
-        "TAF (0.5)",
-        TAFSettings(),
-        controls=_CONTROLS,
-        look=("#cc79a7", "-.", "x"),
-    ),
-    TransferMethod(
+    _LEARNER("rgpe", "RGPE", RGPESettings(), look=looks.OPEN),
+    _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(looks.PINK, "-.", "x")),
+    _LEARNER(
         "taf-narrow",
         "TAF (0.1)",
         TAFSettings(bandwidth=0.1),
-        controls=_CONTROLS,
-        look=("#e69f00", ":", "P"),
+        look=(looks.ORANGE, ":", "P"),
     ),
     TransferMethod(
-        "noise-only",
-        "noise-only",
-        FTSSettings(),
-        zeroed=True,
-        look=("#d55e00", "-.", "^"),
+        "noise-only", "noise-only", _FTS, zeroed=True, look=looks.UNINFORMED
     ),
-    TransferMethod(
-        "similar-noise-only",
-        "similar, noise-only",
-        FTSSettings(weighting="similarity"),
-        zeroed=True,
-    ),
+    TransferMethod("similar-noise-only", "similar, noise-only", _SIMILAR, zeroed=True),
 )
-_METHODS = {method.name: method for method in _ALL}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,19 +194,14 @@ class TransferExperiment(OptimisationExperiment):
             unused = ["follow", "num_observations", *_OF_MESSAGES]
         return {name: value for name, value in values.items() if name not in unused}
 
-    def check(self) -> None:
-        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
-        self.task.check(self.num_agents)
-
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
         """Run some of the methods on one seed, after what all agents do first."""
         return [_run(self, method, seed) for method in methods]
 
     def spending(self, method: str) -> FloatArray:
         """Return epsilon after each iteration: infinite, once messages are used."""
-        chosen = _METHODS[method]
         spent = np.zeros(self.num_iterations + 1)
-        spent[1:] = np.inf if chosen.informed and not chosen.zeroed else 0.0
+        spent[1:] = np.inf if _METHODS[method].releases else 0.0
         return spent
 
     def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
@@ -257,7 +219,7 @@ class TransferExperiment(OptimisationExperiment):
         for row in rows.values():
             if _METHODS[row.method].controls:
                 lines.append(f"{row.label} {helped(row.over_ts, 'TS')}")
-                lines.append(at_the_end(row.label, row.final_over_ts.lower_bound))
+                lines += at_the_end(row.label, row.final_over_ts)
         return lines
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
@@ -270,28 +232,16 @@ class TransferExperiment(OptimisationExperiment):
         return title, [*lines, "NOT PRIVATE: messages are passed on as they are."]
 
 
-def _study(
-    experiment: TransferExperiment, agent: AgentSettings, seed: int
-) -> TuningStudy:
-    seeds = Seeds.of_run(seed)
-    return TuningStudy(
-        SearchSpace(experiment.task.space),
-        experiment.task.direction,
-        agent,
-        study_seed=seeds.study,
-        feature_seed=seeds.features,
-    )
-
-
 @lru_cache(maxsize=2)
 def _finished_agents(experiment: TransferExperiment, seed: int) -> list[Agent]:
     """Return agents that have done Thompson sampling, each on its own objective."""
     alone = ThompsonSettings(
         num_sub_regions=1, num_initial=experiment.num_initial, follow="never"
     )
-    study, num_agents = _study(experiment, alone, seed), experiment.num_agents
+    seeds, num_agents = Seeds.of_run(seed), experiment.num_agents
+    study = experiment.study(alone, seeds)
     # Another seed than the targets', whose initial points would be the same ones.
-    entropy = Seeds.of_run(seed).noise
+    entropy = seeds.noise
     agents = [create_agent(study, n, entropy) for n in range(num_agents)]
     objectives = [
         experiment.task.objective(n, num_agents, seed) for n in range(num_agents)
@@ -336,7 +286,7 @@ def messages_of(
 def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
     """Run one method on one seed: each target alone with what the others sent."""
     chosen, seeds = _METHODS[method], Seeds.of_run(seed)
-    study = _study(experiment, experiment.settings_of(method), seed)
+    study = experiment.study(experiment.settings_of(method), seeds)
     vectors = None
     if chosen.informed:
         finished = _finished_agents(experiment, seed)
@@ -351,19 +301,11 @@ def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
         for iteration in range(experiment.num_iterations + 1):
             received = vectors if iteration == 1 else None
             play_round(target, objective, iteration, received, send_message=False)
-    seconds = time.process_time() - began
-    failed = sum(int(np.isnan(target.values).sum()) for target in targets)
-    for target in targets:
-        tell_truth(target, experiment.task.truth(target.slot, num_agents, seed))
-    return TuningRun(
+    return experiment.run_of_agents(
+        targets,
+        seed,
         method=method,
-        seed=seed,
-        best_so_far=[
-            t.best_so_far(experiment.num_iterations).tolist() for t in targets
-        ],
-        epsilon=np.inf if chosen.informed and not chosen.zeroed else 0.0,
-        private=not chosen.informed or chosen.zeroed,
-        failed_trials=failed,
-        best_settings=[target.best_setting for target in targets],
-        seconds=seconds,
+        epsilon=np.inf if chosen.releases else 0.0,
+        private=not chosen.releases,
+        seconds=time.process_time() - began,
     )

@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.experiment_runner.base import PrivacySetting
-from flwr_fbo.experiment_runner.optimisation import OptimisationExperiment
+from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability

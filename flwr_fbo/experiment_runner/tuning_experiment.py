@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Experiment, FloatArray, Run
 from flwr_fbo.experiment_runner.seeds import Seeds
-from flwr_fbo.experiment_runner.tuning_design import TuningDesign
+from flwr_fbo.experiment_runner.tuning_design import OF_AGENTS, TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import (
     METHODS,
     USUAL_METHODS,
     TuningMethod,
     known_methods,
-    label_of,
     methods_of,
-    recipe_of,
 )
 from flwr_fbo.experiment_runner.tuning_play import run_one, sending, spending
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun
-from flwr_fbo.experiment_runner.tuning_table import verdict
+from flwr_fbo.experiment_runner.tuning_table import TuningRun, at_the_end
+from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.strategies.presets import preset_of
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+
+_LABELS_OF_VOTES = {"fts-de": "open vote", "dp-fts-de": "private vote"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,8 @@ class TuningExperiment(TuningDesign):
 
     def label_of(self, method: str) -> str:
         """Return what tables and figures call a method."""
-        return label_of(self.known_methods[method], self.base)
+        labels = _LABELS_OF_VOTES if self.base.votes else {}
+        return labels.get(method) or super().label_of(method)
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
@@ -77,8 +78,19 @@ class TuningExperiment(TuningDesign):
         values = super().recipe(method)
         for name in ("privacy", "curves"):
             values.pop(name, None)
-        chosen = self.known_methods[method]
-        return {**values, **recipe_of(chosen, self.base, self.privacy)}
+        chosen, base = self.known_methods[method], self.base
+        curve = chosen.curve
+        values["method"] = chosen.base or chosen.name
+        values["num_sub_regions"] = curve.agent(base.agent).num_sub_regions
+        given = {name: getattr(curve, name) for name in OF_AGENTS}
+        # Left out where it is the preset's: runs from before there was a choice go on.
+        values |= {name: value for name, value in given.items() if value is not None}
+        if chosen.noisy:
+            privacy = curve.privacy(self.privacy)
+            q = privacy.sampling_probability or base.privacy.sampling_probability
+            values["privacy"] = asdict(replace(privacy, sampling_probability=q))
+            values["clip_norm"] = curve.clip_norm or base.privacy.clip_norm
+        return values
 
     def check(self) -> None:
         """Raise, before any work is done, if it cannot be run: see `Task.check`."""
@@ -87,7 +99,7 @@ class TuningExperiment(TuningDesign):
                 self._strategy(name)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
-        self.task.check(self.num_agents)
+        super().check()
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
         """Run some of the methods on one seed."""
@@ -117,4 +129,19 @@ class TuningExperiment(TuningDesign):
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether federation helped, with and without privacy."""
-        return verdict(rows)
+        if any(row.final.num_runs < 2 for row in rows.values()):
+            return [ONE_SEED]
+        lines = []
+        for name, what in (("fts-de", "without"), ("dp-fts-de", "with")):
+            row = rows.get(name)
+            if row is not None and row.over_ts is not None:
+                lines.append(
+                    f"Federation {what} privacy ({row.label}) "
+                    f"{helped(row.over_ts, 'TS')}"
+                )
+        private = rows.get("dp-fts-de")
+        if private is not None and private.over_noise_only is not None:
+            lines.append(carried(private.label, private.over_noise_only))
+        if private is not None and private.final_over_ts is not None:
+            lines += at_the_end(private.label, private.final_over_ts)
+        return lines

@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flwr_fbo.experiment_runner.base import Method
+from flwr_fbo.experiment_runner import looks
+from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import (
     AS_PRESET,
-    OF_AGENTS,
     Curve,
     TuningDesign,
-    TuningPrivacy,
 )
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
-from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.protocol.tuning_study import AgentSettings
 from flwr_fbo.servers.local import LocalServer
-from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.options import Privacy
 from flwr_fbo.strategies.options import Seeds as StudySeeds
-from flwr_fbo.strategies.presets import Preset
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 
@@ -62,14 +59,7 @@ class TuningMethod(Method):
 def _local(
     agent: AgentSettings, experiment: TuningDesign, seeds: Seeds
 ) -> TuningStrategy:
-    task = experiment.task
-    study = TuningStudy(
-        SearchSpace(task.space),
-        task.direction,
-        agent,
-        study_seed=seeds.study,
-        feature_seed=seeds.features,
-    )
+    study = experiment.study(agent, seeds)
     return TuningStrategy(LocalServer(experiment.num_agents), study)
 
 
@@ -130,55 +120,29 @@ def _federated(
 
 
 _private = partial(_federated, private=True)
-_OPEN = ("ts", "random")
-_CONTROLS = (*_OPEN, "noise-only")
-
 _open = partial(_federated, private=False)
-_ALL = (
+_OPEN = ("ts", "random")
+_PRIVATE: dict[str, Any] = {
+    "controls": (*_OPEN, "noise-only"),
+    "noisy": True,
+    "noise_only": "noise-only",
+}
+_ZEROED = partial(_private, noise_only=True)
+METHODS = by_name(
+    TuningMethod("ts", "TS", _thompson, look=looks.ALONE),
+    TuningMethod("random", "random", _random, look=looks.RANDOM),
+    TuningMethod("fts-de", "FTS-DE", _open, controls=_OPEN, look=looks.OPEN),
+    TuningMethod("dp-fts-de", "DP-FTS-DE", _private, look=looks.OURS, **_PRIVATE),
     TuningMethod(
-        "ts",
-        "TS",
-        _thompson,
-        look=("#000000", "-", "o"),
-    ),
-    TuningMethod(
-        "random",
-        "random",
-        _random,
-        look=("#7f7f7f", ":", "v"),
-    ),
-    TuningMethod(
-        "fts-de",
-        "FTS-DE",
-        _open,
-        controls=_OPEN,
-        look=("#009e73", "--", "s"),
-    ),
-    TuningMethod(
-        "dp-fts-de",
-        "DP-FTS-DE",
-        _private,
-        controls=_CONTROLS,
-        noisy=True,
-        noise_only="noise-only",
-        look=("#0072b2", "-", "D"),
-    ),
-    TuningMethod(
-        "noise-only",
-        "noise-only",
-        partial(_private, noise_only=True),
-        noisy=True,
-        look=("#d55e00", "-.", "^"),
+        "noise-only", "noise-only", _ZEROED, noisy=True, look=looks.UNINFORMED
     ),
     TuningMethod(
         "liars",
         "1/3 liars",
         _private,
         liars=1 / 3,
-        controls=_CONTROLS,
-        noisy=True,
-        noise_only="noise-only",
-        look=("#cc79a7", "--", "x"),
+        look=(looks.PINK, "--", "x"),
+        **_PRIVATE,
     ),
     TuningMethod(
         "blind",
@@ -186,15 +150,12 @@ _ALL = (
         _private,
         liars=1.0,
         conspiring=False,
-        controls=_CONTROLS,
-        noisy=True,
-        noise_only="noise-only",
-        look=("#e69f00", ":", "P"),
+        look=(looks.ORANGE, ":", "P"),
+        **_PRIVATE,
     ),
 )
-METHODS = {method.name: method for method in _ALL}
 # What an experiment compares unless it says otherwise.
-USUAL_METHODS = tuple(method.name for method in _ALL if method.liars == 0)
+USUAL_METHODS = tuple(name for name, m in METHODS.items() if m.liars == 0)
 
 
 def known_methods(experiment: TuningDesign) -> dict[str, TuningMethod]:
@@ -204,8 +165,7 @@ def known_methods(experiment: TuningDesign) -> dict[str, TuningMethod]:
 
 def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
     """Return the methods that draw curves, and their noise-only controls, by name."""
-    methods = [one for name, c in curves.items() for one in _methods_of(name, c)]
-    return {method.name: method for method in methods}
+    return by_name(*(m for name, c in curves.items() for m in _methods_of(name, c)))
 
 
 def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
@@ -228,32 +188,3 @@ def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
         noisy=True,
     )
     return [method, zeroed]
-
-
-def recipe_of(
-    method: TuningMethod, base: Preset, privacy: TuningPrivacy
-) -> dict[str, Any]:
-    """Return what decides a method's runs on a task, whatever it is called."""
-    curve = method.curve
-    recipe: dict[str, Any] = {
-        "method": method.base or method.name,
-        "num_sub_regions": curve.agent(base.agent).num_sub_regions,
-    }
-    given = {name: getattr(curve, name) for name in OF_AGENTS}
-    # Left out where it is the preset's: runs from before there was a choice go on.
-    recipe |= {name: value for name, value in given.items() if value is not None}
-    if method.noisy:
-        privacy = curve.privacy(privacy)
-        q = privacy.sampling_probability or base.privacy.sampling_probability
-        recipe["privacy"] = asdict(replace(privacy, sampling_probability=q))
-        recipe["clip_norm"] = curve.clip_norm or base.privacy.clip_norm
-    return recipe
-
-
-_LABELS_OF_VOTES = {"fts-de": "open vote", "dp-fts-de": "private vote"}
-
-
-def label_of(method: Method, base: Preset) -> str:
-    """Return what tables and figures call a method whose federation is a preset's."""
-    labels = _LABELS_OF_VOTES if base.votes else {}
-    return labels.get(method.name, method.label)

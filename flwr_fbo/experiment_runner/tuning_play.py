@@ -10,22 +10,20 @@ import math
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.experiment_runner.base import FloatArray
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import known_methods
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun, tell_truth
+from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
-
-FloatArray = NDArray[np.float64]
 
 # Whatever is longer than the clip norm is cut to it.
 _LOUD = 1e6
@@ -44,19 +42,16 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
     for liar in agents[: math.ceil(chosen.liars * num_agents)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
     run_loop(strategy.server, agents, objectives, experiment.num_iterations)
-    failed = sum(int(np.isnan(agent.values).sum()) for agent in agents)
-    for agent in agents:
-        tell_truth(agent, task.truth(agent.slot, num_agents, seed))
-    return TuningRun(
+    epsilon, private = 0.0, True
+    if isinstance(strategy, PrivateTuningStrategy):
+        epsilon = strategy.privacy_spent.epsilon
+        private = strategy.server.release.private
+    return experiment.run_of_agents(
+        agents,
+        seed,
         method=method,
-        seed=seed,
-        best_so_far=[
-            agent.best_so_far(experiment.num_iterations).tolist() for agent in agents
-        ],
-        epsilon=_epsilon(strategy),
-        private=_private(strategy),
-        failed_trials=failed,
-        best_settings=[agent.best_setting for agent in agents],
+        epsilon=epsilon,
+        private=private,
         seconds=time.perf_counter() - began,
     )
 
@@ -112,15 +107,3 @@ def sending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
             vectors = agent.num_sub_regions * agent.message_length
             sent[iteration + 1] += num_agents * vectors
     return np.asarray(np.cumsum(sent))
-
-
-def _epsilon(strategy: TuningStrategy) -> float:
-    if isinstance(strategy, PrivateTuningStrategy):
-        return strategy.privacy_spent.epsilon
-    return 0.0
-
-
-def _private(strategy: TuningStrategy) -> bool:
-    if isinstance(strategy, PrivateTuningStrategy):
-        return strategy.server.release.private
-    return True

@@ -1,16 +1,64 @@
-"""The table of an experiment that tunes: paired differences, and which verdict."""
+"""Experiments in which agents look for the best setting: their runs, table, verdict."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, PlainValidator
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Column, Experiment, Row, Run
-from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.experiment_runner.base import (
+    Column,
+    Experiment,
+    FloatArray,
+    Row,
+    Run,
+    run_reader,
+)
+from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
+from flwr_fbo.experiment_runner.seeds import Seeds
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tasks.base import Task
+from flwr_fbo.tasks.known_tasks import task_reader
+
+AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]
+
+
+# NaN is null in a line of results.
+Value = Annotated[float, BeforeValidator(lambda v: math.nan if v is None else v)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningRun(Run):
+    """What one method did on one seed.
+
+    Attributes
+    ----------
+    best_so_far : list of N lists of T + 1 floats
+        Each agent's best value after iterations 0..T; NaN before its first success.
+    failed_trials : int
+    best_settings : list of N dicts or None
+        Where each agent had its best value; None where it had no success. Empty in
+        results from before they were kept.
+    """
+
+    best_so_far: list[list[Value]]
+    failed_trials: int
+    best_settings: list[Params | None] = field(default_factory=list)
+
+    @property
+    def curve(self) -> FloatArray:
+        """The mean over agents, shape (T + 1,), leaving out those without a success."""
+        return np.asarray(np.nanmean(np.array(self.best_so_far), axis=0))
 
 
 @dataclass(frozen=True)
@@ -33,78 +81,127 @@ class TuningRow(Row):
     over_noise_only: Estimate | None
 
 
-def columns(experiment: Experiment) -> dict[str, Column]:
-    """Return the columns of the table, by the estimate of a row they show."""
-    return {
-        "final": Column(f"iteration {experiment.num_iterations}"),
-        "over_ts": Column("over TS*", "+"),
-        "over_noise_only": Column("over noise-only*", "+"),
-    }
+@dataclass(frozen=True, kw_only=True)
+class OptimisationExperiment(Experiment):
+    """Methods that look for the best setting of a task.
 
+    Attributes
+    ----------
+    task : Task
+    """
 
-def summarize(
-    experiment: Experiment, runs: Sequence[Run], until: int | None = None
-) -> dict[str, TuningRow]:
-    """Do what `Experiment.summarize` says."""
-    horizon = experiment.num_iterations
-    until = horizon if until is None else until
-    require(1 <= until <= horizon, "until", until, f"1 to {horizon}")
-    curves = curves_by_method(experiment.methods, runs)
-    sign = -1.0 if experiment.lower_is_better else 1.0
-    known = experiment.known_methods
+    task_type: ClassVar[type[Any]] = Task
 
-    def over(name: str, control: str, begin: int, end: int) -> Estimate | None:
-        if name == control or control not in curves:
-            return None
-        gap = sign * (curves[name] - curves[control])
-        return Estimate.of(gap[:, begin : end + 1].mean(axis=1))
+    task: AnyTask
 
-    return {
-        name: TuningRow(
-            name,
-            experiment.label_of(name),
-            epsilon_of(runs, name),
-            Estimate.of(curves[name][:, -1]),
-            over(name, "ts", horizon, horizon),
-            over(name, "ts", 1, until),
-            over(name, known[name].noise_only or "noise-only", 1, until),
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the task is to minimize."""
+        return self.task.direction == "minimize"
+
+    def check(self) -> None:
+        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+        self.task.check(self.num_agents)
+
+    def study(self, agent: AgentSettings, seeds: Seeds) -> TuningStudy:
+        """Return what agents and their server agree on."""
+        return TuningStudy(
+            SearchSpace(self.task.space),
+            self.task.direction,
+            agent,
+            study_seed=seeds.study,
+            feature_seed=seeds.features,
         )
-        for name in experiment.methods
-    }
+
+    def run_of_agents(
+        self, agents: Sequence[Agent], seed: int, **values: Any
+    ) -> TuningRun:
+        """Return the run of agents that have done all iterations.
+
+        What they observed with noise counts without it. ``values`` are those that a
+        `Run` has besides.
+        """
+        failed = sum(int(np.isnan(agent.values).sum()) for agent in agents)
+        for agent in agents:
+            truth = self.task.truth(agent.slot, self.num_agents, seed)
+            if truth is not None:
+                agent.values = [
+                    math.nan if math.isnan(y) else truth(agent.space.from_unit(x))
+                    for x, y in zip(agent.points, agent.values, strict=True)
+                ]
+        best = [agent.best_so_far(self.num_iterations).tolist() for agent in agents]
+        settings = [agent.best_setting for agent in agents]
+        return TuningRun(
+            seed=seed,
+            best_so_far=best,
+            failed_trials=failed,
+            best_settings=settings,
+            **values,
+        )
+
+    def run_of(self, values: Mapping[str, Any]) -> TuningRun:
+        """Return the run of a line of results."""
+        run: TuningRun = run_reader(TuningRun).validate_python(values)
+        shape = np.shape(run.best_so_far)
+        expected = (self.num_compared, self.num_iterations + 1)
+        require(shape == expected, "best_so_far", shape, str(expected))
+        return run
+
+    @property
+    def iterations(self) -> NDArray[np.intp]:
+        """Where the runs' curves have their values."""
+        return np.arange(self.num_iterations + 1)
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """What the figure's two axes are called."""
+        return "iteration (0: initial points)", f"best {self.task.unit} so far"
+
+    def estimates(self) -> dict[str, Column]:
+        """Return how the estimates of rows are made and shown, by name."""
+        over = partial(Column, sign="+", compare=self._gain)
+        return {
+            "final": Column(f"iteration {self.num_iterations}", reads="end"),
+            "final_over_ts": over("", control="ts", reads="end"),
+            "over_ts": over("over TS*", control="ts", reads="mean"),
+            "over_noise_only": over(
+                "over noise-only*", control="noise-only", reads="mean"
+            ),
+        }
+
+    def _gain(self, values: FloatArray, control: FloatArray) -> FloatArray:
+        """Return by how much values are better than a control's."""
+        return (-1.0 if self.lower_is_better else 1.0) * (values - control)
+
+    def summarize(
+        self, runs: Sequence[Run], until: int | None = None
+    ) -> dict[str, TuningRow]:
+        """Return a row a method; see `Experiment.summarize`."""
+        return summarize(self, TuningRow, runs, until)
+
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+        last = until or self.num_iterations
+        lines = [
+            f"* paired by seed, mean over iterations 1 to {last}; positive is better.",
+        ]
+        failed = self.counts(runs)["failed_trials"]
+        if failed:
+            lines.append(f"{failed} trials failed.")
+        return f"Best {self.task.unit} so far, mean over agents", lines
+
+    def counts(self, runs: Sequence[Run]) -> dict[str, int]:
+        """Return how many trials failed."""
+        failed = [run.failed_trials for run in runs if isinstance(run, TuningRun)]
+        return {"failed_trials": sum(failed)}
 
 
-def verdict(rows: Mapping[str, TuningRow]) -> list[str]:
-    """Say in words whether federation helped, with and without privacy."""
-    lines = []
-    for name, what in (("fts-de", "without"), ("dp-fts-de", "with")):
-        gain = rows[name].over_ts if name in rows else None
-        if gain is not None:
-            lines.append(
-                f"Federation {what} privacy ({rows[name].label}) {helped(gain, 'TS')}"
-            )
-    if "dp-fts-de" in rows:
-        lines += _of_private(rows["dp-fts-de"])
-    if any(row.final.num_runs < 2 for row in rows.values()):
-        return [ONE_SEED]
-    return lines
-
-
-def _of_private(row: TuningRow) -> list[str]:
-    """Say whether privacy left a signal, and what is lost in the end at most."""
-    lines = []
-    if row.over_noise_only is not None:
-        lines.append(carried(row.label, row.over_noise_only))
-    final = row.final_over_ts
-    if final is not None and math.isfinite(final.lower_bound):
-        lines.append(at_the_end(row.label, final.lower_bound))
-    return lines
-
-
-def at_the_end(label: str, lower_bound: float) -> str:
-    """Say what is lost in the last iteration at most."""
-    if lower_bound > 0:
-        return f"In the last iteration {label} is ahead of TS (one-sided 95% bound)."
-    return (
-        f"In the last iteration {label} is behind TS by {abs(lower_bound):.4f} at most "
-        "(one-sided 95% bound)."
+def at_the_end(label: str, gain: Estimate) -> list[str]:
+    """Say what is lost in the last iteration at most, where that is known."""
+    bound = gain.lower_bound
+    if math.isnan(bound):
+        return []
+    text = (
+        f"is behind TS by {abs(bound):.4f} at most" if bound <= 0 else "is ahead of TS"
     )
+    return [f"In the last iteration {label} {text} (one-sided 95% bound)."]

@@ -52,7 +52,8 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
         trials = [trial for trial in journal.trials() if trial.state != "running"]
         name = f"{journal.identity['study_id']}-agent-{journal.identity['slot']}"
     if file is not None:  # made once the journal is known to be one
-        _protect(file)
+        with suppress(FileExistsError):  # only the owner may read it, as a journal
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
     study = optuna.create_study(
         storage=storage,
         study_name=name,
@@ -68,13 +69,7 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
 
 
 def _file_of(journal: Path, storage: str) -> Path | None:
-    """Return the file that is the storage, if it is one.
-
-    Raises
-    ------
-    ValueError
-        If the storage would be gone at once, or is the journal.
-    """
+    """Return the file that is the storage, if it is one and not the journal."""
     url = make_url(storage)
     if url.get_backend_name() != "sqlite":
         return None
@@ -84,12 +79,6 @@ def _file_of(journal: Path, storage: str) -> Path | None:
     file = Path(str(name))
     require(ok and file.resolve() != journal.resolve(), "storage", storage, allowed)
     return file
-
-
-def _protect(file: Path) -> None:
-    """Let only the owner read a new SQLite file, as only the owner reads a journal."""
-    with suppress(FileExistsError):
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:

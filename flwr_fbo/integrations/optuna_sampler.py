@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.journal.journal import Journal
-
-FloatArray = NDArray[np.float64]
 
 # Where a trial was and when, for trials that use only some of the parameters.
 POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"

@@ -16,10 +16,9 @@ from copy import copy
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsm
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 
 class Ellipsoid:
@@ -76,7 +75,10 @@ class Ellipsoid:
 
     def unwhitened(self, right: FloatArray) -> FloatArray:
         """Return L'^-1 R, shape (..., d, k): V^-1 R, if R was whitened before."""
-        return _solve_upper(self.factor, right)
+        # With rows and columns turned round, L' is lower triangular.
+        reversed_factor = np.swapaxes(self.factor, -1, -2)[..., ::-1, ::-1]
+        solved = _solve_lower(reversed_factor, right[..., ::-1, :].copy())
+        return solved[..., ::-1, :]
 
     def observe(self, x: FloatArray, y: FloatArray | float) -> None:
         """Add xx' to V and x y to u, in O(d^2) time.
@@ -93,7 +95,7 @@ class Ellipsoid:
     def upper_bounds(
         self, actions: FloatArray, width: FloatArray | float
     ) -> FloatArray:
-        """Return the largest reward of each action within the ellipsoid.
+        """Return each action's largest reward within the ellipsoid, shape (..., K).
 
         Parameters
         ----------
@@ -101,10 +103,6 @@ class Ellipsoid:
             Fastest where memory holds an action's coordinates K apart.
         width : ndarray of shape (...)
             w >= 0.
-
-        Returns
-        -------
-        ndarray of shape (..., K)
         """
         *batch, k, d = actions.shape
         z = self._scratch_of((*batch, d, k + 1))
@@ -176,12 +174,7 @@ def _update(factor: FloatArray, x: FloatArray) -> None:
 def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
     """Return L^-1 R, in the place of R, by one call of BLAS a matrix.
 
-    Parameters
-    ----------
-    factor : ndarray of shape (..., d, d), or (d, d)
-        One L for each R, or for all.
-    right : ndarray of shape (..., d, k)
-        In C's order.
+    One L for each R, or for all; R has shape (..., d, k), in C's order.
     """
     assert right.flags.c_contiguous
     d, k = right.shape[-2:]
@@ -190,10 +183,3 @@ def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
         # R' L'^-1, as BLAS has columns where we have rows.
         dtrsm(1.0, L.T, R.T, side=1, overwrite_b=1)
     return right
-
-
-def _solve_upper(factor: FloatArray, right: FloatArray) -> FloatArray:
-    """Return L'^-1 R: with rows and columns turned round, L' is lower triangular."""
-    reversed_factor = np.swapaxes(factor, -1, -2)[..., ::-1, ::-1]
-    solved = _solve_lower(reversed_factor, right[..., ::-1, :].copy())
-    return solved[..., ::-1, :]

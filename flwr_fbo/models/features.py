@@ -105,8 +105,9 @@ class RandomFeatures:
     ) -> NDArray[np.intp]:
         """Return which points have the largest phi(x_i)'w_index(i), best first.
 
-        Screened by their rough values and ordered in double precision: single precision
-        differs between processors in its last digits, which decide now and then.
+        Their indices, shape (min(num, n),). Screened by their rough values and ordered
+        in double precision: single precision differs between processors in its last
+        digits, which decide now and then.
 
         Parameters
         ----------
@@ -119,10 +120,6 @@ class RandomFeatures:
             Their `rough_values`.
         num : int
             How many, >= 1; fewer if there are fewer points.
-
-        Returns
-        -------
-        ndarray of int, shape (min(num, n),)
         """
         screened = np.argsort(-rough, kind="stable")[: num + _SPARE]
         values = self.function(x[screened], weights[index[screened]])

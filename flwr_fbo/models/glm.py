@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require
-
-FloatArray = NDArray[np.float64]
 
 
 class Link(Protocol):

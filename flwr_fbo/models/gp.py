@@ -10,16 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.optimize import minimize
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.near_ties import first_best
-
-FloatArray = NDArray[np.float64]
 
 _MAX_STEPS = 60
 
@@ -172,14 +170,9 @@ class Posterior:
         return np.asarray(kernel @ self._alpha + draws @ root(covariance).T)
 
     def leave_one_out(self, num: int, rng: np.random.Generator) -> FloatArray:
-        """Return joint samples at all t points, each from t - 1 observations.
+        """Return joint samples at all t points, shape (t, num, t).
 
-        The hyperparameters stay.
-
-        Returns
-        -------
-        ndarray of shape (t, num, t)
-            Row j is of the model that has not seen observation j.
+        Row j is of the model that has not seen observation j; the hyperparameters stay.
         """
         rest = ~np.eye(len(self.y), dtype=bool)
         models = (
@@ -214,10 +207,7 @@ def sample_function(
 ) -> tuple[RandomFeatures, FloatArray]:
     """Draw a function from the posterior, as fresh features and their weights.
 
-    Returns
-    -------
-    tuple of RandomFeatures and ndarray of shape (num_features,)
-        The function is ``features.function(., weights)``.
+    The function is ``features.function(., weights)``.
     """
     features = RandomFeatures.draw(
         feature_rng,

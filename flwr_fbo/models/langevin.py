@@ -14,16 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo._validation import require_choice, require_int, require_positive
 from flwr_fbo.models.network import RewardModel
 
-FloatArray = NDArray[np.float64]
 Keep = Literal["last", "best"]
 
 
@@ -60,8 +60,7 @@ class LangevinSettings:
         require_int("num_iterations", self.num_iterations, 1)
         require_positive("step", self.step)
         require_positive("inverse_temperature", self.inverse_temperature)
-        ok = self.keep in get_args(Keep)
-        require(ok, "keep", self.keep, f"one of {get_args(Keep)}")
+        require_choice("keep", self.keep, Keep)
         require_int("patience", self.patience, 0)
 
     @property

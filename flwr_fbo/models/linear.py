@@ -8,10 +8,9 @@ N(nu, lambda Sigma^-1) with Sigma = Phi'Phi + lambda I and nu = Sigma^-1 Phi'y
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 
 def sample_weights(
@@ -20,7 +19,7 @@ def sample_weights(
     regularization: float,
     rng: np.random.Generator,
 ) -> FloatArray:
-    """Draw one weight vector from the posterior.
+    """Draw one weight vector from the posterior, shape (M,).
 
     With t < M observations the t x t form is used: a draw from the prior, corrected
     by what it gets wrong about the data (Matheron's rule).
@@ -32,10 +31,6 @@ def sample_weights(
     y : ndarray of shape (t,)
     regularization : float
         lambda, the noise variance, > 0.
-
-    Returns
-    -------
-    ndarray of shape (M,)
 
     Raises
     ------

@@ -16,13 +16,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.optimize import minimize
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.near_ties import first_best
-
-FloatArray = NDArray[np.float64]
 
 _MAX_STEPS = 60
 # Where a step changes the negative log posterior by less, relatively, it is the last.
@@ -86,7 +84,7 @@ def negative_log_posterior(
 ) -> tuple[float, FloatArray]:
     """Return the negative log posterior of hyperparameters, and its gradient.
 
-    Up to a constant.
+    Up to a constant; the gradient has shape (D + 2,).
 
     Parameters
     ----------
@@ -95,10 +93,6 @@ def negative_log_posterior(
     squares : ndarray of shape (D, t, t)
         (x_d - x'_d)^2 of all pairs of points.
     y : ndarray of shape (t,)
-
-    Returns
-    -------
-    tuple of float and ndarray of shape (D + 2,)
 
     Raises
     ------

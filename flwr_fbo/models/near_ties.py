@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 # Relative to the largest value in size: far above rounding errors, which are 1e-16
 # times a condition number, and far below any difference that matters to a search.
@@ -22,14 +22,8 @@ PRECISION = 1e-8
 def first_best(values: FloatArray) -> NDArray[np.intp]:
     """Return the index of the first value that is the largest but for `PRECISION`.
 
-    Parameters
-    ----------
-    values : ndarray of shape (..., K)
-        K >= 1. NaN is never chosen while there is another value.
-
-    Returns
-    -------
-    ndarray of int, shape (...)
+    Of values of shape (..., K), K >= 1: shape (...). NaN is never chosen while there is
+    another value.
     """
     known = np.where(np.isnan(values), -np.inf, values)
     best = np.max(known, axis=-1, keepdims=True)

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_int, require_positive
-
-FloatArray = NDArray[np.float64]
 
 
 class RewardModel(Protocol):
@@ -178,7 +176,14 @@ class TorchModel:
 
     def __init__(self, module: Any, dimension: int) -> None:
         require_int("dimension", dimension, 1)
-        self._torch = _torch()
+        try:
+            import torch
+        except ImportError as error:
+            raise ImportError(
+                "A torch module as reward model needs PyTorch: "
+                "pip install 'flwr-fbo[torch]'."
+            ) from error
+        self._torch: Any = torch
         self.dimension = dimension
         self._module = deepcopy(module).double().eval()
         self._parameters = {
@@ -220,14 +225,3 @@ class TorchModel:
         parameters = {name: part.view(p.shape) for (name, p), part in parts}
         call = self._torch.func.functional_call
         return call(self._module, parameters, (x[None],)).reshape(())
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(
-            "A torch module as reward model needs PyTorch: "
-            "pip install 'flwr-fbo[torch]'."
-        ) from error
-    return torch

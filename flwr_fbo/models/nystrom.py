@@ -14,12 +14,10 @@ two large numbers where lambda is small. A variance is at most 1 / lambda.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.ellipsoid import Ellipsoid
-
-FloatArray = NDArray[np.float64]
 
 # Eigenvalues of K_SS below this share of the largest are rounding.
 _RANK_TOLERANCE = 1e-13

@@ -22,12 +22,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.network import RewardModel
-
-FloatArray = NDArray[np.float64]
 
 # R, and what is added to the covariance's diagonal, of its trace.
 _NUM_POINTS = 1000

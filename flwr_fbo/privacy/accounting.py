@@ -22,7 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Literal
 
 from flwr.serverapp import (
     GaussianPrivacyEvent,
@@ -34,7 +34,7 @@ from flwr.serverapp import (
     SamplingMethod,
 )
 
-from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo._validation import require, require_choice, require_int, require_positive
 from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.ledger_accountant import LEAST_NOISE
 from flwr_fbo.privacy.moments_accountant import MomentsAccountant
@@ -71,8 +71,7 @@ class ReleaseAccountant:
         self, sampling: float | Subsampling, delta: float, method: Method = "pld"
     ) -> None:
         check_delta(delta)
-        ok = method in get_args(Method)
-        require(ok, "method", method, f"one of {get_args(Method)}")
+        require_choice("method", method, Method)
         if not isinstance(sampling, Subsampling):
             sampling = Subsampling.poisson(sampling)
         ok = sampling.sampling == "poisson" or method == "rdp"
@@ -140,13 +139,10 @@ class ReleaseAccountant:
 
 def _config(sampling: Subsampling, delta: float) -> PrivacyConfig:
     """Return the sampling scheme in Flower's terms, with the relation it goes with."""
-    poisson = sampling.sampling == "poisson"
-    relation, method = (
-        (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
-        if poisson
-        else (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
-    )
-    return PrivacyConfig(delta, sampling.population_size, relation, method)
+    scheme = (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
+    if sampling.sampling == "poisson":
+        scheme = (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
+    return PrivacyConfig(delta, sampling.population_size, *scheme)
 
 
 @contextmanager

@@ -27,14 +27,10 @@ def calibrate_noise_multiplier(
     ----------
     epsilon : float
         From 1e-3 to 1e3.
-    delta : float
-        In (0, 1).
-    sampling : float or Subsampling
-        As in `ReleaseAccountant`.
+    delta, sampling, method
+        See `ReleaseAccountant`.
     num_releases : int
         Equal releases, >= 1.
-    method : {"pld", "rdp", "moments"}
-        The accountant to satisfy.
 
     Raises
     ------

@@ -14,20 +14,18 @@ those of a `flwr_fbo.privacy.factorisation`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.recorded_mechanism import RecordedMechanism, is_on_grid
-
-FloatArray = NDArray[np.float64]
 
 
 class ContinualRelease(RecordedMechanism[ContinualSettings]):
@@ -60,11 +58,12 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
     sum. The noise itself is a combination of OpenDP's, in floating point: its law is
     that above but for rounding errors, the same for every sum.
 
-    The promise needs: entropy that is private; ``running_sum`` being a sum of what
-    `ContinualSettings.gram` or ``outer_products`` returned, each trial in it once; and
-    that no release is ever drawn twice, for which there is the journal. A journal that
-    is lost, or is an older copy, shows when a release beyond its next is asked for; a
-    request for just its next one cannot be told from the first.
+    The promise needs: entropy that is private; each ``total`` being a sum of what
+    `ContinualSettings.gram` or ``outer_products`` returned of all trials so far, each
+    trial in it once; and that no release is ever drawn twice, for which there is the
+    journal. A journal that is lost, or is an older copy, shows when a release beyond
+    its next is asked for; a request for just its next one cannot be told from the
+    first.
 
     Not covered: an agent as a whole, all its trials at once; when it synchronises,
     which must be public, or fixed in advance, as n is; how many trials it made; whether
@@ -74,23 +73,8 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
     Parameters
     ----------
     settings : ContinualSettings
-    entropy : Entropy, optional
-        Where noise comes from; none is needed without noise. Agents with
-        `SeededEntropy` need one each, or they would all add the same noise.
-    journal : Journal, optional
-        Of this agent. Each release and its noise are on disk before `release` returns,
-        and one that is there is returned as it is. Without a journal they are kept in
-        memory: for experiments.
-    after : int
-        >= 0: release k is row ``after + k`` of the journal. Those before it are another
-        mechanism's.
-
-    Raises
-    ------
-    ValueError
-        If there is noise, but no entropy.
-    JournalError
-        If the journal is of other settings, or damaged.
+    entropy, journal, after : optional
+        See `RecordedMechanism`. The noise of each release is recorded with it.
     """
 
     def __init__(
@@ -100,81 +84,54 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
         journal: Journal | None = None,
         after: int = 0,
     ) -> None:
-        super().__init__(settings, entropy, journal)
-        self._after = after
-        self._released: list[FloatArray] = []
+        super().__init__(settings, entropy, journal, after)
         self._triangle = np.triu_indices(settings.dimension + 1)
         draw_length = settings.num_streams * len(self._triangle[0])
         self._draws = np.empty((0, draw_length))  # a row a release, and room for more
-        if journal is not None:
-            self._restore(journal)
-
-    @property
-    def num_released(self) -> int:
-        """Releases made so far, from 0 to n."""
-        return len(self._released)
+        draws = {} if journal is None else journal.load_state()
+        for k, row in enumerate(self._recorded("releases"), 1):
+            if row.iteration != after + k or f"draw-{k}" not in draws:
+                assert journal is not None
+                raise JournalError(
+                    f"The journal {journal.path} is damaged: release {k}, or its "
+                    "noise, is not there."
+                )
+            self._released[k] = row.vectors
+            self._keep_draw(k, draws[f"draw-{k}"])
 
     @one_blas_thread
-    def release(self, k: int, running_sum: FloatArray) -> FloatArray:
-        """Return release k: drawn and recorded if it is the next, else the recorded.
+    def _draw_release(
+        self, k: int, total: FloatArray
+    ) -> tuple[FloatArray, Mapping[str, FloatArray]]:
+        """Return release k of a running sum, shape ``settings.sum_shape``.
 
-        Parameters
-        ----------
-        k : int
-            From 1 to n.
-        running_sum : ndarray of shape ``settings.sum_shape``
-            Of all trials so far, those of earlier releases included; of no effect where
-            the release is on record.
-
-        Returns
-        -------
-        ndarray of shape ``settings.sum_shape``
-            Symmetric; not positive definite where the noise is large.
-
-        Raises
-        ------
-        ValueError
-            If k is not planned, or ``running_sum`` cannot be a sum of
-            `ContinualSettings.gram`.
-        JournalError
-            If the release before is not on record, or this one could not be recorded.
+        Symmetric; not positive definite where the noise is large.
         """
-        require_int("k", k, 1)
-        planned = self.settings.num_releases
-        require(k <= planned, "k", k, f"at most {planned}, the releases planned")
-        made = len(self._released)
-        if k <= made:
-            return self._released[k - 1].copy()
-        if k > made + 1:
+        if k > self.num_released + 1:
             raise JournalError(
                 f"Release {k} is asked for, but the record ends with release "
-                f"{made}: the rest of it is lost. Noise drawn again for "
+                f"{self.num_released}: the rest of it is lost. Noise drawn again for "
                 "sums that were released would lay them open, so this agent stops: "
                 "give it back its journal, or begin another study."
             )
-        self._check(running_sum)
+        self._check(total)
         draw = self._draw(k)
         self._keep_draw(k, draw)
-        released = running_sum + self._noise(k)
-        if self._journal is not None:
-            row = LedgerRow(self._after + k, self._facts(), released)
-            self._journal.add_release(row, {f"draw-{k}": draw})
-        self._released.append(released)
-        return released.copy()
+        return total + self._noise(k), {f"draw-{k}": draw}
 
-    def _check(self, running_sum: FloatArray) -> None:
+    def _check(self, total: FloatArray) -> None:
         grid, expected = self.settings.grid, self.settings.sum_shape
-        shape = np.shape(running_sum)
+        shape = np.shape(total)
         ok = shape == expected
         require(ok, "running_sum", shape, f"an array of shape {expected}")
-        ok = bool(np.all(np.isfinite(running_sum))) and np.array_equal(
-            running_sum, np.swapaxes(running_sum, -1, -2)
+        ok = bool(np.all(np.isfinite(total))) and np.array_equal(
+            total, np.swapaxes(total, -1, -2)
         )
         # The sum is not quoted: Flower sends an exception's text to the server.
         require(ok, "running_sum", shape, "a symmetric matrix of finite numbers")
         if grid:
             allowed = "a sum of what gram returned, below 2**53 steps of the grid"
-            require(is_on_grid(running_sum, grid), "running_sum", shape, allowed)
+            require(is_on_grid(total, grid), "running_sum", shape, allowed)
 
     def _draw(self, k: int) -> FloatArray:
         """Return the fresh noise of release k: unit normals, (d + 1)(d + 2)/2 a stream.
@@ -210,18 +167,3 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
         rounded = np.rint(entries / grid) * grid
         noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise
-
-    def _restore(self, journal: Journal) -> None:
-        """Go on from what the journal holds."""
-        state, draws = journal.load_state(), []
-        rows = self._recorded(journal, "releases", after=self._after)
-        for k, row in enumerate(rows, 1):
-            if row.iteration != self._after + k or f"draw-{k}" not in state:
-                raise JournalError(
-                    f"The journal {journal.path} is damaged: release {k}, or its "
-                    "noise, is not there."
-                )
-            self._released.append(row.vectors)
-            draws.append(state[f"draw-{k}"])
-        if draws:
-            self._draws = np.array(draws)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import is_number, require, require_choice, require_int
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
-
-FloatArray = NDArray[np.float64]
 
 Calibration = Literal["exact", "paper"]
 
@@ -94,21 +93,15 @@ class ContinualSettings:
     num_streams: int = 1
 
     def __post_init__(self) -> None:
-        require_int("num_streams", self.num_streams, 1)
-        ok = self.num_streams <= _MOST_STREAMS
-        require(ok, "num_streams", self.num_streams, f"at most {_MOST_STREAMS}")
-        require_int("dimension", self.dimension, 1)
-        ok = self.dimension <= _LARGEST_DIMENSION
-        require(ok, "dimension", self.dimension, f"at most {_LARGEST_DIMENSION}")
+        require_int("num_streams", self.num_streams, 1, _MOST_STREAMS)
+        require_int("dimension", self.dimension, 1, _LARGEST_DIMENSION)
         for field in ("max_action_norm", "max_reward"):
             value = getattr(self, field)
             ok = is_number(value) and 1e-6 <= value <= 1e6
             require(ok, field, value, "a number from 1e-6 to 1e6")
         gaussian_mu(self.epsilon, self.delta)
         factorisation(self.mechanism, self.num_releases)
-        ok = self.calibration in get_args(Calibration)
-        allowed = f"one of {get_args(Calibration)}"
-        require(ok, "calibration", self.calibration, allowed)
+        require_choice("calibration", self.calibration, Calibration)
         if self.calibration == "paper":
             tree = self.mechanism == "tree"
             require(tree, "mechanism", self.mechanism, "'tree', with the paper's noise")
@@ -120,11 +113,8 @@ class ContinualSettings:
                 require(kept, "epsilon", self.epsilon, allowed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields; without the streams where there is one, as ever."""
-        fields = asdict(self)
-        if self.num_streams == 1:  # records from before there were several go on
-            del fields["num_streams"]
-        return fields
+        """Return the fields."""
+        return asdict(self)
 
     @cached_property
     def sum_shape(self) -> tuple[int, ...]:

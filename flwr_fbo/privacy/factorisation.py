@@ -23,15 +23,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property, lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import next_fast_len
 
-from flwr_fbo._validation import require, require_int
-
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require_choice, require_int
 
 Mechanism = Literal["toeplitz", "tree", "tree-honaker"]
 
@@ -51,9 +50,7 @@ class Factorisation(ABC):
     """
 
     def __init__(self, num_releases: int) -> None:
-        require_int("num_releases", num_releases, 1)
-        ok = num_releases <= MAX_RELEASES
-        require(ok, "num_releases", num_releases, f"at most {MAX_RELEASES}")
+        require_int("num_releases", num_releases, 1, MAX_RELEASES)
         self.num_releases = num_releases
 
     @abstractmethod
@@ -76,10 +73,6 @@ class Factorisation(ABC):
     def max_error(self) -> float:
         """Return the largest standard deviation at unit sensitivity over noise."""
         return self.sensitivity * math.sqrt(self.variances().max())
-
-    def rms_error(self) -> float:
-        """Return the root of the mean variance at unit sensitivity over noise."""
-        return self.sensitivity * math.sqrt(self.variances().mean())
 
 
 class Tree(Factorisation):
@@ -215,7 +208,9 @@ class Toeplitz(Factorisation):
     @cached_property
     def _root_norms(self) -> FloatArray:
         """The norms of the columns of R, shape (n,), from a_1 to a_n: reversed sums."""
-        return np.asarray(np.sqrt(np.cumsum(_root(self.num_releases) ** 2))[::-1])
+        i = np.arange(1, self.num_releases)
+        root = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
+        return np.asarray(np.sqrt(np.cumsum(root**2))[::-1])
 
     def column_norms(self) -> FloatArray:
         """Return the norms of the columns of C, shape (n,)."""
@@ -224,12 +219,6 @@ class Toeplitz(Factorisation):
     def variances(self) -> FloatArray:
         """Return the variance of each release at sigma = 1, shape (n,)."""
         return _toeplitz_variances(self.num_releases)
-
-
-def _root(n: int) -> FloatArray:
-    """Return the first n coefficients of (1 - t)^(-1/2)."""
-    i = np.arange(1, n)
-    return np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
 
 
 @lru_cache(maxsize=16)
@@ -259,6 +248,5 @@ def factorisation(mechanism: Mechanism, num_releases: int) -> Factorisation:
     ValueError
         If the name is unknown, or ``num_releases`` is not from 1 to 2**17.
     """
-    ok = mechanism in get_args(Mechanism)
-    require(ok, "mechanism", mechanism, f"one of {get_args(Mechanism)}")
+    require_choice("mechanism", mechanism, Mechanism)
     return _FACTORISATIONS[mechanism](num_releases)

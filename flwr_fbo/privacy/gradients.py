@@ -13,21 +13,19 @@ and so without subsampling.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.recorded_mechanism import RecordedMechanism, is_on_grid
-
-FloatArray = NDArray[np.float64]
 
 # Sums are kept on a grid of 2^-30 of the clip norm, or finer, and the sensitivity is
 # taken so much too large, which covers the rounding of 2^20 coordinates.
@@ -80,8 +78,7 @@ class GradientSettings:
 
     def __post_init__(self) -> None:
         require_int("num_releases", self.num_releases, 1)
-        require_int("size", self.size, 1)
-        require(self.size <= _LARGEST_SIZE, "size", self.size, "at most 2**20")
+        require_int("size", self.size, 1, _LARGEST_SIZE)
         c = self.clip_norm
         ok = is_number(c) and 1e-6 <= c <= 1e6
         require(ok, "clip_norm", c, "a number from 1e-6 to 1e6")
@@ -114,10 +111,6 @@ class GradientSettings:
             return 0.0
         step = self.clip_norm / math.sqrt(self.size)
         return float(2.0 ** (math.floor(math.log2(step)) - _GRID_BITS))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
 
     def clipped_sum(self, gradients: ArrayLike) -> FloatArray:
         """Return what trials' gradients, shape (K, d), add up to: shape (d,).
@@ -157,21 +150,14 @@ class GradientRelease(RecordedMechanism[GradientSettings]):
     for which there is the journal. A release that is asked for again is the one on
     record, wherever the gradient is wanted then.
 
+    What is released is what `GradientSettings.clipped_sum` returned. Steps that the
+    agent has missed may be left out, for good.
+
     Parameters
     ----------
     settings : GradientSettings
-    entropy : Entropy, optional
-        Where noise comes from; none is needed without noise.
-    journal : Journal, optional
-        Of this agent. Each release is on disk, as its row k, before `release` returns.
-        Without a journal they are kept in memory: for experiments.
-
-    Raises
-    ------
-    ValueError
-        If there is noise, but no entropy.
-    JournalError
-        If the journal's releases are of other settings.
+    entropy, journal : optional
+        See `RecordedMechanism`; rows after the n-th are another mechanism's.
     """
 
     def __init__(
@@ -181,42 +167,13 @@ class GradientRelease(RecordedMechanism[GradientSettings]):
         journal: Journal | None = None,
     ) -> None:
         super().__init__(settings, entropy, journal)
-        self._released: dict[int, FloatArray] = {}
-        if journal is not None:
-            self._restore(journal)
+        for row in self._recorded("gradients", last=settings.num_releases):
+            self._released[row.iteration] = row.vectors
 
-    @property
-    def num_released(self) -> int:
-        """Releases made so far, from 0 to n."""
-        return len(self._released)
-
-    def release(self, k: int, clipped_sum: FloatArray) -> FloatArray:
-        """Return release k: drawn and recorded unless it is on record.
-
-        Parameters
-        ----------
-        k : int
-            From 1 to n. Steps that the agent has missed may be left out, for good.
-        clipped_sum : ndarray of shape (d,)
-            What `GradientSettings.clipped_sum` returned; of no effect where the release
-            is on record.
-
-        Raises
-        ------
-        ValueError
-            If k is not planned, or the sum is of another shape or not on the grid.
-        JournalError
-            If the release could not be recorded, or a later one is on record.
-        """
-        require_int("k", k, 1)
-        planned = self.settings.num_releases
-        require(k <= planned, "k", k, f"at most {planned}, the steps planned")
-        if k not in self._released:
-            released = clipped_sum + self._noise(k, clipped_sum)
-            if self._journal is not None:
-                self._journal.add_release(LedgerRow(k, self._facts(), released), {})
-            self._released[k] = released
-        return self._released[k].copy()
+    def _draw_release(
+        self, k: int, total: FloatArray
+    ) -> tuple[FloatArray, Mapping[str, FloatArray]]:
+        return total + self._noise(k, total), {}
 
     def _noise(self, k: int, clipped_sum: FloatArray) -> FloatArray:
         """Return the noise of release k, on the grid that the sum must be on."""
@@ -232,9 +189,3 @@ class GradientRelease(RecordedMechanism[GradientSettings]):
         std = np.array([self.settings.noise_std])
         noise = self._entropy.add_noise(k, np.zeros((1, size)), std)[0]
         return np.asarray(np.rint(noise / grid) * grid)
-
-    def _restore(self, journal: Journal) -> None:
-        """Go on from what the journal holds; rows after the n-th are not ours."""
-        last = self.settings.num_releases
-        for row in self._recorded(journal, "gradients", last=last):
-            self._released[row.iteration] = row.vectors

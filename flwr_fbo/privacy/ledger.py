@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._version import __version__
 from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.models.features import FloatArray
 from flwr_fbo.privacy.release import Release
 
 

@@ -34,7 +34,8 @@ class LedgerAccountant(ABC):
     Parameters
     ----------
     config : PrivacyConfig
-        ``WITHOUT_REPLACEMENT`` is refused: it is Flower's ``RdpAccountant`` that knows
+        With Poisson sampling, or no amplification: ``WITHOUT_REPLACEMENT`` is refused,
+        as it is Flower's ``RdpAccountant`` that knows
         such events.
     """
 
@@ -103,7 +104,7 @@ class LedgerAccountant(ABC):
         """Return configuration and ledger, as JSON."""
         return {
             "backend": self._method,
-            "config": _config_json(self._config),
+            "config": asdict(self._config),
             "ledger": [[asdict(event), count] for event, count in self._ledger.items()],
         }
 
@@ -117,7 +118,7 @@ class LedgerAccountant(ABC):
         """
         for name, mine in (
             ("backend", self._method),
-            ("config", _config_json(self._config)),
+            ("config", asdict(self._config)),
         ):
             require(state.get(name) == mine, name, state.get(name), f"only {mine}")
         restored = type(self)(self._config)
@@ -141,13 +142,3 @@ class LedgerAccountant(ABC):
         if self._config.sampling_method is SamplingMethod.NO_AMPLIFICATION:
             return 1.0
         return event.sample_size / event.population_size
-
-
-def _config_json(config: PrivacyConfig) -> dict[str, Any]:
-    return {
-        "target_delta": config.target_delta,
-        "population_size": config.population_size,
-        "neighboring_relation": config.neighboring_relation.value,
-        "sampling_method": config.sampling_method.value,
-        "max_epsilon": config.max_epsilon,
-    }

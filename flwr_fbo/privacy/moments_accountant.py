@@ -6,12 +6,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.privacy.ledger_accountant import Ledger, LedgerAccountant
-
-FloatArray = NDArray[np.float64]
 
 
 class MomentsAccountant(LedgerAccountant):
@@ -20,11 +18,6 @@ class MomentsAccountant(LedgerAccountant):
     epsilon = min over lambda of (sum of alpha(lambda) - ln delta) / lambda, where
     alpha(lambda) is the log moment of a release (Abadi et al., 2016, theorem 2). Kept
     for comparison: its bound is the loosest of the three.
-
-    Parameters
-    ----------
-    config : PrivacyConfig
-        With Poisson sampling, or no amplification.
     """
 
     _method = "moments"

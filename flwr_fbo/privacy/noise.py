@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-
-FloatArray = NDArray[np.float64]
 
 
 class Entropy(Protocol):
@@ -92,7 +90,7 @@ class OsEntropy:
     ) -> NDArray[np.bool_]:
         """Draw the subset afresh; ``iteration`` plays no part."""
         chosen = random.SystemRandom().sample(range(num_agents), sample_size)
-        return _mask_of(chosen, num_agents)
+        return np.isin(np.arange(num_agents), chosen)
 
     def add_noise(
         self, iteration: int, rows: FloatArray, std: FloatArray
@@ -121,30 +119,25 @@ class SeededEntropy:
         self._seed = noise_seed
         self._owner = owner
 
+    def _rng(self, iteration: int, purpose: Purpose) -> np.random.Generator:
+        return generator(self._seed, *self._owner, iteration, purpose)
+
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
         """Draw the mask that belongs to ``iteration``."""
-        rng = generator(self._seed, *self._owner, iteration, Purpose.POISSON_MASK)
+        rng = self._rng(iteration, Purpose.POISSON_MASK)
         return np.asarray(rng.random(num_agents) < q)
 
     def subset(
         self, iteration: int, num_agents: int, sample_size: int
     ) -> NDArray[np.bool_]:
         """Draw the subset that belongs to ``iteration``."""
-        rng = generator(self._seed, *self._owner, iteration, Purpose.SUBSET)
+        rng = self._rng(iteration, Purpose.SUBSET)
         chosen = rng.choice(num_agents, size=sample_size, replace=False)
-        return _mask_of(chosen, num_agents)
+        return np.isin(np.arange(num_agents), chosen)
 
     def add_noise(
         self, iteration: int, rows: FloatArray, std: FloatArray
     ) -> FloatArray:
         """Add the noise that belongs to ``iteration``."""
-        rng = generator(self._seed, *self._owner, iteration, Purpose.RELEASE_NOISE)
+        rng = self._rng(iteration, Purpose.RELEASE_NOISE)
         return np.asarray(rows + std[:, None] * rng.standard_normal(rows.shape))
-
-
-def _mask_of(
-    chosen: Sequence[int] | NDArray[np.int64], num_agents: int
-) -> NDArray[np.bool_]:
-    mask = np.zeros(num_agents, dtype=np.bool_)
-    mask[chosen] = True
-    return mask

@@ -22,11 +22,6 @@ class PldAccountant(LedgerAccountant):
     against a grid eight times as fine it is within 2e-3 of epsilon, or within 1e-3 of
     it relatively, from 1 to 1000 releases, q from 1e-5 to 1, z from 0.3 to 1000 and
     delta from 2e-2 to 1e-8.
-
-    Parameters
-    ----------
-    config : PrivacyConfig
-        With Poisson sampling, or no amplification.
     """
 
     _method = "pld"
@@ -103,20 +98,16 @@ def _self_composed(q: float, z: float, count: int, step: float) -> Any:
     ``count`` is the same whatever was asked for before.
     """
     if count == 1:
-        return _loss_distribution(q, z, step)
+        # Imported here: it takes long, as Flower's own accountant knows.
+        from dp_accounting.pld import privacy_loss_distribution
+
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            z, sampling_prob=q, value_discretization_interval=step
+        )
     low = count & -count
     rest = count - low or low // 2
     return _self_composed(q, z, rest, step).compose(
         _self_composed(q, z, count - rest, step)
-    )
-
-
-def _loss_distribution(q: float, z: float, step: float) -> Any:
-    # Imported here: it takes long, as Flower's own accountant knows.
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        z, sampling_prob=q, value_discretization_interval=step
     )
 
 

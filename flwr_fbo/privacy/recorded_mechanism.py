@@ -4,52 +4,83 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require_int
 from flwr_fbo._version import __version__
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.noise import Entropy
 
-FloatArray = NDArray[np.float64]
-
 
 class NoiseSettings(Protocol):
     """What a mechanism's guarantee rests on."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def num_releases(self) -> int:
+        """n, the releases planned."""
 
     @property
     def noise_std(self) -> float:
         """The noise's standard deviation; 0 without noise."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, as JSON values."""
-
 
 S = TypeVar("S", bound=NoiseSettings)
 
 
-class RecordedMechanism(Generic[S]):
+class RecordedMechanism(ABC, Generic[S]):
     """Settings, entropy, and a journal of what was released.
+
+    Parameters
+    ----------
+    settings : NoiseSettings
+    entropy : Entropy, optional
+        Where noise comes from; none is needed without noise. Agents with
+        `SeededEntropy` need one each, or they would all add the same noise.
+    journal : Journal, optional
+        Of this agent. Each release is on disk before `release` returns, and one that is
+        there is returned as it is. Without a journal they are kept in memory: for
+        experiments.
+    after : int
+        >= 0: release k is row ``after + k`` of the journal. Those before it are another
+        mechanism's.
 
     Raises
     ------
     ValueError
         If there is noise, but no entropy.
+    JournalError
+        If the journal is of other settings, or damaged.
     """
 
     def __init__(
-        self, settings: S, entropy: Entropy | None, journal: Journal | None
+        self,
+        settings: S,
+        entropy: Entropy | None,
+        journal: Journal | None = None,
+        after: int = 0,
     ) -> None:
         if settings.noise_std > 0 and entropy is None:
             raise ValueError("A release with noise needs entropy.")
         self.settings = settings
         self._entropy = entropy
         self._journal = journal
+        self._after = after
+        self._released: dict[int, FloatArray] = {}
+
+    @property
+    def num_released(self) -> int:
+        """Releases made so far, from 0 to n."""
+        return len(self._released)
 
     @property
     def private(self) -> bool:
@@ -57,27 +88,59 @@ class RecordedMechanism(Generic[S]):
         has_noise = self.settings.noise_std > 0
         return has_noise and self._entropy is not None and self._entropy.private
 
+    def release(self, k: int, total: FloatArray) -> FloatArray:
+        """Return release k: drawn and recorded, unless it is on record.
+
+        Parameters
+        ----------
+        k : int
+            From 1 to n.
+        total : ndarray
+            The sum to release; of no effect where the release is on record.
+
+        Raises
+        ------
+        ValueError
+            If k is not planned, or ``total`` cannot be such a sum.
+        JournalError
+            If the release could not be recorded, or another is missing.
+        """
+        require_int("k", k, 1, self.settings.num_releases)
+        if k not in self._released:
+            released, draws = self._draw_release(k, total)
+            if self._journal is not None:
+                row = LedgerRow(self._after + k, self._facts(), released)
+                self._journal.add_release(row, draws)
+            self._released[k] = released
+        return self._released[k].copy()
+
+    @abstractmethod
+    def _draw_release(
+        self, k: int, total: FloatArray
+    ) -> tuple[FloatArray, Mapping[str, FloatArray]]:
+        """Return release k, and what later ones need of its noise, by name."""
+
     def _facts(self) -> dict[str, Any]:
         """Return what is recorded beside each release."""
         return {
-            "settings": self.settings.to_dict(),
+            "settings": asdict(self.settings),
             "noise_std": self.settings.noise_std,
             "private": self.private,
             "flwr_fbo": __version__,
         }
 
-    def _recorded(
-        self, journal: Journal, what: str, after: int = 0, last: float = math.inf
-    ) -> Iterator[LedgerRow]:
+    def _recorded(self, what: str, last: float = math.inf) -> Iterator[LedgerRow]:
         """Yield rows ``after + 1`` to ``last`` of the journal, all of these settings.
 
         The others are another mechanism's.
         """
-        mine = json.loads(json.dumps(self.settings.to_dict()))
-        for row in journal.ledger():
-            if not after < row.iteration <= last:
+        journal = self._journal
+        mine = json.loads(json.dumps(asdict(self.settings)))
+        for row in [] if journal is None else journal.ledger():
+            if not self._after < row.iteration <= last:
                 continue
             if row.facts.get("settings") != mine:
+                assert journal is not None
                 raise JournalError(
                     f"The journal {journal.path} holds {what} with other settings "
                     f"(stored, now): {row.facts.get('settings')}, {mine}."

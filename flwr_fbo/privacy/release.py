@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import is_number, require, require_choice, require_int
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.sampling import (
@@ -27,8 +28,6 @@ from flwr_fbo.privacy.sampling import (
     check_sampling_probability,
 )
 from flwr_fbo.privacy.weights import WeightSchedule
-
-FloatArray = NDArray[np.float64]
 
 # What is larger could overflow in a sum without clipping.
 _LARGEST_ENTRY = 1e100
@@ -90,13 +89,10 @@ class ReleaseSettings:
         clipped = z == 0 or s < math.inf
         require(clipped, "clip_norm", s, "finite where noise_multiplier > 0")
         check_sampling_probability(self.sampling_probability)
-        ok = self.sampling in get_args(Sampling)
-        require(ok, "sampling", self.sampling, f"one of {get_args(Sampling)}")
+        require_choice("sampling", self.sampling, Sampling)
         if self.sampling == "fixed-size":
             Subsampling.fixed_size(self.sampling_probability, self.num_agents)
-        ok = self.calibration in get_args(Calibration)
-        allowed = f"one of {get_args(Calibration)}"
-        require(ok, "calibration", self.calibration, allowed)
+        require_choice("calibration", self.calibration, Calibration)
 
     @property
     def message_norm(self) -> float:
@@ -141,10 +137,8 @@ class Release:
     """
 
     def __init__(self, settings: ReleaseSettings, entropy: Entropy | None) -> None:
-        needs_entropy = (
-            settings.noise_multiplier > 0 or settings.sampling_probability < 1
-        )
-        if needs_entropy and entropy is None:
+        is_random = settings.noise_multiplier > 0 or settings.sampling_probability < 1
+        if is_random and entropy is None:
             raise ValueError("A release with noise or sampling needs entropy.")
         self.settings = settings
         self._entropy = entropy
@@ -211,7 +205,7 @@ class Release:
     def release(
         self, iteration: int, messages: Mapping[int, Any], num_features: int
     ) -> FloatArray:
-        """Draw one release.
+        """Draw one release, shape (P, M).
 
         Parameters
         ----------
@@ -221,10 +215,6 @@ class Release:
             What arrived, whatever it is. The sum runs in slot order.
         num_features : int
             M.
-
-        Returns
-        -------
-        ndarray of shape (P, M)
         """
         s = self.settings
         weights, noise_std = self._plan(iteration)
@@ -272,7 +262,8 @@ class Release:
         ]
         if slots:
             rows[slots] = [messages[slot] for slot in slots]
-        rows[~_within_bounds(rows)] = 0.0
+        # A NaN compares false, as it should.
+        rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
         # A little short, so that rounding cannot exceed the limit, however long M.
         limit = s.message_norm * (1.0 - 1e-12)
         norms = np.sqrt(np.einsum("nm,nm->n", rows, rows))
@@ -289,9 +280,3 @@ def _is_vector(message: Any, num_features: int) -> bool:
         and message.dtype.kind in "fiu"
         and message.dtype.itemsize <= 8
     )
-
-
-def _within_bounds(rows: FloatArray) -> NDArray[np.bool_]:
-    """Return which rows are free of NaN and of entries that are too large."""
-    # A NaN compares false, as it should.
-    return np.asarray(np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1))

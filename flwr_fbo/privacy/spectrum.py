@@ -141,21 +141,7 @@ def paper_bounds(
         kappa = sigma_N sqrt(m / Lambda) (sqrt(d) + sqrt(2 log(2 n M / alpha))),
 
     as the cross block of at most m nodes has independent entries of variance at most
-    m sigma_N^2.
-
-    Parameters
-    ----------
-    settings : ContinualSettings
-        With ``calibration="paper"``.
-    alpha : float
-        In (0, 1).
-    num_agents : int
-        M >= 1.
-
-    Raises
-    ------
-    ValueError
-        If an argument is not allowed.
+    m sigma_N^2. The arguments are those of `sum_bounds`, with ``calibration="paper"``.
     """
     _check(settings, alpha, num_agents)
     ok = settings.calibration == "paper"

@@ -10,7 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,8 @@ class Promise:
     Attributes
     ----------
     charges : tuple of Charge
-        One a release that a site is asked for; or one for all of them, where a site's
-        releases are one mechanism.
+        Of the releases that a site is asked for, in order, equal ones together; or one
+        for all of them, where a site's releases are one mechanism.
     private : bool
         Whether the noise is known to nobody, and the times of releases are public.
     caveat : str
@@ -105,11 +106,25 @@ class Promise:
     private: bool = False
     caveat: str = ""
 
+    @classmethod
+    def of(cls, charges: Iterable[Charge], private: bool) -> Promise:
+        """Return the promise of single releases, in order."""
+        runs = [(charge, len(list(run))) for charge, run in groupby(charges)]
+        return cls(tuple(replace(c, num_releases=n) for c, n in runs), private)
+
+    @property
+    def num_releases(self) -> int:
+        """How many releases are promised."""
+        return sum(charge.num_releases for charge in self.charges)
+
     def charge_of(self, release: int) -> Charge:
         """Return what a release, from 1, costs: everything, unless it is promised."""
-        kept = self.private and not self.caveat
-        known = kept and release <= len(self.charges)
-        return self.charges[release - 1] if known else Charge(0.0)
+        if self.private and not self.caveat:
+            for charge in self.charges:
+                if release <= charge.num_releases:
+                    return replace(charge, num_releases=1)
+                release -= charge.num_releases
+        return Charge(0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require, require_int
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Study(ABC):
     @cached_property
     def text(self) -> str:
         """The study as JSON: made once, sent to every agent in every round."""
-        return json.dumps(self.fields)
+        return json.dumps(self.fields, separators=(",", ":"))
 
 
 @lru_cache(maxsize=8)  # a process may answer for many agents of one study

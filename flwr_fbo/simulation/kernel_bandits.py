@@ -5,60 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBAgent, KernelUCBSettings
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.servers.kernel_ucb import KernelBanditServer
-from flwr_fbo.simulation.turns import (
-    Federation,
-    FederationRun,
-    Sharing,
-    check_turns,
-)
-from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
+from flwr_fbo.simulation.turns import Federation, TurnSimulation
 
 
 @dataclass(frozen=True)
-class KernelBanditSimulation:
-    """Agents in one bandit, in rounds of one evaluation each.
+class KernelBanditSimulation(TurnSimulation[KernelUCBSettings]):
+    """Agents with a kernel, on a shared dictionary: see `TurnSimulation`."""
 
-    Attributes
-    ----------
-    settings : KernelUCBSettings
-    task : NonlinearBanditTask
-    num_rounds : int
-        T >= 1.
-    sharing : {"triggered", "always", "never"}
-        When to synchronise: as an agent's trigger says; after every evaluation; never.
-    """
-
-    settings: KernelUCBSettings
-    task: NonlinearBanditTask
-    num_rounds: int
-    sharing: Sharing = "triggered"
-
-    def __post_init__(self) -> None:
-        check_turns(self.num_rounds, self.sharing)
-
-    @one_blas_thread
-    def run(self, seed: int) -> FederationRun:
-        """Play all rounds."""
-        return _KernelFederation(self, seed).run()
+    def federation(self, seed: int) -> _KernelFederation:
+        """Return the agents and their server, before the first round."""
+        settings, d = self.settings, self.task.dimension
+        slots = range(settings.num_agents)
+        agents = [KernelUCBAgent(settings, d, seed, slot) for slot in slots]
+        return _KernelFederation(self, agents, KernelBanditServer(d), seed)
 
 
-class _KernelFederation(Federation[KernelUCBAgent]):
-    """All agents of one simulation, and their server."""
-
-    def __init__(self, simulation: KernelBanditSimulation, seed: int) -> None:
-        settings, task = simulation.settings, simulation.task
-        agents = [
-            KernelUCBAgent(settings, task.dimension, seed, slot)
-            for slot in range(settings.num_agents)
-        ]
-        rounds, sharing = simulation.num_rounds, simulation.sharing
-        super().__init__(agents, task, rounds, sharing, seed)
-        self._server = KernelBanditServer(task.dimension)
-
+class _KernelFederation(Federation[KernelUCBAgent, KernelBanditServer]):
     def synchronise(self) -> None:
-        send, server = self.channel.send, self._server
+        send, server = self.channel.send, self.server
         server.receive_points([send(agent.draw()) for agent in self.agents])
         for agent in self.agents:
             agent.adopt(send(server.dictionary))

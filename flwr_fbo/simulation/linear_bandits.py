@@ -39,7 +39,7 @@ from flwr_fbo.simulation.agent_group import AgentGroup
 from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
 
 FloatArray = NDArray[np.float64]
-Baseline = Literal["non-private", "dislinucb", "independent", "full"]
+Baseline = Literal["non-private", "independent", "full"]
 Control = Literal["noise-only", "random"]
 
 
@@ -145,44 +145,35 @@ class BanditSimulation:
     def baseline(self, name: Baseline) -> BanditSimulation:
         """Return the same simulation without noise, as one of the baselines.
 
-        ``"non-private"``: the same schedule, acting on the same local data.
-        ``"dislinucb"``: synchronised by determinants, with the threshold
-        T log(M T) / (d M) of its analysis (Wang et al., ICLR 2020).
+        ``"non-private"``: the same schedule, and graph, acting on the same local data.
         ``"independent"``: linear UCB without communication; of the exact width in
         place of the paper's, which counts the ridges of all agents. ``"full"``: one
-        linear UCB that all agents share, synchronised after every trial. Of these only
-        the first keeps to a graph.
+        linear UCB that all agents share, synchronised after every trial.
         """
         allowed = f"one of {get_args(Baseline)}"
         require(name in get_args(Baseline), "name", name, allowed)
-        m, trials = self.settings.num_agents, self.num_trials
-        threshold = trials * math.log(m * trials) / (self.task.dimension * m)
-        schedules: dict[Baseline, Sequence[int] | DeterminantTrigger] = {
-            "non-private": self.schedule,
-            "dislinucb": DeterminantTrigger(threshold),
-            "independent": (),
-            "full": range(1, trials + 1),
-        }
-        graph = self.graph if name == "non-private" else None
-        # Without noise it costs nothing to plan one a trial.
+        graph, schedule = None, self.schedule
+        local: LocalData = self.settings.local_data
+        width: Width = self.settings.width
+        if name == "non-private":
+            graph = self.graph
+        elif name == "full":
+            schedule, local = range(1, self.num_trials + 1), "released"  # all there is
+        else:
+            schedule, local = (), "raw"
+            width = "exact" if width == "paper" else width
         releases = replace(
             self.settings.releases,
             epsilon=math.inf,
-            num_releases=min(trials, MAX_RELEASES),
+            # Without noise it costs nothing to plan one a trial.
+            num_releases=min(self.num_trials, MAX_RELEASES),
             calibration="exact",
-            num_streams=graph.streams if graph is not None else 1,
+            num_streams=1 if graph is None else graph.streams,
         )
-        local_data: dict[Baseline, LocalData] = {
-            "non-private": self.settings.local_data,
-            "full": "released",  # all that there is, then
-        }
-        local = local_data.get(name, "raw")
-        alone = name == "independent" and self.settings.width == "paper"
-        width: Width = "exact" if alone else self.settings.width
         settings = replace(
             self.settings, releases=releases, local_data=local, width=width
         )
-        return replace(self, settings=settings, schedule=schedules[name], graph=graph)
+        return replace(self, settings=settings, schedule=schedule, graph=graph)
 
     def run(self, seed: int, noise_seed: int) -> BanditRun:
         """Play all trials: `play_together` of one simulation."""

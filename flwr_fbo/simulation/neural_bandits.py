@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from flwr_fbo._validation import require
@@ -20,37 +20,27 @@ from flwr_fbo.agents.bandits.private_fed_go_ucb import (
     seeded_entropy,
 )
 from flwr_fbo.models.network import LinearModel, RewardModel
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
-from flwr_fbo.simulation.turns import (
-    Channel,
-    Federation,
-    FederationRun,
-    Sharing,
-    check_turns,
-)
+from flwr_fbo.simulation.turns import Channel, Federation, Sharing, TurnSimulation
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
 
 Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
 
 
-@dataclass(frozen=True)
-class NeuralBanditSimulation:
-    """Agents in one bandit, in rounds of one evaluation each.
+@dataclass(frozen=True, init=False)
+class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
+    """Agents with a network in one bandit: see `TurnSimulation`.
+
+    There are at least as many rounds as those of exploration. With privacy, agents
+    synchronise by the schedule. ``"always"`` is after every evaluation of phase II.
+    With ``"never"`` every agent fits its own w0, too. `run` raises NoGradientsError or
+    FloatingPointError if phase I has no finite gradients, or diverges.
 
     Attributes
     ----------
-    settings : NeuralUCBSettings
     model : RewardModel
-        Of the task's dimension.
-    task : NonlinearBanditTask
-    num_rounds : int
-        T, at least the rounds of exploration.
-    sharing : {"triggered", "always", "never"}
-        When to synchronise: as an agent's trigger says, or by the schedule where there
-        is privacy; after every evaluation of phase II; or never, and then every agent
-        fits its own w0, too.
+        Of the task's dimension; the second argument.
 
     Notes
     -----
@@ -60,14 +50,21 @@ class NeuralBanditSimulation:
     while N T (d + 1) < 2 (d_w^2 + d_w). But points and rewards are raw data.
     """
 
-    settings: NeuralUCBSettings
-    model: RewardModel
-    task: NonlinearBanditTask
-    num_rounds: int
-    sharing: Sharing = "triggered"
+    model: RewardModel = field(kw_only=True)
+
+    def __init__(
+        self,
+        settings: NeuralUCBSettings,
+        model: RewardModel,
+        task: NonlinearBanditTask,
+        num_rounds: int,
+        sharing: Sharing = "triggered",
+    ) -> None:
+        object.__setattr__(self, "model", model)
+        super().__init__(settings, task, num_rounds, sharing)
 
     def __post_init__(self) -> None:
-        check_turns(self.num_rounds, self.sharing)
+        super().__post_init__()
         explored, rounds = self.settings.num_exploration, self.num_rounds
         allowed = f"at least num_exploration, {explored}"
         require(rounds >= explored, "num_rounds", rounds, allowed)
@@ -99,55 +96,42 @@ class NeuralBanditSimulation:
         settings = replace(self.settings, num_exploration=0, threshold=threshold)
         return replace(self, settings=settings, model=model, sharing="triggered")
 
-    @one_blas_thread
-    def run(self, seed: int) -> FederationRun:
-        """Play all rounds.
-
-        Raises
-        ------
-        NoGradientsError, FloatingPointError
-            If phase I has no finite gradients, or diverges.
-        """
-        return _NeuralFederation(self, seed).run()
-
-
-class _NeuralFederation(Federation[NeuralUCBAgent]):
-    """All agents of one simulation, and their server."""
-
-    def __init__(self, simulation: NeuralBanditSimulation, seed: int) -> None:
-        self._simulation, self._seed = simulation, seed
-        settings, model = simulation.settings, simulation.model
+    def federation(self, seed: int) -> _NeuralFederation:
+        """Return the agents and their server, before the first round."""
+        settings, model = self.settings, self.model
         agents = [_agent(settings, model, seed, k) for k in range(settings.num_agents)]
-        rounds, sharing = simulation.num_rounds, simulation.sharing
-        super().__init__(agents, simulation.task, rounds, sharing, seed)
-        self._server = NeuralBanditServer(settings, model, seed)
-        privacy, explored = settings.privacy, settings.num_exploration
-        self._due: tuple[int, ...] = ()  # evaluations of phase II, with privacy
-        if privacy is not None:
-            self._due = privacy.schedule(rounds - explored)
+        server = NeuralBanditServer(settings, model, seed)
+        return _NeuralFederation(self, agents, server, seed)
+
+
+class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
+    simulation: NeuralBanditSimulation
 
     def can_synchronise(self, agent: NeuralUCBAgent) -> bool:
         return agent.w0 is not None
 
     def end_round(self, t: int) -> None:
-        explored = self._simulation.settings.num_exploration
-        if t + 1 == explored:
+        settings, rounds = self.simulation.settings, self.simulation.num_rounds
+        evaluations = t + 1 - settings.num_exploration
+        if evaluations == 0:
             self._regress()
-        if t + 1 - explored in self._due:
-            self.share()
+        if settings.privacy is not None:
+            schedule = settings.privacy.schedule(rounds - settings.num_exploration)
+            if evaluations in schedule:
+                self.share()
 
     def _regress(self) -> None:
         """Fit w0: together, or each agent its own, where nothing is sent."""
-        settings, model = self._simulation.settings, self._simulation.model
-        if self._simulation.sharing != "never":
-            _fit(dict(enumerate(self.agents)), self._server, self.channel)
+        if self.simulation.sharing != "never":
+            _fit(dict(enumerate(self.agents)), self.server, self.channel)
             return
+        settings, model = self.simulation.settings, self.simulation.model
         for slot, agent in enumerate(self.agents):
-            server = NeuralBanditServer(settings, model, self._seed)
+            server = NeuralBanditServer(settings, model, self.seed)
             _fit({slot: agent}, server, Channel())
 
     def synchronise(self) -> None:
-        send, server = self.channel.send, self._server
+        send, server = self.channel.send, self.server
         messages = ((slot, agent.message()) for slot, agent in enumerate(self.agents))
         server.receive(
             {slot: Sums(m.num_evaluations, send(m.values)) for slot, m in messages}

@@ -11,17 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int
+from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 
 FloatArray = NDArray[np.float64]
 Sharing = Literal["triggered", "always", "never"]
-
-
-def check_turns(num_rounds: int, sharing: Sharing) -> None:
-    """Raise ValueError unless a simulation can have these."""
-    require_int("num_rounds", num_rounds, 1)
-    ok = sharing in get_args(Sharing)
-    require(ok, "sharing", sharing, f"one of {get_args(Sharing)}")
 
 
 class Agent(Protocol):
@@ -38,6 +32,8 @@ class Agent(Protocol):
 
 
 A = TypeVar("A", bound=Agent)
+Server = TypeVar("Server")
+Settings = TypeVar("Settings")
 
 
 class Channel:
@@ -79,44 +75,77 @@ class FederationRun:
     num_synchronisations: int
 
 
-class Federation(ABC, Generic[A]):
+@dataclass(frozen=True)
+class TurnSimulation(ABC, Generic[Settings]):
+    """Agents in one bandit, in rounds of one evaluation each.
+
+    Attributes
+    ----------
+    settings : object
+        Of the agents, by their algorithm.
+    task : NonlinearBanditTask
+    num_rounds : int
+        T >= 1.
+    sharing : {"triggered", "always", "never"}
+        When to synchronise: as an agent's trigger says; after every evaluation; never.
+    """
+
+    settings: Settings
+    task: NonlinearBanditTask
+    num_rounds: int
+    sharing: Sharing = "triggered"
+
+    def __post_init__(self) -> None:
+        require_int("num_rounds", self.num_rounds, 1)
+        ok = self.sharing in get_args(Sharing)
+        require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")
+
+    @abstractmethod
+    def federation(self, seed: int) -> Federation[Any, Any]:
+        """Return the agents and their server, before the first round."""
+
+    @one_blas_thread
+    def run(self, seed: int) -> FederationRun:
+        """Play all rounds."""
+        return self.federation(seed).run()
+
+
+class Federation(ABC, Generic[A, Server]):
     """Agents in one run, each with one evaluation a round; a method says what is sent.
 
     Parameters
     ----------
+    simulation : TurnSimulation
     agents : sequence of Agent
-    task : NonlinearBanditTask
-    num_rounds : int
-        T.
-    sharing : {"triggered", "always", "never"}
-        When to synchronise: as an agent's trigger says; after every evaluation; never.
+    server : object
+        The agents' server half.
     seed : int
         Of the run.
 
     Attributes
     ----------
-    agents : sequence of Agent
+    simulation, agents, server, seed
+        As given.
     channel : Channel
         What is sent has to pass it.
     """
 
     def __init__(
         self,
+        simulation: TurnSimulation[Any],
         agents: Sequence[A],
-        task: NonlinearBanditTask,
-        num_rounds: int,
-        sharing: Sharing,
+        server: Server,
         seed: int,
     ) -> None:
-        self.agents = agents
+        self.simulation, self.agents, self.server = simulation, agents, server
+        self.seed = seed
         self.channel = Channel()
-        self._bandit = NonlinearBandit(task, seed)
-        self._num_rounds, self._sharing = num_rounds, sharing
+        self._bandit = NonlinearBandit(simulation.task, seed)
         self._num_synchronisations = 0
 
     def run(self) -> FederationRun:
         """Play all rounds."""
-        rounds, bandit = self._num_rounds, self._bandit
+        rounds, bandit = self.simulation.num_rounds, self._bandit
         actions = np.empty((rounds, len(self.agents)), dtype=np.int64)
         regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
         for t in range(rounds):
@@ -132,8 +161,9 @@ class Federation(ABC, Generic[A]):
         agent, bandit = self.agents[slot], self._bandit
         chosen = agent.choose(bandit.actions)
         agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
-        due = self._sharing == "always" and self.can_synchronise(agent)
-        if due or (self._sharing == "triggered" and agent.wants_synchronisation()):
+        sharing = self.simulation.sharing
+        due = sharing == "always" and self.can_synchronise(agent)
+        if due or (sharing == "triggered" and agent.wants_synchronisation()):
             self.share()
         return chosen
 

@@ -8,7 +8,6 @@ from numbers import Real
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -18,9 +17,8 @@ from optuna.distributions import (
     json_to_distribution,
 )
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
-
-FloatArray = NDArray[np.float64]
 
 # Continuous axes are read on this grid: fine enough for any tuning, coarse enough that
 # rounding errors of exp and log cannot move a value off its grid point.

@@ -20,12 +20,12 @@ from optuna.distributions import (
     json_to_distribution,
 )
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
 from flwr_fbo.space.axes import axis_edges, make_axis
 from flwr_fbo.space.sub_regions import SubRegions, prime_factors
 
 Params = dict[str, Any]
-FloatArray = NDArray[np.float64]
 
 # What agents try lies on this grid, on continuous axes.
 _TRIED = 2.0**20
@@ -69,12 +69,9 @@ class SearchSpace:
     """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        require(
-            isinstance(distributions, Mapping) and len(distributions) > 0,
-            "space",
-            distributions,
-            "a non-empty dict of name to Optuna distribution",
-        )
+        ok = isinstance(distributions, Mapping) and len(distributions) > 0
+        allowed = "a non-empty dict of name to Optuna distribution"
+        require(ok, "space", distributions, allowed)
         for name in distributions:
             named = isinstance(name, str) and name != ""
             require(named, "space", name, "names are non-empty strings")

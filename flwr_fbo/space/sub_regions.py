@@ -9,9 +9,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require
-
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +50,7 @@ class SubRegions:
 
 def prime_factors(number: int) -> list[int]:
     """Return the prime factors of ``number``, largest first."""
-    is_int = isinstance(number, int) and not isinstance(number, bool)
-    require(is_int and number >= 1, "num_sub_regions", number, "an integer >= 1")
+    require_int("num_sub_regions", number, 1)
     factors, divisor = [], 2
     while number > 1:
         while number % divisor == 0:

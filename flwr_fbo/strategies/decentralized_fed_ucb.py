@@ -109,9 +109,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         settings: LinearUCBSettings,
         graph: PeerGraph,
         *,
-        interval: float | None = None,
         schedule: Schedule | None = None,
-        num_trials: int | None = None,
         noise_seed: int | None = None,
         **options: Any,
     ) -> None:
@@ -124,9 +122,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         super().__init__(
             PeerServer(study),
             study,
-            interval=interval,
             schedule=schedule,
-            num_trials=num_trials,
             **options,
         )
         self._steps = self._scheduled()

@@ -67,7 +67,7 @@ class FedUCB(LinearBanditStrategy):
     *Formal guarantees*: those of `ContinualRelease`, at each agent: (epsilon,
     delta)-DP for one trial replaced by another, against all that ever leaves the site,
     the server and the other sites included; against a server that would lie about
-    epsilon, too, where the site says what it takes part in (`LinearBanditSite`). With
+    epsilon, too, where the site says what it takes part in (`Limits`). With
     ``local_data="raw"`` only for a change of one trial that leaves all others as they
     were; with a trigger none. An agent whose journal is lost is refused: it could draw
     its noise again. So it could if an older copy of its journal were put back and the
@@ -89,9 +89,7 @@ class FedUCB(LinearBanditStrategy):
         self,
         settings: LinearUCBSettings,
         *,
-        interval: float | None = None,
         schedule: Schedule | None = None,
-        num_trials: int | None = None,
         noise_seed: int | None = None,
         **options: Any,
     ) -> None:
@@ -100,9 +98,7 @@ class FedUCB(LinearBanditStrategy):
         super().__init__(
             LinearBanditServer(study),
             study,
-            interval=interval,
             schedule=schedule,
-            num_trials=num_trials,
             **options,
         )
 

@@ -62,9 +62,9 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         server: LinearBanditServer | PeerServer,
         study: LinearBanditStudy,
         *,
-        interval: float | None,
         schedule: Schedule | None,
-        num_trials: int | None,
+        interval: float | None = None,
+        num_trials: int | None = None,
         **options: Any,
     ) -> None:
         one = (interval is None) != (schedule is None)

@@ -165,8 +165,8 @@ class PrivateTuningStrategy(TuningStrategy):
         server.plan(iterations, release)
         self._limit()
         allowed = iterations[: server.num_allowed]
-        charges = tuple(server.charge(t) for t in allowed)
-        self.study = replace(self.study, promise=Promise(charges, release.private))
+        promise = Promise.of(map(server.charge, allowed), release.private)
+        self.study = replace(self.study, promise=promise)
 
     def _limit(self) -> None:
         """Leave out the releases that the budget, less what others spent, forbids."""
@@ -281,7 +281,8 @@ class PrivateTuningStrategy(TuningStrategy):
         """
         if self._budget is None or self.server.release.settings.noise_only:
             return
-        charge, study = self.study.promise.charges[step.release - 1], self.study
+        planned = self.server.iterations[step.release - 1]
+        charge, study = self.server.charge(planned), self.study
         with SpendingLedger.held(self._budget) as ledger:
             spent, limit = ledger.epsilon(self.server.delta, [charge]), self._privacy
             assert limit.max_epsilon is not None

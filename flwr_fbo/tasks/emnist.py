@@ -73,18 +73,9 @@ class EmnistTask(Task):
         return {name: FloatDistribution(1e-7, 0.02, log=self.log) for name in names}
 
     def check(self, num_clients: int) -> None:
-        """Raise, before any work is done, if the task cannot be run.
+        """Raise ValueError unless each client has a writer; DataError without the data.
 
         Computes the surfaces if they are wanted and have never been computed.
-
-        Raises
-        ------
-        ValueError
-            Unless each client has a writer; the message says how many there are.
-        DataError
-            If the data are missing or damaged.
-        ImportError
-            If PyTorch is not installed; the message names the extra.
         """
         require_int("num_agents", num_clients, 1)
         _cnn()

@@ -128,21 +128,7 @@ def _train(
 
     From zero, SGD adds multiples of examples to the weights, and so never leaves their
     span. There are fewer examples than features: a step on C costs less than on W.
-
-    Parameters
-    ----------
-    products : ndarray of shape (n, n)
-        XX'.
-    targets : ndarray of shape (n, classes)
-        One-hot.
-    orders : list of ndarray of shape (n,)
-        Of the examples, one a pass.
-    batch_size, l2, learning_rate
-        The setting.
-
-    Returns
-    -------
-    tuple of ndarray of shape (n, classes) and ndarray of shape (classes,)
+    ``products`` are XX', ``targets`` one-hot, ``orders`` of the examples, one a pass.
     """
     C = np.zeros_like(targets)
     intercepts = np.zeros(targets.shape[1], dtype=np.float32)

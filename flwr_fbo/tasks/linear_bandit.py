@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from scipy.special import betaincinv
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.tasks.base import STRICT, register
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 _COMMON = (0.5, 0.6)
@@ -136,15 +136,7 @@ class LinearBandits:
     def rewards(self, t: int, chosen: IntArray) -> FloatArray:
         """Return what the chosen actions' rewards are in trial t, in [0, 1].
 
-        Parameters
-        ----------
-        t : int
-        chosen : ndarray of int, shape (M,)
-            Indices of actions.
-
-        Returns
-        -------
-        ndarray of shape (M,)
+        ``chosen`` are M indices of actions.
         """
         row, everyone = self._row(t), np.arange(len(self.agents))
         rewards = self._rewards[row, everyone, chosen]
@@ -191,16 +183,7 @@ class LinearBandits:
 
 
 class LinearBanditEnvironment:
-    """The bandit of one agent, for `flwr_fbo.linear_bandit_app`.
-
-    Parameters
-    ----------
-    task : LinearBanditTask
-    seed : int
-        Of the run.
-    agent : int
-        The agent's slot.
-    """
+    """The bandit of the agent of a slot, for `flwr_fbo.linear_bandit_app`."""
 
     def __init__(self, task: LinearBanditTask, seed: int, agent: int) -> None:
         self._bandits = LinearBandits(task, seed, [agent])

@@ -11,17 +11,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._validation import is_number, require, require_choice, require_int
 from flwr_fbo.tasks.base import STRICT, register
 
-FloatArray = NDArray[np.float64]
 Function = Literal["hartmann", "cosine"]
 Table = Literal["magic", "shuttle"]
 
@@ -50,14 +49,7 @@ _COSINE_DIMENSION = 8
 def hartmann(x: FloatArray) -> FloatArray:
     """Return sum_i alpha_i exp(-sum_j A_ij (x_j - P_ij)^2): its maximum is 3.32237.
 
-    Parameters
-    ----------
-    x : ndarray of shape (..., 6)
-        In [0, 1]^6.
-
-    Returns
-    -------
-    ndarray of shape (...)
+    At points of shape (..., 6), in [0, 1]^6.
     """
     distances = (_A * (x[..., None, :] - _P) ** 2).sum(axis=-1)
     return np.asarray(np.exp(-distances) @ _ALPHA)
@@ -66,14 +58,7 @@ def hartmann(x: FloatArray) -> FloatArray:
 def cosine(x: FloatArray) -> FloatArray:
     """Return sum_j 0.1 cos(5 pi x_j) - x_j^2: its maximum is 0.1 D, at zero.
 
-    Parameters
-    ----------
-    x : ndarray of shape (..., D)
-        In [-1, 1]^D.
-
-    Returns
-    -------
-    ndarray of shape (...)
+    At points of shape (..., D), in [-1, 1]^D.
     """
     return np.asarray((0.1 * np.cos(5 * np.pi * x) - x**2).sum(axis=-1))
 
@@ -127,8 +112,7 @@ class FunctionBanditTask(NonlinearBanditTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = f"one of {get_args(Function)}"
-        require(self.function in get_args(Function), "function", self.function, allowed)
+        require_choice("function", self.function, Function)
         require_int("num_actions", self.num_actions, 2)
 
     @property
@@ -169,8 +153,7 @@ class ClusterBanditTask(NonlinearBanditTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ok = self.table in get_args(Table)
-        require(ok, "table", self.table, f"one of {get_args(Table)}")
+        require_choice("table", self.table, Table)
         require_int("num_clusters", self.num_clusters, 2)
 
     @property
@@ -244,16 +227,7 @@ class NonlinearBandit:
 
 
 class NonlinearBanditEnvironment:
-    """The bandit of one agent, for `flwr_fbo.neural_bandit_app`.
-
-    Parameters
-    ----------
-    task : NonlinearBanditTask
-    seed : int
-        Of the run.
-    agent : int
-        The agent's slot.
-    """
+    """The bandit of the agent of a slot, for `flwr_fbo.neural_bandit_app`."""
 
     def __init__(self, task: NonlinearBanditTask, seed: int, agent: int) -> None:
         self._bandit = NonlinearBandit(task, seed)

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pooch
 from joblib import Parallel, delayed
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from scipy.interpolate import RegularGridInterpolator
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks.base import Objective
@@ -33,8 +33,6 @@ from flwr_fbo.tasks.base import Objective
 _VERSION = 1
 
 _LOG = logging.getLogger("flwr.fbo")
-
-FloatArray = NDArray[np.float64]
 
 
 class Surface:
@@ -101,19 +99,15 @@ class SurfaceSource:
 
     def compute(self) -> None:
         """Compute it, and keep it."""
-        values, path = self._grid_values(), self.path
+        cube, path = SearchSpace(self.space), self.path
+        points = np.square(list(product(*_roots(self.grid_shape))))
+        values = [self.objective(cube.from_unit(point)) for point in points]
         path.parent.mkdir(parents=True, exist_ok=True)
         # Whole or not there at all, whoever else computes it or ends this process.
         partial = path.with_suffix(f".{os.getpid()}.part")
         with partial.open("wb") as part:
-            np.save(part, values)
+            np.save(part, np.reshape(values, self.grid_shape))
         partial.replace(path)
-
-    def _grid_values(self) -> FloatArray:
-        cube = SearchSpace(self.space)
-        points = np.square(list(product(*_roots(self.grid_shape))))
-        values = [self.objective(cube.from_unit(point)) for point in points]
-        return np.reshape(values, self.grid_shape)
 
 
 def compute_missing(sources: Sequence[SurfaceSource]) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_index, require_int
 from flwr_fbo.tasks.base import Objective, ObservationNoise, Task, register
@@ -24,8 +24,6 @@ _LENGTHSCALE = 0.03
 _NOISE_VARIANCE = 0.01
 # Of the largest: a spectrum below that is known to fewer than four digits.
 _ROUNDING = 1e-12
-
-FloatArray = NDArray[np.float64]
 
 
 @register
@@ -98,17 +96,13 @@ class SyntheticTask(Task):
     def truth(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the client's function without noise."""
         require_index("client", client, num_clients)
-        values = self._values(client, seed)
-        return lambda params: float(values[_nearest(params)])
-
-    def _values(self, client: int, seed: int) -> FloatArray:
-        """Return f_n on the grid, shape (1000,)."""
         shared = _draw(generator(seed, Purpose.TEST_FUNCTION))
         rng = generator(seed, client, Purpose.TEST_FUNCTION)
         own = _draw(rng)
         reach = 0.0 if client < self.num_exact else self.deviation
         deviation = rng.uniform(-reach, reach, _GRID_SIZE)
-        return self.alpha * own + (1 - self.alpha) * (shared + deviation)
+        values = self.alpha * own + (1 - self.alpha) * (shared + deviation)
+        return lambda params: float(values[_nearest(params)])
 
 
 def _nearest(params: dict[str, Any]) -> int:

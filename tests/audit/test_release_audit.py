@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from flwr_fbo.audit.planted_faults import FAULTS
 from flwr_fbo.audit.release_audit import AuditPlan, AuditTest, StreamEntropy, audit
 from flwr_fbo.cli import app
 from flwr_fbo.privacy.noise import OsEntropy
-from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.privacy.release import Release, ReleaseSettings
 
 DELTA = 1e-3
 # Epsilon = 1 for q = 0.35.
@@ -88,14 +89,15 @@ def test_who_answers_shows_only_if_the_absent_do_not() -> None:
 def test_an_undefined_release_is_told_from_a_defined_one() -> None:
     """A clip that divides by the norm of a message of zeros."""
 
-    class DividesByZero:
-        def release(self, *arguments: Any) -> NDArray[np.float64]:
-            _, messages, num_features = arguments
+    class DividesByZero(Release):
+        def release(
+            self, iteration: int, messages: Mapping[int, Any], num_features: int
+        ) -> NDArray[np.float64]:
             lost = math.nan if not np.any(messages[0]) else 0.0
             return np.full((1, num_features), lost)
 
     audited = plan(absence="zeros")
-    found = audit(audited, StreamEntropy(0), lambda *_: DividesByZero())
+    found = audit(audited, StreamEntropy(0), DividesByZero)
     assert found.violated
     assert found.false_positives == 0
 

@@ -215,7 +215,7 @@ def test_the_ledger_of_a_site_promises_nothing_with_a_trigger(tmp_path: Path) ->
     )
     site.answer(context, [], asked.to_config())
     said = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)]).output
-    assert "1 releases of this agent, for one trial of it: epsilon = inf" in said
+    assert "1 release of this agent, for one trial of it: epsilon = inf" in said
 
 
 LIMITS: list[tuple[Limits | None, LinearUCBSettings, int | None, str]] = [

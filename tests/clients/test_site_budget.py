@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, RecordDict, UserConfig
 
-from flwr_fbo import Limits, Network
+from flwr_fbo import InProcessGrid, Limits, Network, tuning_app
 from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
@@ -35,9 +35,16 @@ from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.agents.bandits.test_private_fed_go_ucb import PRIVACY
 from tests.agents.bandits.test_private_fed_go_ucb import SETTINGS as NEURAL_SETTINGS
-from tests.federation import SPACE, objective_of
+from tests.federation import (
+    NUM_AGENTS,
+    SPACE,
+    make_objective,
+    objective_of,
+    strategy,
+)
 
 LIMITS = Limits(max_epsilon=3, max_delta=1e-3)
 AGENT = ThompsonSettings(num_initial=2, num_features=10, num_candidates=20)
@@ -83,7 +90,7 @@ def _asked(
 
 def _play(node: Node, site: TuningSite, study: TuningStudy) -> None:
     node.ask(site, study.enrolment())
-    for iteration in range(len(study.promise.charges)):
+    for iteration in range(study.promise.num_releases):
         assert node.ask(site, _asked(study, iteration, iteration + 1)).arrays
 
 
@@ -226,13 +233,24 @@ def test_a_metric_that_is_not_private_is_refused() -> None:
 def test_the_ledger_is_held_only_while_it_is_written(tmp_path: Path) -> None:
     """So that studies can run at the same time."""
 
-    def make_objective(context: Context) -> Any:
+    def own_objective(context: Context) -> Any:
         with SpendingLedger.held(tmp_path) as ledger:
             assert ledger.has("one", 1)
         return objective_of(0)
 
-    site = TuningSite(make_objective, limits=LIMITS)
+    site = TuningSite(own_objective, limits=LIMITS)
     assert Node(tmp_path).ask(site, _asked(_study(), 0, 1)).arrays
+
+
+@pytest.mark.parametrize(
+    "lie", [{"fbo-release": -1}, {"fbo-release": 1.0}, {"fbo-slot": "../0"}]
+)
+def test_what_names_files_and_charges_is_a_number(
+    tmp_path: Path, lie: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="an integer >= 0"):
+        Node(tmp_path / "site").ask(_site(), {**_asked(_study(), 0, 1), **lie})
+    assert not list(tmp_path.iterdir())
 
 
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=1.5, delta=1e-3)
@@ -299,6 +317,17 @@ def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -
         assert ledger.charges() == list(study.promise.charges)
 
 
+def test_what_counts_as_true_is_charged(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
+    study = LinearBanditStudy(LinearUCBSettings(RELEASES, num_agents=2))
+    journal = int(node.ask(site, study.enrolment()).metrics["journal"])
+    asked = LinearBanditInstruction(Phase.ROUND, study, 0, journal).to_config()
+    assert node.ask(site, {**asked, "fbo-send-release": 0.5}).arrays
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges() == list(study.promise.charges)
+
+
 def test_a_bandit_without_a_folder_releases_no_trial_twice() -> None:
     """A server that lies begins another study in between, to have noise drawn anew."""
     node = Node(None)
@@ -309,3 +338,29 @@ def test_a_bandit_without_a_folder_releases_no_trial_twice() -> None:
         _bandit(node, site, study, releases=1)
     with pytest.raises(JournalError, match="lacks release 1 of this site"):
         _bandit(node, site, first, releases=1)
+
+
+@FOLDERS
+def test_studies_of_a_federation_in_a_row(tmp_path: Path, in_folder: bool) -> None:
+    """All its sites refuse the third, whoever runs the server."""
+
+    def study() -> Any:
+        return strategy(epsilon=2.0, noise_seed=None, study_seed=None)
+
+    configs: list[UserConfig] = [{"partition-id": i} for i in range(NUM_AGENTS)]
+    if in_folder:
+        for i, config in enumerate(configs):
+            config["fbo-folder"] = str(tmp_path / f"site-{i}")
+    app = tuning_app(make_objective, limits=LIMITS)
+    grid = InProcessGrid(app, NUM_AGENTS, node_configs=configs)
+    for _ in range(2):
+        assert study().start(grid, num_rounds=4).privacy_spent.num_releases > 0
+    with pytest.raises(TooFewAgentsError, match=r"at max_delta=0\.001, and max_eps"):
+        study().start(grid, num_rounds=4)
+
+
+def test_a_study_that_spends_the_limit_is_let_in() -> None:
+    app = tuning_app(make_objective, limits=Limits(2.0, 1e-3))
+    study = strategy(epsilon=2.0, noise_seed=None)
+    study.start(InProcessGrid(app, NUM_AGENTS), num_rounds=4)
+    assert study.privacy_spent.epsilon == pytest.approx(2.0, rel=1e-3)

@@ -25,7 +25,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
-from flwr_fbo.datasets import har
+from flwr_fbo.datasets import download, har
 from flwr_fbo.datasets.base import DataError, Dataset, data_folder
 from flwr_fbo.datasets.catalogue import DATASETS, find_dataset
 from flwr_fbo.datasets.download import fetch
@@ -131,9 +131,9 @@ def _files(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in files - locks}
 
 
-def _refusal(dataset: Dataset, folder: Path, **options: Any) -> str:
+def _refusal(dataset: Dataset, folder: Path) -> str:
     with pytest.raises(DataError) as error:
-        fetch(dataset, folder, _silent, **options)
+        fetch(dataset, folder, _silent)
     text = str(error.value)
     assert len(text.splitlines()) == 1
     assert "tiny" in text
@@ -273,9 +273,14 @@ def test_a_bar_is_drawn_where_it_is_wanted(
     ],
 )
 def test_after_a_fault_nothing_is_left_and_the_next_call_works(
-    path: str, reason: str, server: Server, tmp_path: Path
+    path: str,
+    reason: str,
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = _refusal(_dataset(server, path), tmp_path, timeout=0.3)
+    monkeypatch.setattr(download, "TIMEOUT", 0.3)
+    text = _refusal(_dataset(server, path), tmp_path)
     assert reason in text
     assert server.url(path) in text
     assert _files(tmp_path) == set()

@@ -27,7 +27,7 @@ from flwr_fbo.experiment_runner.tuning_design import Curve, TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 from flwr_fbo.experiment_runner.tuning_methods import USUAL_METHODS
 from flwr_fbo.experiment_runner.tuning_play import run_one
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun
+from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.tasks.base import Task
 from flwr_fbo.tasks.synthetic import SyntheticTask
 

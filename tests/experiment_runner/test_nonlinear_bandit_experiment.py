@@ -28,8 +28,8 @@ from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import Constants, Regression
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
+    NonlinearRun,
 )
-from flwr_fbo.experiment_runner.nonlinear_bandit_table import NonlinearRun
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import run_all
 from flwr_fbo.experiment_runner.wording import humanised

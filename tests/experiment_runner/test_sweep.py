@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
+from flwr_fbo.experiment_runner.base import RegretRun
 from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
-from flwr_fbo.experiment_runner.linear_bandit_table import RegretRun
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import run_all
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask

@@ -19,7 +19,6 @@ from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.transfer_experiment import (
     TransferExperiment,
     _finished_agents,
-    _study,
     messages_of,
 )
 from flwr_fbo.protocol.tuning_settings import FTSSettings
@@ -113,7 +112,7 @@ def test_those_who_finished_did_so_on_their_own(experiment: TransferExperiment) 
     """And not from the initial points that the targets have."""
     finished = _finished_agents(experiment, 1)
     assert [len(agent.values) for agent in finished] == [6] * 5
-    study = _study(experiment, experiment.settings_of("fts"), 1)
+    study = experiment.study(experiment.settings_of("fts"), Seeds.of_run(1))
     target = create_agent(study, 0, Seeds.of_run(1).study)
     assert not np.array_equal(target.first_points()[0], finished[0].points[0])
 
@@ -123,7 +122,7 @@ def test_messages_of_the_ignorant_are_prior_draws(
 ) -> None:
     wide = replace(experiment, num_features=2000)
     finished = _finished_agents(experiment, 1)
-    study = _study(wide, wide.settings_of("noise-only"), 1)
+    study = wide.study(wide.settings_of("noise-only"), Seeds.of_run(1))
     vectors = messages_of(study, finished, 7, zeroed=True)
     assert vectors is not None
     assert vectors.shape == (5, 2000)

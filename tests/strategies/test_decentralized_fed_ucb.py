@@ -1,6 +1,7 @@
 """FedUCB without a centre: who hears what and when, and that nobody reads the mail."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -425,10 +426,9 @@ def test_the_server_counts_what_it_is_told_without_mail() -> None:
 
 
 def test_old_journals_go_on() -> None:
-    """What has one stream, and no graph, is called what it was called before."""
+    """What has no graph is called what it was called before."""
     fields = LinearBanditStudy(SETTINGS).to_dict()
     assert "graph" not in fields
-    assert "num_streams" not in fields["settings"]["releases"]
     assert LinearBanditStudy.from_dict(fields).to_dict() == fields
 
 
@@ -525,5 +525,5 @@ def test_goes_on_after_its_server_was_ended(
         np.testing.assert_array_equal(one, other)
     shown = CliRunner().invoke(cli, ["ledger", "show", str(folder)])
     assert shown.exit_code == 0, shown.output
-    assert "releases of each agent" in shown.output
+    assert re.search(r"releases? of each agent", shown.output)
     assert "NOT PRIVATE" in shown.output

@@ -278,7 +278,8 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
     said = show(["ledger", "show", str(folder)]).output
     assert "3 releases of each agent, for one trial of it: epsilon = 30.0000" in said
     assert "NOT PRIVATE" in said  # the noise is seeded
-    printed = json.loads(show(["ledger", "show", str(folder), "--json"]).output)
+    shown = show(["ledger", "show", str(folder), "--json"])
+    (printed,) = json.loads(shown.output)
     assert [row["num_releases"] for row in printed["releases"]] == [
         [k] * M for k in (1, 2, 3)
     ]
@@ -286,7 +287,7 @@ def test_the_ledger_is_shown(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     site_strategy(tmp_path / "open").start(sites)
     shown = show(["ledger", "show", str(tmp_path / "open" / "server"), "--json"])
-    assert json.loads(shown.output)["epsilon"] is None
+    assert json.loads(shown.output)[0]["epsilon"] is None
     own = show(["ledger", "show", str(sites.folders[2])]).output
     assert "3 releases of this agent, for one trial of it: epsilon = inf" in own
     assert "NOT PRIVATE" in own

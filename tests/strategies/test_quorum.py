@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
+from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid
+from flwr_fbo.cli import app as cli
 from flwr_fbo.privacy.spending import SpendingLedger, composed_epsilon
 from tests.federation import NUM_AGENTS, SilentGrid, numpy_app, strategy
 
@@ -170,7 +173,7 @@ def test_the_budget_of_a_federation_outlives_its_studies(
     for _ in range(4):
         study = _spending(tmp_path, max_epsilon=limit)
         made.append(len(study.server.ledger))
-        assert len(study.study.promise.charges) == made[-1]
+        assert study.study.promise.num_releases == made[-1]
     assert made == [2, 2, 1, 0]
     assert f"more by others with budget={tmp_path}" in caplog.text
     with SpendingLedger.held(tmp_path) as ledger:
@@ -223,3 +226,18 @@ def test_a_study_that_goes_on_is_not_charged_twice(tmp_path: Path) -> None:
     assert len(study.server.ledger) == 2
     with SpendingLedger.held(tmp_path / "budget") as ledger:
         assert len(ledger.charges()) == 2
+
+
+def test_the_lasting_budget_is_shown(tmp_path: Path) -> None:
+    studies = [_spending(tmp_path, max_epsilon=50.0) for _ in range(2)]
+    shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path)])
+    assert "4 releases of all studies together: epsilon = " in shown.output
+    for study in studies:
+        assert study.study.study_id in shown.output
+    command = ["ledger", "show", str(tmp_path), "--json", "--delta", "0.001"]
+    (values,) = json.loads(CliRunner().invoke(cli, command).stdout)
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert values["epsilon"] == pytest.approx(ledger.epsilon(1e-3), rel=1e-9)
+    wrong = CliRunner().invoke(cli, [*command[:-1], "2"])
+    assert wrong.exit_code != 0
+    assert "delta=2.0 is not allowed" in str(wrong.exception)

@@ -313,7 +313,7 @@ def test_rubbish_is_refused(target: Path) -> None:
         text = _refusal()
         assert str(target) in text
         assert "is damaged, or is another file" in text
-        assert "Replace it by the original" in text
+        assert "Remove it and get it anew" in text
     target.write_bytes(whole)  # a refusal is not remembered
     LandmineTask().check(29)
 

@@ -46,6 +46,8 @@ class RecordedNeuralAgent(RecordedBanditAgent):
     """
 
     kind: ClassVar[str] = KIND
+    file_name: ClassVar[str] = FILE_NAME
+    study: NeuralBanditStudy
     agent: NeuralUCBAgent
 
     def __init__(self, journal: Journal, model: RewardModel | None) -> None:
@@ -53,10 +55,10 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         self.study = NeuralBanditStudy.from_dict(journal.identity)
         self._model = self.study.model(model)
 
-    @property
-    def must_be_kept(self) -> bool:
+    @staticmethod
+    def must_be_kept(study: NeuralBanditStudy) -> bool:
         """Whether another journal could release the same trials with other noise."""
-        return self.study.settings.privacy is not None
+        return study.settings.privacy is not None
 
     def require_entropy(self) -> None:
         """Raise ImportError unless there is what the noise is made with."""
@@ -66,7 +68,7 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
         super().join(slot, number)
         about = self.study.settings, self._model, self.study.seed, slot
-        if self.must_be_kept:
+        if self.must_be_kept(self.study):
             self.agent = PrivateNeuralUCBAgent(*about, self._entropy(), self._journal)
         else:
             self.agent = NeuralUCBAgent(*about)
@@ -116,7 +118,7 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         Trials that are in them would be played, and released, again.
         """
         made = self._journal.num_releases
-        if self.must_be_kept and made < heard:
+        if self.must_be_kept(self.study) and made < heard:
             raise older_copy(made, heard)
 
     def _gradient(

@@ -63,7 +63,8 @@ class RecordedBandit(RecordedBanditAgent):
     """
 
     kind: ClassVar[str] = KIND
-    must_be_kept = True
+    file_name: ClassVar[str] = FILE_NAME
+    study: LinearBanditStudy
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)

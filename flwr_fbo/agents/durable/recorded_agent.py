@@ -62,7 +62,18 @@ class RecordedAgent:
 
 
 class RecordedBanditAgent(RecordedAgent, ABC):
-    """One agent of a bandit; the server knows its journal by a number."""
+    """One agent of a bandit; the server knows its journal by a number.
+
+    Attributes
+    ----------
+    file_name : str
+        Of the journal, in a site's folder.
+    study
+        What the journal belongs to.
+    """
+
+    file_name: ClassVar[str]
+    study: Any
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)
@@ -81,10 +92,10 @@ class RecordedBanditAgent(RecordedAgent, ABC):
         """The agent's slot, -1 before it was told."""
         return int(self._state["slot"])
 
-    @property
-    @abstractmethod
-    def must_be_kept(self) -> bool:
+    @staticmethod
+    def must_be_kept(study: Any) -> bool:
         """Whether another journal could release the same trials with other noise."""
+        return True
 
     @abstractmethod
     def require_entropy(self) -> None:
@@ -103,7 +114,7 @@ class RecordedBanditAgent(RecordedAgent, ABC):
         """
         if self.slot not in (NO_SLOT, slot):
             raise of_another_slot(self.slot, slot)
-        if self.must_be_kept and number != self.number:
+        if self.must_be_kept(self.study) and number != self.number:
             raise another_journal()
         if self.slot == NO_SLOT:
             self._put({"slot": np.array(slot), **self._facts_of(slot)})

@@ -1,9 +1,9 @@
 """A tuning agent in its journal: what was evaluated, and which messages have left.
 
-A row of the journal's ledger stands for a release: its number and the iteration that
-the agent's message for it was made after. The message itself is not there. It is a
-function of the trials up to that iteration and of the agent's seed (`Agent.message`),
-which are, so it is made again when it is asked for again.
+For each release the journal has its number, and the iteration that the agent's message
+for it was made after. The message itself is not there. It is a function of the trials
+up to that iteration and of the agent's seed (`Agent.message`), which are, so it is made
+again when it is asked for again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
 
@@ -64,9 +63,8 @@ class RecordedTuner(RecordedAgent):
     ) -> None:
         super().__init__(journal)
         self.agent = self._agent(study, slot, enqueue)
-        self._made_after = {
-            row.iteration: int(row.facts["iteration"]) for row in journal.ledger()
-        }
+        pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
+        self._made_after = {int(release): int(t) for release, t in pairs}
 
     def _agent(self, study: TuningStudy, slot: int, enqueue: Sequence[Params]) -> Agent:
         seed = study.study_seed
@@ -113,9 +111,8 @@ class RecordedTuner(RecordedAgent):
             )
         play_round(self.agent, objective, iteration, vectors, False, self._journal)
         if release:
-            row = LedgerRow(release, {"iteration": iteration}, np.empty(0))
-            self._journal.add_release(row, {})
             self._made_after[release] = iteration
+            self._put({"made-after": np.array([*self._made_after.items()])})
 
     def message(self, release: int) -> FloatArray:
         """Return the message for a release that is on record, shape (M,)."""

@@ -127,7 +127,11 @@ class Agent(ABC):
 
     @abstractmethod
     def message(self, iteration: int) -> FloatArray:
-        """Return what the agent sends after ``iteration``, shape (M,)."""
+        """Return what the agent sends after ``iteration``, shape (M,).
+
+        A function of the trials up to ``iteration`` and of ``entropy`` alone: a message
+        that is asked for again is made again, whatever has happened since.
+        """
 
     @abstractmethod
     def _suggest(self, iteration: int) -> FloatArray:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo.cli.claims_command import outcome
 from flwr_fbo.cli.report import page_figures as figures
@@ -29,10 +28,8 @@ from flwr_fbo.experiment_runner.config import find_experiment
 from flwr_fbo.experiment_runner.curves import common_seeds, curves_by_method
 from flwr_fbo.experiment_runner.figure import draw, draw_curves, has_own_form
 from flwr_fbo.experiment_runner.results import read_results, version_of
-from flwr_fbo.experiment_runner.tuning_runs import TuningRun
+from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.experiment_runner.wording import humanised
-
-FloatArray = NDArray[np.float64]
 
 _NOT_PRIVATE = (
     "An experiment: not private. Its noise is seeded, so that it can be repeated, or "
@@ -102,14 +99,16 @@ def _convergence(
         f"In the end: {figures.values_in_words(ends)}."
     )
 
-    def lines(axes: Any) -> None:
-        draw_curves(axes, experiment, curves)
-        axes.set(xlabel=x_label, ylabel=y_label)
+    figure = figures.chart(
+        "convergence",
+        caption,
+        experiment.axes,
+        lambda axes: draw_curves(axes, experiment, curves),
+        log_x=experiment.log_axes,
         # What learns nothing would press all others together.
-        log = experiment.log_axes or experiment.counts_scalars
-        figures.scales(axes, log_x=experiment.log_axes, log_y=log)
-
-    parts: list[str | Table | Figure] = [figures.chart("convergence", caption, lines)]
+        log_y=experiment.log_axes or experiment.counts_scalars,
+    )
+    parts: list[str | Table | Figure] = [figure]
     if has_own_form(experiment):
         caption = (
             "The figure as published: where each method ends, against what is varied. "
@@ -165,12 +164,7 @@ def _privacy(experiment: Experiment, rows: Mapping[str, Any]) -> list[Section]:
         f"In the end: {figures.values_in_words(ends)}."
     )
 
-    def lines_of(axes: Any) -> None:
-        figures.steps(axes, experiment, spent)
-        axes.set(xlabel=experiment.axes[0], ylabel="epsilon spent", ylim=(0, None))
-        figures.scales(axes, log_x=experiment.log_axes)
-
-    figure = figures.chart("privacy", caption, lines_of)
+    figure = figures.by_method("privacy", caption, "epsilon spent", experiment, spent)
     return [Section("Privacy", [*lines, figure])]
 
 
@@ -194,22 +188,16 @@ def _communication(experiment: Experiment, runs: Sequence[Run]) -> list[Section]
         "on a log scale. Who sends nothing is not drawn."
     )
 
-    def lines_of(axes: Any) -> None:
-        figures.steps(axes, experiment, {n: _from_first(c) for n, c in loud.items()})
-        axes.set(xlabel=experiment.axes[0], ylabel="numbers sent")
-        figures.scales(axes, log_x=experiment.log_axes, log_y=True)
-
+    # From where it is above 0, for the log scale.
+    visible = {name: np.where(c > 0, c, np.nan) for name, c in loud.items()}
     lines.append(
         "A number is 8 bytes. What Flower adds to a message, and messages that are "
         "sent again, are not counted."
     )
-    figure = figures.chart("communication", caption, lines_of)
+    figure = figures.by_method(
+        "communication", caption, "numbers sent", experiment, visible, log_y=True
+    )
     return [Section("Communication", [*lines, figure, table])]
-
-
-def _from_first(curve: FloatArray) -> FloatArray:
-    """Return the curve from where it is above 0, for a log scale."""
-    return np.where(curve > 0, curve, np.nan)
 
 
 def _settings_of_agents(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.cli.report.page import Figure
 from flwr_fbo.experiment_runner.base import Experiment
-from flwr_fbo.experiment_runner.looks import literal, looks_of
+from flwr_fbo.experiment_runner.looks import BLUE, line_styles
 from flwr_fbo.experiment_runner.wording import humanised
 
 FloatArray = NDArray[np.float64]
@@ -59,8 +59,18 @@ def drawn(name: str, caption: str, draw: Callable[[Any], None]) -> Figure:
     return Figure(Markup(text.replace("<svg", label, 1)), caption)
 
 
-def chart(name: str, caption: str, draw: Callable[[Any], None]) -> Figure:
-    """Return what a function draws into the axes that it is given, and their legend."""
+def chart(
+    name: str,
+    caption: str,
+    labels: tuple[str, str],
+    draw: Callable[[Any], object],
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Figure:
+    """Return what a function draws into the axes that it is given, and their legend.
+
+    A linear x axis counts rounds. For the name and the caption see `drawn`.
+    """
 
     def save(file: Any) -> None:
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -70,13 +80,15 @@ def chart(name: str, caption: str, draw: Callable[[Any], None]) -> Figure:
         FigureCanvasSVG(figure)
         axes = figure.subplots()
         draw(axes)
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        _set_scales(axes, log_x, log_y)
         axes.grid(alpha=0.25)
-        handles, labels = axes.get_legend_handles_labels()
+        handles, names = axes.get_legend_handles_labels()
         if handles:
-            rows = (len(labels) + 1) // 2
+            rows = (len(names) + 1) // 2
             figure.set_size_inches(_SIZE[0], _SIZE[1] + 0.2 * rows)
             below: Any = "outside lower center"
-            figure.legend(handles, labels, loc=below, ncols=2, frameon=False)
+            figure.legend(handles, names, loc=below, ncols=2, frameon=False)
         figure.savefig(file)
 
     return drawn(name, caption, save)
@@ -87,33 +99,34 @@ def by_round(name: str, caption: str, y_label: str, values: FloatArray) -> Figur
 
     def draw(axes: Any) -> None:
         rounds = np.arange(1, len(values) + 1)
-        axes.plot(rounds, values, color="#0072b2", drawstyle="steps-post", marker=".")
-        scales(axes)
-        axes.set(xlabel="round", ylabel=y_label, ylim=(0, None))
+        axes.plot(rounds, values, color=BLUE, drawstyle="steps-post", marker=".")
+        axes.set_ylim(0, None)
 
-    return chart(name, caption, draw)
-
-
-def steps(axes: Any, experiment: Experiment, values: Mapping[str, FloatArray]) -> None:
-    """Draw what grows in steps, a line a method."""
-    looks = looks_of(experiment)
-    for name, curve in values.items():
-        color, style, marker = looks[name]
-        axes.plot(
-            experiment.iterations,
-            curve,
-            color=color,
-            linestyle=style,
-            marker=marker,
-            markersize=4,
-            markevery=max(1, len(curve) // 10),
-            drawstyle="steps-post",
-            label=literal(experiment.label_of(name)),
-        )
+    return chart(name, caption, ("round", y_label), draw)
 
 
-def scales(axes: Any, log_x: bool = False, log_y: bool = False) -> None:
-    """Set the scales of what was drawn; a linear x axis counts rounds."""
+def by_method(
+    name: str,
+    caption: str,
+    y_label: str,
+    experiment: Experiment,
+    curves: Mapping[str, FloatArray],
+    log_y: bool = False,
+) -> Figure:
+    """Return a chart of what grows in steps, a line a method."""
+
+    def draw(axes: Any) -> None:
+        for method, style in line_styles(experiment, curves).items():
+            x, y = experiment.iterations, curves[method]
+            axes.plot(x, y, drawstyle="steps-post", **style)
+        if not log_y:
+            axes.set_ylim(0, None)
+
+    labels = (experiment.axes[0], y_label)
+    return chart(name, caption, labels, draw, experiment.log_axes, log_y)
+
+
+def _set_scales(axes: Any, log_x: bool, log_y: bool) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if log_x:

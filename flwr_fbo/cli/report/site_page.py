@@ -22,6 +22,7 @@ from flwr_fbo.cli.report.page import (
     params_text,
     versions_section,
 )
+from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 
@@ -67,11 +68,10 @@ def _best_so_far(done: list[Trial], direction: str) -> list[Section]:
     def draw(axes: Any) -> None:
         numbers = [trial.number for trial in done]
         axes.plot(numbers, values, "o", ms=3, color="#7f7f7f", label="a trial")
-        axes.plot(numbers, best, color="#0072b2", ds="steps-post", label="best so far")
-        figures.scales(axes)
-        axes.set(xlabel="trial", ylabel="value")
+        axes.plot(numbers, best, color=BLUE, ds="steps-post", label="best so far")
 
-    return [Section("Convergence", [figures.chart("trials", caption, draw)])]
+    figure = figures.chart("trials", caption, ("trial", "value"), draw)
+    return [Section("Convergence", [figure])]
 
 
 def _trials(trials: list[Trial]) -> Section:
@@ -137,12 +137,14 @@ def _rewards(rewarded: list[Trial]) -> list[Section]:
         f"Chart of the mean reward so far against trial; {mean[-1]:.4g} in the end."
     )
 
-    def draw(axes: Any) -> None:
-        axes.plot([trial.number for trial in rewarded], mean, color="#0072b2")
-        figures.scales(axes)
-        axes.set(xlabel="trial", ylabel="mean reward so far")
-
-    return [Section("Convergence", [figures.chart("rewards", caption, draw)])]
+    numbers, labels = (
+        [trial.number for trial in rewarded],
+        ("trial", "mean reward so far"),
+    )
+    figure = figures.chart(
+        "rewards", caption, labels, lambda axes: axes.plot(numbers, mean, color=BLUE)
+    )
+    return [Section("Convergence", [figure])]
 
 
 def neural_page(journal: Journal) -> Page:

@@ -119,12 +119,16 @@ def test_known_good_settings_come_first() -> None:
         assert len(agent.points) == len(other.points) + 2
 
 
-def test_a_known_good_setting_outside_the_space_is_named() -> None:
+def test_a_known_good_setting_outside_the_space_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """At the site; what the server hears does not quote it."""
     bad = [{"x": 0.1, "C": 1e9, "depth": 7}]
     with pytest.raises(
-        TooFewAgentsError, match=r"enqueue\[0\]: params\['C'\]=1000000000.0"
+        TooFewAgentsError, match=r"enqueue\[0\] does not fit the study's space"
     ):
         run(tuning_app(make_objective, enqueue=bad))
+    assert "enqueue[0]: params['C']=1000000000.0" in caplog.text
 
 
 def test_known_good_settings_are_a_list_of_them() -> None:

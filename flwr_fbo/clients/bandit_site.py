@@ -77,11 +77,11 @@ class BanditSite(Site[AskedT, BanditT]):
             may_begin=may_begin,
             patience=_PATIENCE,
         ) as journal:
-            yield self.agent_in(journal, context)
+            yield self.agent_in(journal, study, context)
 
     @abstractmethod
-    def agent_in(self, journal: Journal, context: Context) -> BanditT:
-        """Return the agent of a journal."""
+    def agent_in(self, journal: Journal, study: Any, context: Context) -> BanditT:
+        """Return the agent of a study's journal."""
 
 
 def require_function(field: str, value: Any) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flwr_fbo._compat import NumPyClient, to_array_record
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
-from flwr_fbo.clients.limits import Limits, node_limits, require_private
+from flwr_fbo.clients.limits import NO_LIMITS, Limits, node_limits, require_private
 from flwr_fbo.clients.site_budget import SiteBudget
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.protocol.codec import Instruction, Phase, is_instruction
@@ -86,7 +86,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """
         instruction = self.instruction_type.from_config(config)
         study = instruction.study
-        limits = (self.limits or Limits(), node_limits(context))
+        limits = (self.limits or NO_LIMITS, node_limits(context))
         budget = SiteBudget(context, self.folder_of(context), limits)
         budget.check(study, self.unprotected(instruction))
         if self.only_private:

@@ -148,10 +148,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             objective = self._objective(context)
             with time_limit(objective, self.trial_timeout) as limited:
                 agent.play(limited, instruction.iteration, vectors, release)
-        best, metrics = agent.agent.best_value, {}
-        if instruction.report_best_value and best is not None:
-            metrics["best-value"] = best
-        return Answer([agent.message(release)] if release else [], {**metrics})
+        best = agent.agent.best_value if instruction.report_best_value else None
+        metrics: Metrics = {} if best is None else {"best-value": best}
+        return Answer([agent.message(release)] if release else [], metrics)
 
     def _objective(self, context: Context) -> Objective:
         """Return the site's objective; what goes wrong is said here, and not sent."""

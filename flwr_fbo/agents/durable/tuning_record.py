@@ -31,7 +31,7 @@ KIND = "agent"
 
 def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
     """Return whom the journal of an agent belongs to, as JSON values."""
-    return {**RecordedTuner.identity_of(study), "slot": slot}
+    return {"kind": KIND, **study.fields, "slot": slot}
 
 
 class RecordedTuner(RecordedAgent):

@@ -87,18 +87,20 @@ class Site(ABC, Generic[AskedT, AgentT]):
         instruction = self.instruction_type.from_config(config)
         study = instruction.study
         limits = (self.limits or NO_LIMITS, node_limits(context))
-        budget = SiteBudget(context, self.folder_of(context), limits)
-        budget.check(study, self.unprotected(instruction))
+        folder = self.folder_of(context)
+        budget = SiteBudget(context, folder, limits)
+        if budget.limits:
+            budget.check(study, self.unprotected(instruction))
         if self.only_private:
             require_private(study.promise)
         self.check(context, study)
         if instruction.phase is Phase.ENROL:
             budget.admit(study)
-            return Answer(metrics=self.claim(context, study))
+            return Answer(metrics=self.claim(context, study, folder))
         release = self.release_of(instruction)
         require_int("slot", instruction.slot, 0)
         require_int("release", release, 0)
-        with self.agent(context, instruction) as agent:
+        with self.agent(context, instruction, folder) as agent:
             budget.charge(agent, instruction, release)
             return self.play(context, agent, instruction, arrays)
 
@@ -125,12 +127,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """Raise unless the study is one that this client is made for."""
 
     @abstractmethod
-    def claim(self, context: Context, study: Any) -> Metrics:
+    def claim(self, context: Context, study: Any, folder: Path | None) -> Metrics:
         """Return the slot that this client knows it holds, or -1, as ``agent-id``."""
 
     @abstractmethod
     def agent(
-        self, context: Context, instruction: AskedT
+        self, context: Context, instruction: AskedT, folder: Path | None
     ) -> AbstractContextManager[AgentT]:
         """Hold the agent that the instruction is for."""
 

@@ -8,7 +8,7 @@ live as long as the run. Neither leaves the client.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def held_journal(
             "This site is busy: its journal is held by another process, such as an "
             "evaluation of an earlier round that still runs."
         ) from None
-    with journal:
+    with closing(journal):
         if not may_begin and journal.num_releases < had:
             raise older_copy(journal.num_releases, had)
         try:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from flwr.app import Context
 from optuna.distributions import BaseDistribution
@@ -102,20 +103,22 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         """Return the metric that is asked for, if there is one."""
         return "the metric best-value" if instruction.report_best_value else ""
 
-    def claim(self, context: Context, study: TuningStudy) -> Metrics:
+    def claim(
+        self, context: Context, study: TuningStudy, folder: Path | None
+    ) -> Metrics:
         """Return the slot that this client knows it holds, or -1."""
         return {"agent-id": agent_id(context, study)}
 
     @contextmanager
     def agent(
-        self, context: Context, instruction: TuningInstruction
+        self, context: Context, instruction: TuningInstruction, folder: Path | None
     ) -> Iterator[RecordedTuner]:
         """Hold the agent of the slot that the server names: the client's own."""
         study, slot = instruction.study, instruction.slot
         known = agent_id(context, study)
         if known not in (-1, slot):
             raise of_another_slot(known, slot)
-        identity, path = agent_identity(study, slot), journal_path(context, study, slot)
+        identity, path = agent_identity(study, slot), journal_path(folder, study, slot)
         with held_journal(
             context, identity, path, may_begin=True, patience=_PATIENCE
         ) as journal:

@@ -237,9 +237,9 @@ class CheckedTables:
 
     def _write_parts(self) -> None:
         """Write the parts that have changed, and the head."""
-        old: list[bytes] = []
-        new: list[bytes] = []
-        for table, number in list(self._before):
+        before = self._before["part", 0] = self._parts["part"][0]
+        count, total = before.num_rows, before.total
+        for table, number in [key for key in self._before if key[0] != "part"]:
             part = self._parts[table][number]
             columns = (part.num_rows, part.total.to_bytes(32, "big"), *part[2:4])
             [digest] = digests_of("part", [(table, number, *columns)])
@@ -249,12 +249,12 @@ class CheckedTables:
             )
             if cursor.rowcount != 1:
                 raise misplaced("part", table)
-            old += [] if part.digest is None else [part.digest]
-            new.append(digest)
+            count += part.digest is None
+            total += int.from_bytes(digest, "big")
+            total -= int.from_bytes(part.digest or b"", "big")
             self._parts[table][number] = part._replace(digest=digest)
-        self._change("part", old=old, new=new)
-        head = self._parts["part"][0]
-        row = (head.num_rows, head.total.to_bytes(32, "big"), -1, 0, b"", "head", 0)
+        head = self._parts["part"][0] = Part(count, total % _MODULUS)
+        row = (count, head.total.to_bytes(32, "big"), -1, 0, b"", "head", 0)
         if self._connection.execute(_UPDATE, row).rowcount != 1:
             raise misplaced("part", "head")
 

@@ -159,6 +159,8 @@ class TrialTable(JournalFile):
         running : bool
             Only those without a value.
         """
+        if running and not any(part.running for part in self._parts["trial"].values()):
+            return []
         with self._explained():
             rows = [
                 row

@@ -8,15 +8,19 @@ sqrt(2/M) cancels).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.stats import norm
 from scipy.stats.qmc import Sobol
 
 FloatArray = NDArray[np.float64]
 
+# An ascent ends where a step changes the sum of values by less, relatively, or then.
+FINE, _MAX_STEPS = 2.2e-9, 50
 _BLOCK = 250
 _TINY = np.finfo(np.float64).tiny
 # Points that single precision may have put on the wrong side of the last place.
@@ -165,3 +169,28 @@ class RandomFeatures:
         gradient = -(sines * pull) @ self.frequencies
         root = np.sqrt(self.variance)
         return root * values, root * gradient
+
+
+def ascend(
+    value_and_gradient: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    starts: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    tolerance: float = FINE,
+) -> FloatArray:
+    """Refine every start within its bounds; all (k, D)."""
+
+    def negative_sum(flat: FloatArray) -> tuple[float, FloatArray]:
+        values, gradient = value_and_gradient(flat.reshape(starts.shape))
+        return -float(np.sum(values)), -gradient.ravel()
+
+    bounds = np.column_stack([lower.ravel(), upper.ravel()])
+    end = minimize(
+        negative_sum,
+        starts.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _MAX_STEPS, "ftol": tolerance},
+    )
+    return np.asarray(np.clip(end.x.reshape(starts.shape), lower, upper))

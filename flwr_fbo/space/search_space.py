@@ -41,6 +41,8 @@ class SearchSpace:
 
     Attributes
     ----------
+    distributions : dict of str to Optuna distribution
+        In the order of the axes; not to be changed.
     dim : int
         D, the number of parameters.
     continuous : ndarray of bool, shape (D,)
@@ -74,18 +76,13 @@ class SearchSpace:
         for name in distributions:
             named = isinstance(name, str) and name != ""
             require(named, "space", name, "names are non-empty strings")
-        self._distributions = dict(distributions)
-        self._axes = [make_axis(name, d) for name, d in self._distributions.items()]
+        self.distributions = dict(distributions)
+        self._axes = [make_axis(name, d) for name, d in self.distributions.items()]
         self.dim = len(self._axes)
         self.continuous = np.array([axis.continuous for axis in self._axes])
         self._sub_regions: dict[int, SubRegions] = {}
-        pairs = [[n, distribution_to_json(d)] for n, d in self._distributions.items()]
+        pairs = [[n, distribution_to_json(d)] for n, d in self.distributions.items()]
         self._json = json.dumps(pairs)
-
-    @property
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """A copy of the distributions, in the order of the axes."""
-        return dict(self._distributions)
 
     def to_unit(self, params: Mapping[str, Any]) -> FloatArray:
         """Return the point of shape (D,) of a setting.
@@ -95,12 +92,12 @@ class SearchSpace:
         ValueError
             If a name is missing or unknown, or a value outside its distribution.
         """
-        if set(params) != set(self._distributions):
-            allowed = f"exactly the names {list(self._distributions)}"
+        if set(params) != set(self.distributions):
+            allowed = f"exactly the names {list(self.distributions)}"
             require(False, "params", list(params), allowed)
         point = np.empty(self.dim)
         for d, (name, axis) in enumerate(
-            zip(self._distributions, self._axes, strict=True)
+            zip(self.distributions, self._axes, strict=True)
         ):
             try:
                 point[d] = axis.to_unit(params[name])
@@ -122,7 +119,7 @@ class SearchSpace:
             require(False, "x", x, f"shape ({self.dim},) with entries in [0, 1]")
         return {
             name: axis.from_unit(float(u))
-            for name, axis, u in zip(self._distributions, self._axes, x, strict=True)
+            for name, axis, u in zip(self.distributions, self._axes, x, strict=True)
         }
 
     def snap(self, x: FloatArray) -> FloatArray:
@@ -187,4 +184,4 @@ class SearchSpace:
         return hash(self._json)
 
     def __repr__(self) -> str:
-        return f"SearchSpace({self._distributions})"
+        return f"SearchSpace({self.distributions})"

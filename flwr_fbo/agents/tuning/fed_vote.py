@@ -21,10 +21,8 @@ evaluations.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +97,6 @@ class VotingAgent(SearchAgent):
     """One agent; see `SearchAgent` for the parameters."""
 
     settings: VotingSettings
-    _log_hyperparameters: FloatArray | None = None
 
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
@@ -124,18 +121,6 @@ class VotingAgent(SearchAgent):
             self.settings.num_candidates,
             _NUM_STARTS,
         )
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the agent's memory; no generator is part of it."""
-        state = super().state_dict()
-        if self._log_hyperparameters is not None:
-            state["log_hyperparameters"] = self._log_hyperparameters
-        return state
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what ``state_dict`` returned."""
-        super().load_state_dict(state)
-        self._log_hyperparameters = state.get("log_hyperparameters")
 
     @cached_property
     def _even(self) -> EvenVotes:

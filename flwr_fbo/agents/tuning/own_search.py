@@ -52,6 +52,7 @@ class SearchAgent(Agent):
     """
 
     settings: SearchSettings
+    _log_hyperparameters: FloatArray | None = None  # of expected improvement
 
     def __init__(
         self,
@@ -188,6 +189,8 @@ class SearchAgent(Agent):
         if self._hyperparameters is not None:
             h = self._hyperparameters
             state["hyperparameters"] = np.array([h.variance, h.lengthscale, h.noise])
+        if self._log_hyperparameters is not None:
+            state["log_hyperparameters"] = self._log_hyperparameters
         return state
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -196,4 +199,5 @@ class SearchAgent(Agent):
         self._vectors = state.get("vectors")
         fit = state.get("hyperparameters")
         self._hyperparameters = None if fit is None else Hyperparameters(*fit.tolist())
+        self._log_hyperparameters = state.get("log_hyperparameters")
         self._num_fitted = int(state["num_fitted"])

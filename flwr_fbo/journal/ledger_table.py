@@ -10,8 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.checksums import digests_of
-from flwr_fbo.journal.journal_file import JournalError, JournalFile
+from flwr_fbo.journal.journal_file import JournalError, JournalFile, digests_of
 from flwr_fbo.journal.npy import from_npy, to_npy
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.checksums import digests_of, misplaced
-from flwr_fbo.journal.journal_file import JournalFile
+from flwr_fbo.journal.checksums import misplaced
+from flwr_fbo.journal.journal_file import JournalFile, digests_of
 from flwr_fbo.journal.npy import from_npy, to_npy
 
 # Name, value, digest.

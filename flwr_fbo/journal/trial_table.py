@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.checksums import TRIALS_IN_PART, digests_of, misplaced
-from flwr_fbo.journal.journal_file import JournalFile
+from flwr_fbo.journal.checksums import TRIALS_IN_PART, misplaced
+from flwr_fbo.journal.journal_file import JournalFile, digests_of
 from flwr_fbo.journal.npy import from_npy, to_npy
 
 TrialState = Literal["running", "complete", "failed"]

@@ -145,7 +145,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             If the study has another space or direction than the client declares.
         """
         release, vectors = instruction.release, arrays[0] if len(arrays) else None
-        if agent.has_released(release):
+        if release in agent.made_after:
             agent.take(vectors)
         else:
             objective = self._objective(context)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.journal.journal_file import JournalHeldError
 from flwr_fbo.journal.ledger_table import LedgerRow, LedgerTable
-from flwr_fbo.journal.state_table import StateTable, state_rows
+from flwr_fbo.journal.state_table import state_rows
 from flwr_fbo.journal.trial_table import TrialTable
 
 _log = logging.getLogger("flwr.fbo")
@@ -27,7 +27,7 @@ _log = logging.getLogger("flwr.fbo")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 
 
-class Journal(TrialTable, LedgerTable, StateTable):
+class Journal(TrialTable, LedgerTable):
     """Trials, releases and named arrays of one owner.
 
     Parameters

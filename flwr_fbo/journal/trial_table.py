@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.journal.checksums import TRIALS_IN_PART, misplaced
-from flwr_fbo.journal.journal_file import JournalFile, digests_of
+from flwr_fbo.journal.journal_file import digests_of
 from flwr_fbo.journal.npy import from_npy, to_npy
+from flwr_fbo.journal.state_table import StateTable, state_rows
 
 TrialState = Literal["running", "complete", "failed"]
 
@@ -66,21 +67,31 @@ class Trial:
     finished: float
 
 
-class TrialTable(JournalFile):
+class TrialTable(StateTable):
     """Base of `Journal`: the trials."""
 
+    # What has been read, by part and by number; None after a transaction was undone.
+    _trials: dict[int, dict[int, StoredRow]] | None = None
+
     def begin_trial(
-        self, iteration: int, params: Mapping[str, Any], point: NDArray[np.float64]
+        self,
+        iteration: int,
+        params: Mapping[str, Any],
+        point: NDArray[np.float64],
+        arrays: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
-        """Record that an evaluation starts; return its number.
+        """Record that an evaluation starts, and arrays: at once; return its number.
 
         If the last recorded evaluation was cut off, this is it, run again.
         """
         text, [content] = json.dumps(dict(params)), to_npy([point])
+        states = state_rows(arrays or {})
         with self._transaction():
+            self._put(states)
             parts = self._parts["trial"].items()
-            cut = (row for i, part in parts if part.running for row in self._rows(i))
-            cut_off = next((row for row in cut if row[4] == "running"), None)
+            last = [i for i, part in parts if part.running]
+            rows = [row for i in last for row in self._rows(i).values()]
+            cut_off = next((row for row in rows if row[4] == "running"), None)
             number = self.num_trials if cut_off is None else cut_off[0]
             cuts = 0 if cut_off is None else cut_off[6] + 1
             now = time.time()
@@ -101,15 +112,15 @@ class TrialTable(JournalFile):
         self, number: int, iteration: int | None, state: TrialState, value: float | None
     ) -> None:
         """Change a trial, if there is one; without an iteration it keeps its own."""
-        for old in self._rows(number // TRIALS_IN_PART):
-            if old[0] == number:
-                _, began_in, params, point, _, _, cuts, started, *_ = old
-                where = began_in if iteration is None else iteration
-                now = time.time()
-                self._replace(
-                    old,
-                    (number, where, params, point, state, value, cuts, started, now),
-                )
+        old = self._rows(number // TRIALS_IN_PART).get(number)
+        if old is None:
+            return
+        _, began_in, params, point, _, _, cuts, started, *_ = old
+        where = began_in if iteration is None else iteration
+        now = time.time()
+        self._replace(
+            old, (number, where, params, point, state, value, cuts, started, now)
+        )
 
     def add_trial(self, iteration: int, point: NDArray[np.float64]) -> int:
         """Record an action whose reward is awaited, one of many; return its number."""
@@ -128,10 +139,9 @@ class TrialTable(JournalFile):
     def awaited_point(self, number: int) -> NDArray[np.float64] | None:
         """Return the point of a trial, or None unless its value is awaited."""
         with self._explained():
-            for row in self._rows(number // TRIALS_IN_PART):
-                if row[0] == number and row[4] == "running":
-                    return from_npy([row[3]])[0]
-        return None
+            row = self._rows(number // TRIALS_IN_PART).get(number)
+            is_awaited = row is not None and row[4] == "running"
+            return from_npy([row[3]])[0] if row is not None and is_awaited else None
 
     @property
     def num_trials(self) -> int:
@@ -141,9 +151,9 @@ class TrialTable(JournalFile):
     def drop_trial(self, number: int) -> None:
         """Forget an evaluation that has started, and was none."""
         with self._transaction():
-            for row in self._rows(number // TRIALS_IN_PART):
-                if row[0] == number and row[4] == "running":
-                    self._replace(row, None)
+            row = self._rows(number // TRIALS_IN_PART).get(number)
+            if row is not None and row[4] == "running":
+                self._replace(row, None)
 
     def trials(
         self, since: int = 0, first: int = 0, running: bool = False
@@ -167,7 +177,7 @@ class TrialTable(JournalFile):
                 for i, part in sorted(self._parts["trial"].items())
                 if part.last >= since and (i + 1) * TRIALS_IN_PART > first
                 if part.running or not running
-                for row in self._rows(i)
+                for row in self._rows(i).values()
                 if row[1] >= since and row[0] >= first
                 if row[4] == "running" or not running
             ]
@@ -187,15 +197,22 @@ class TrialTable(JournalFile):
                 for row, point in zip(rows, points, strict=True)
             ]
 
-    def _rows(self, part: int) -> list[StoredRow]:
-        """Return the trials of a part, all of them checked, in order."""
-        first = part * TRIALS_IN_PART
-        rows = self._connection.execute(
-            "SELECT * FROM trial WHERE number BETWEEN ? AND ? ORDER BY number",
-            (first, first + TRIALS_IN_PART - 1),
-        ).fetchall()
-        self._check("trial", part, rows)
-        return rows
+    def _rows(self, part: int) -> dict[int, StoredRow]:
+        """Return the trials of a part, all of them checked, in order and by number."""
+        self._trials = self._trials or {}
+        if part not in self._trials:
+            first = part * TRIALS_IN_PART
+            rows = self._connection.execute(
+                "SELECT * FROM trial WHERE number BETWEEN ? AND ? ORDER BY number",
+                (first, first + TRIALS_IN_PART - 1),
+            ).fetchall()
+            self._check("trial", part, rows)
+            self._trials[part] = {row[0]: row for row in rows}
+        return self._trials[part]
+
+    def _undone(self) -> None:
+        super()._undone()
+        self._trials = None
 
     def _replace(self, old: StoredRow | None, new: TrialRow | None) -> None:
         """Write ``new`` in place of ``old``: None is no row."""
@@ -210,9 +227,15 @@ class TrialTable(JournalFile):
             cursor = self._connection.execute(_UPDATE, (*new, *digests, row[0]))
         if cursor.rowcount != 1:
             raise misplaced("trial", row[0])
+        part = row[0] // TRIALS_IN_PART
+        read = (self._trials or {}).get(part, {})  # or one that is forgotten
+        if new is None:
+            read.pop(row[0], None)
+        else:
+            read[row[0]] = (*new, digests[0])
         self._change(
             "trial",
-            row[0] // TRIALS_IN_PART,
+            part,
             old=[] if old is None else [old[-1]],
             new=digests,
             last=-1 if new is None else new[1],

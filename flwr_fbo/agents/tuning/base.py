@@ -250,13 +250,15 @@ def play_round(
     if vectors is not None:
         agent.receive(vectors)
     points = agent.ask(iteration)
-    if journal is not None:
-        # With what asking taught it: asked again, it must give the same points. The
-        # trials that follow are recorded one by one, and nothing else changes.
-        journal.put(agent.state_dict())
+    # With what asking taught it: asked again, it must give the same points. The trials
+    # that follow are recorded one by one, and nothing else changes.
+    state = {} if journal is None else agent.state_dict()
+    if journal is not None and len(points) == 0:
+        journal.put(state)
     for x in points:
-        _evaluate_at(agent, objective, iteration, x, journal)
-    if agent.best_value is None:
+        _evaluate_at(agent, objective, iteration, x, journal, state)
+        state = {}
+    if np.all(np.isnan(agent.values)):
         _log.error(
             "agent %d: all of its %d trials so far failed",
             agent.slot,
@@ -296,12 +298,13 @@ def _evaluate_at(
     iteration: int,
     x: FloatArray,
     journal: Journal | None,
+    state: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Evaluate one point, and tell the agent and its journal."""
+    """Evaluate one point, and tell the agent and its journal, with its ``state``."""
     params, number = agent.space.from_unit(x), len(agent.values)
     trial = Trial(params, agent.space.distributions, number)
     if journal is not None:
-        number = journal.begin_trial(iteration, trial, x)
+        number = journal.begin_trial(iteration, trial, x, state)
     try:
         value = evaluate(objective, trial, f"agent {agent.slot}")
     except SpaceMismatchError:

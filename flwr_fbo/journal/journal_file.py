@@ -215,9 +215,9 @@ class JournalFile:
         rows = self._connection.execute(
             "SELECT name, number, count, total, last, running, digest FROM part"
         ).fetchall()
-        heads = [row for row in rows if row[0] == "head"]
-        for _, number, count, total, *_ in heads:
-            self._parts["part"][number] = Part(count, int.from_bytes(total, "big"))
+        for name, number, count, total, *_ in rows:
+            if name == "head" and isinstance(total, bytes):  # not checked, but compared
+                self._parts["part"][number] = Part(count, int.from_bytes(total, "big"))
         rows = [row for row in rows if row[0] != "head"]
         self._check("part", 0, rows)
         for name, number, count, total, *rest in rows:

@@ -19,7 +19,8 @@ from scipy.stats.qmc import Sobol
 
 FloatArray = NDArray[np.float64]
 
-# An ascent ends where a step changes the sum of values by less, relatively, or then.
+# An ascent ends where a step changes the sum of values by less, relatively: L-BFGS's
+# own bound; or after so many steps.
 FINE, _MAX_STEPS = 2.2e-9, 50
 _BLOCK = 250
 _TINY = np.finfo(np.float64).tiny

@@ -92,6 +92,8 @@ def refusal(path: Path, read: Callable[[Path], None] = read_all) -> str:
         ("DELETE FROM identity WHERE name = 'slot'", "the table identity: rows are"),
         ("DELETE FROM part WHERE name = 'state'", "the table part: rows are"),
         ("DELETE FROM part WHERE name = 'head'", "the table part: rows are"),
+        ("UPDATE part SET total = 'a' WHERE name = 'head'", "the table part: rows are"),
+        ("UPDATE part SET count = 1 WHERE name = 'head'", "the table part: rows are"),
         (
             "INSERT INTO ledger SELECT 9, facts, vectors, committed, digest FROM ledger"
             " WHERE iteration = 3",

@@ -29,10 +29,10 @@ def require_choice(field: str, value: object, literal: Any) -> None:
 
 def require_int(field: str, value: Any, minimum: int, most: int | None = None) -> None:
     """Raise ValueError unless ``value`` is an int from ``minimum`` to ``most``."""
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    require(is_int and value >= minimum, field, value, f"an integer >= {minimum}")
-    if most is not None:
-        require(value <= most, field, value, f"at most {most}")
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        require(False, field, value, f"an integer >= {minimum}")
+    if most is not None and value > most:
+        require(False, field, value, f"at most {most}")
 
 
 def require_bool(field: str, value: Any) -> None:

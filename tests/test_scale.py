@@ -68,7 +68,10 @@ def counted_by_round(
 def test_a_late_round_puts_no_more_on_disk_than_an_early_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    counts = counted_by_round(monkeypatch, [ledger_table, state_table], "to_npy", len)
+    def size(contents: list[bytes]) -> int:
+        return sum(map(len, contents))
+
+    counts = counted_by_round(monkeypatch, [ledger_table, state_table], "to_npy", size)
     study = strategy(noise_multiplier=0, sampling_probability=1, folder=tmp_path)
     study.start(InProcessGrid(silent_app(), NUM_AGENTS), num_rounds=LATE + 1)
     assert len(study.server.ledger) == LATE  # one release a round

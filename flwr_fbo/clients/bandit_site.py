@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flwr.app import Context
@@ -45,12 +46,12 @@ class BanditSite(Site[AskedT, BanditT]):
 
     recorded: type[BanditT]
 
-    def claim(self, context: Context, study: Any) -> Metrics:
+    def claim(self, context: Context, study: Any, folder: Path | None) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.
 
         And the journal's number, where releases are in it that must not be lost.
         """
-        with self._held(context, study, may_begin=True) as agent:
+        with self._held(context, study, folder, may_begin=True) as agent:
             slot = configured_slot(context)
             claim: Metrics = {"agent-id": agent.slot if slot < 0 else slot}
             if not agent.must_be_kept(study):
@@ -59,17 +60,20 @@ class BanditSite(Site[AskedT, BanditT]):
             return {**claim, "journal": agent.number}
 
     @contextmanager
-    def agent(self, context: Context, instruction: Any) -> Iterator[BanditT]:
+    def agent(
+        self, context: Context, instruction: Any, folder: Path | None
+    ) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
         study = instruction.study
         may_begin = not self.recorded.must_be_kept(study)
-        with self._held(context, study, may_begin) as agent:
+        with self._held(context, study, folder, may_begin) as agent:
             agent.join(instruction.slot, instruction.journal)
             yield agent
 
     @contextmanager
-    def _held(self, context: Context, study: Any, may_begin: bool) -> Iterator[BanditT]:
-        folder = self.folder_of(context)
+    def _held(
+        self, context: Context, study: Any, folder: Path | None, may_begin: bool
+    ) -> Iterator[BanditT]:
         with held_journal(
             context,
             self.recorded.identity_of(study),
@@ -77,11 +81,11 @@ class BanditSite(Site[AskedT, BanditT]):
             may_begin=may_begin,
             patience=_PATIENCE,
         ) as journal:
-            yield self.agent_in(journal, context)
+            yield self.agent_in(journal, study, context)
 
     @abstractmethod
-    def agent_in(self, journal: Journal, context: Context) -> BanditT:
-        """Return the agent of a journal."""
+    def agent_in(self, journal: Journal, study: Any, context: Context) -> BanditT:
+        """Return the agent of a study's journal."""
 
 
 def require_function(field: str, value: Any) -> None:

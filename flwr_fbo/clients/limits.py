@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from flwr.app import Context
@@ -77,12 +78,12 @@ class Limits:
         if self.max_releases is not None:
             require_int("max_releases", self.max_releases, 1)
 
-    @property
+    @cached_property
     def bound_epsilon(self) -> bool:
         """Whether epsilon is limited."""
         return self.max_epsilon is not None and self.max_epsilon < math.inf
 
-    @property
+    @cached_property
     def bound_anything(self) -> bool:
         """Whether epsilon or the number of releases is limited."""
         return self.bound_epsilon or self.max_releases is not None
@@ -132,6 +133,9 @@ class Limits:
             )
 
 
+NO_LIMITS = Limits()
+
+
 def require_private(promise: Promise) -> None:
     """Raise `StudyRefusedError` unless a study is private."""
     if not promise.private:
@@ -157,7 +161,7 @@ def node_limits(context: Context) -> Limits:
         if key in context.node_config
     }
     try:
-        return Limits(**given)
+        return Limits(**given) if given else NO_LIMITS
     except ValueError as error:
         text = str(error)
         for field, key in names.items():

@@ -77,10 +77,12 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
                 "or its node config an fbo-folder."
             )
 
-    def agent_in(self, journal: Journal, context: Context) -> RecordedBandit:
+    def agent_in(
+        self, journal: Journal, study: LinearBanditStudy, context: Context
+    ) -> RecordedBandit:
         """Return the agent of a journal: one that has peers, where there is a graph."""
-        has_peers = journal.identity.get("graph") is not None
-        return RecordedPeer(journal) if has_peers else RecordedBandit(journal)
+        made = RecordedBandit if study.graph is None else RecordedPeer
+        return made(journal, study)
 
     def release_of(self, instruction: LinearBanditInstruction) -> int:
         """Return 1, the study's one charge, if the answer may carry a release.

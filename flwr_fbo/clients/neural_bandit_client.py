@@ -22,6 +22,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditInstruction,
+    NeuralBanditStudy,
 )
 
 MakeModel = Callable[[Context], RewardModel]
@@ -53,7 +54,9 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
         require_function("make_model", self.make_model)
         self.check_limits()
 
-    def agent_in(self, journal: Journal, context: Context) -> RecordedNeuralAgent:
+    def agent_in(
+        self, journal: Journal, study: NeuralBanditStudy, context: Context
+    ) -> RecordedNeuralAgent:
         """Return the agent of a journal, with the client's own reward model."""
         if self.make_model is None:
             return RecordedNeuralAgent(journal, None)

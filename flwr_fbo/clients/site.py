@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from flwr_fbo._compat import NumPyClient, to_array_record
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
-from flwr_fbo.clients.limits import Limits, node_limits, require_private
+from flwr_fbo.clients.limits import NO_LIMITS, Limits, node_limits, require_private
 from flwr_fbo.clients.site_budget import SiteBudget
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.protocol.codec import Instruction, Phase, is_instruction
@@ -86,19 +86,21 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """
         instruction = self.instruction_type.from_config(config)
         study = instruction.study
-        limits = (self.limits or Limits(), node_limits(context))
-        budget = SiteBudget(context, self.folder_of(context), limits)
-        budget.check(study, self.unprotected(instruction))
+        limits = (self.limits or NO_LIMITS, node_limits(context))
+        folder = self.folder_of(context)
+        budget = SiteBudget(context, folder, limits)
+        if budget.limits:
+            budget.check(study, self.unprotected(instruction))
         if self.only_private:
             require_private(study.promise)
         self.check(context, study)
         if instruction.phase is Phase.ENROL:
             budget.admit(study)
-            return Answer(metrics=self.claim(context, study))
+            return Answer(metrics=self.claim(context, study, folder))
         release = self.release_of(instruction)
         require_int("slot", instruction.slot, 0)
         require_int("release", release, 0)
-        with self.agent(context, instruction) as agent:
+        with self.agent(context, instruction, folder) as agent:
             budget.charge(agent, instruction, release)
             return self.play(context, agent, instruction, arrays)
 
@@ -125,12 +127,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """Raise unless the study is one that this client is made for."""
 
     @abstractmethod
-    def claim(self, context: Context, study: Any) -> Metrics:
+    def claim(self, context: Context, study: Any, folder: Path | None) -> Metrics:
         """Return the slot that this client knows it holds, or -1, as ``agent-id``."""
 
     @abstractmethod
     def agent(
-        self, context: Context, instruction: AskedT
+        self, context: Context, instruction: AskedT, folder: Path | None
     ) -> AbstractContextManager[AgentT]:
         """Hold the agent that the instruction is for."""
 

@@ -37,22 +37,22 @@ class SiteBudget:
     ) -> None:
         self._state = context.state.config_records
         self._folder = folder
-        self._limits = [one for one in limits if one.bound_anything]
+        self.limits = [one for one in limits if one.bound_anything]
 
     def check(self, study: Study, unprotected: str = "") -> None:
         """Raise `StudyRefusedError` unless a study is private enough."""
-        for limits in self._limits:
+        for limits in self.limits:
             limits.check_promise(study.promise, unprotected)
 
     def admit(self, study: Study) -> None:
         """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit."""
-        if not self._limits:
+        if not self.limits:
             return
         others = []
         if self._folder is None or (self._folder / FILE_NAME).is_file():
             with self._ledger() as ledger:
                 others = ledger.charges(without=study.study_id)
-        for limits in self._limits:
+        for limits in self.limits:
             limits.check_sum([*others, *study.promise.charges])
 
     def charge(
@@ -76,17 +76,17 @@ class SiteBudget:
         JournalError
             If the agent's journal is an older copy, or another one.
         """
-        if not release or (self._folder is None and not self._limits):
+        if not release or (self._folder is None and not self.limits):
             return
         study, slot = instruction.study, instruction.slot
-        for limits in self._limits:
+        for limits in self.limits:
             limits.check_release(study.promise, release)
         charge = study.promise.charge_of(release)
         with self._ledger() as ledger:
             if ledger.has(study.study_id, release, slot) and agent.charged < release:
                 raise lacks_release(release)
             if not ledger.has(study.study_id, release):
-                for limits in self._limits:
+                for limits in self.limits:
                     limits.check_sum([*ledger.charges(), charge])
             agent.note_charge(release)
             ledger.record(study.study_id, instruction.kind, release, charge, slot)

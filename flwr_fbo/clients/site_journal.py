@@ -8,7 +8,7 @@ live as long as the run. Neither leaves the client.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +84,28 @@ def held_journal(
         If another process still has it.
     """
     records, name = context.state.config_records, record_name(identity["kind"])
-    known = known_record(context, identity)
-    had = known.get("num-releases", 0)
-    content = known.get("journal") if path is None else None
+    known = dict(records.get(name, {}))
+    if any(known.get(key) != identity.get(key, -1) for key in _OWNER):
+        known = {}  # of another owner
+    had: Any = known.get("num-releases", 0)
+    content: Any = known.get("journal") if path is None else None
     if not may_begin and not (content if path is None else path.is_file()):
         where = "in context.state" if path is None else str(path)
         raise JournalError(
             "This agent's journal is lost, and with it the noise of its releases, so "
             f"it stops: give it back, or begin another study. It was {where}."
         )
-    with _opened(identity, path, content, patience) as journal:
+    try:
+        if path is None:
+            journal = Journal(identity, content=content)
+        else:
+            journal = open_patiently(identity, path, patience)
+    except JournalHeldError:
+        raise JournalHeldError(
+            "This site is busy: its journal is held by another process, such as an "
+            "evaluation of an earlier round that still runs."
+        ) from None
+    with closing(journal):
         if not may_begin and journal.num_releases < had:
             raise older_copy(journal.num_releases, had)
         try:
@@ -114,28 +126,3 @@ _OWNER = ("study_id", "slot")
 def record_name(kind: str) -> str:
     """Return the record of ``context.state`` for the journals of one kind."""
     return f"flwr-fbo-{kind}"
-
-
-def known_record(context: Context, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``context.state`` has of a journal; nothing if of another owner."""
-    known = context.state.config_records.get(record_name(identity["kind"]))
-    if known is None or any(known[key] != identity.get(key, -1) for key in _OWNER):
-        return {}
-    return dict(known)
-
-
-def _opened(
-    identity: Mapping[str, Any],
-    path: Path | None,
-    content: bytes | None,
-    patience: float,
-) -> Journal:
-    if path is None:
-        return Journal(identity, content=content)
-    try:
-        return open_patiently(identity, path, patience)
-    except JournalHeldError:
-        raise JournalHeldError(
-            "This site is busy: its journal is held by another process, such as an "
-            "evaluation of an earlier round that still runs."
-        ) from None

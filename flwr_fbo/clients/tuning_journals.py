@@ -25,9 +25,8 @@ from flwr_fbo.space.search_space import Params
 _log = logging.getLogger("flwr.fbo")
 
 
-def journal_path(context: Context, study: TuningStudy, slot: int) -> Path | None:
+def journal_path(folder: Path | None, study: TuningStudy, slot: int) -> Path | None:
     """Return the file of an agent's journal, if the client has a folder."""
-    folder = configured_folder(context)
     return folder and folder / f"study-{study.study_id}-agent-{slot}.sqlite"
 
 
@@ -74,7 +73,7 @@ def kept_agent(context: Context, study: TuningStudy) -> Agent | None:
     slot = taken_slot(context, study)
     if slot < 0:
         return None
-    path = journal_path(context, study, slot)
+    path = journal_path(configured_folder(context), study, slot)
     content = None
     if path is None:
         content = context.state.config_records[record_name(KIND)]["journal"]

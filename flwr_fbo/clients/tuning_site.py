@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from flwr.app import Context
 from optuna.distributions import BaseDistribution
@@ -102,20 +103,22 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         """Return the metric that is asked for, if there is one."""
         return "the metric best-value" if instruction.report_best_value else ""
 
-    def claim(self, context: Context, study: TuningStudy) -> Metrics:
+    def claim(
+        self, context: Context, study: TuningStudy, folder: Path | None
+    ) -> Metrics:
         """Return the slot that this client knows it holds, or -1."""
         return {"agent-id": agent_id(context, study)}
 
     @contextmanager
     def agent(
-        self, context: Context, instruction: TuningInstruction
+        self, context: Context, instruction: TuningInstruction, folder: Path | None
     ) -> Iterator[RecordedTuner]:
         """Hold the agent of the slot that the server names: the client's own."""
         study, slot = instruction.study, instruction.slot
         known = agent_id(context, study)
         if known not in (-1, slot):
             raise of_another_slot(known, slot)
-        identity, path = agent_identity(study, slot), journal_path(context, study, slot)
+        identity, path = agent_identity(study, slot), journal_path(folder, study, slot)
         with held_journal(
             context, identity, path, may_begin=True, patience=_PATIENCE
         ) as journal:
@@ -144,16 +147,15 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             If the study has another space or direction than the client declares.
         """
         release, vectors = instruction.release, arrays[0] if len(arrays) else None
-        if agent.has_released(release):
+        if release in agent.made_after:
             agent.take(vectors)
         else:
             objective = self._objective(context)
             with time_limit(objective, self.trial_timeout) as limited:
                 agent.play(limited, instruction.iteration, vectors, release)
-        best, metrics = agent.agent.best_value, {}
-        if instruction.report_best_value and best is not None:
-            metrics["best-value"] = best
-        return Answer([agent.message(release)] if release else [], {**metrics})
+        best = agent.agent.best_value if instruction.report_best_value else None
+        metrics: Metrics = {} if best is None else {"best-value": best}
+        return Answer([agent.message(release)] if release else [], metrics)
 
     def _objective(self, context: Context) -> Objective:
         """Return the site's objective; what goes wrong is said here, and not sent."""

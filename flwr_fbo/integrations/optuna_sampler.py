@@ -146,7 +146,7 @@ class FederatedSampler(BaseSampler):
 
     def _tell(self, agent: Agent, study: Study, trial: FrozenTrial) -> int:
         """Replace the agent's history; return the last iteration in it."""
-        agent.iterations, agent.points, agent.values = [], [], []
+        agent.iterations, agent.points, agent.values = [], agent.points[:0], []
         last = 0
         for old in study.get_trials(deepcopy=False):
             if old.number >= trial.number or not old.state.is_finished():

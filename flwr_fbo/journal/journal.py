@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.journal.journal_file import JournalHeldError
 from flwr_fbo.journal.ledger_table import LedgerRow, LedgerTable
-from flwr_fbo.journal.state_table import StateTable, state_rows
+from flwr_fbo.journal.state_table import state_rows
 from flwr_fbo.journal.trial_table import TrialTable
 
 _log = logging.getLogger("flwr.fbo")
@@ -27,7 +27,7 @@ _log = logging.getLogger("flwr.fbo")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 
 
-class Journal(TrialTable, LedgerTable, StateTable):
+class Journal(TrialTable, LedgerTable):
     """Trials, releases and named arrays of one owner.
 
     Parameters
@@ -61,8 +61,8 @@ class Journal(TrialTable, LedgerTable, StateTable):
     ) -> None:
         """Record what a trial gave, and in which iteration, and arrays: at once."""
         rows = state_rows(arrays)
-        with self._explained(), self._transaction():
-            self._complete(number, iteration, value)
+        with self._transaction():
+            self._end(number, iteration, "complete", float(value))
             self._put(rows)
 
     def change_state(
@@ -73,18 +73,16 @@ class Journal(TrialTable, LedgerTable, StateTable):
     ) -> None:
         """Store named arrays, remove others, and add releases: one transaction."""
         rows = state_rows(arrays)
-        with self._explained(), self._transaction():
-            for name in gone:
-                self._remove(name)
-            self._put(rows)
+        with self._transaction():
+            self._put(rows, gone)
             for row in releases:
                 self._add_release(row)
 
     def add_release(self, row: LedgerRow, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add one release, and arrays beside those there are: one transaction."""
         rows = state_rows(arrays)
-        with self._explained(), self._transaction():
-            self._insert(rows)
+        with self._transaction():
+            self._put(rows, replace=False)
             self._add_release(row)
 
 

@@ -2,63 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from flwr_fbo.journal.checksums import Checksums, DamageError, digest_of
+from flwr_fbo.journal.checksums import (
+    LABELS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    TRIALS_IN_PART,
+    DamageError,
+    Part,
+    misplaced,
+)
 
-SCHEMA_VERSION = 3
+_MODULUS = 2**256
+# The order of the parameters is the same.
+_INSERT = (
+    "INSERT INTO part (count, total, last, running, digest, name, number)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_UPDATE = (
+    "UPDATE part SET count = ?, total = ?, last = ?, running = ?, digest = ?"
+    " WHERE name = ? AND number = ?"
+)
 
-_SCHEMA = """
-CREATE TABLE identity (
-    name TEXT PRIMARY KEY,
-    value TEXT NOT NULL,
-    digest BLOB NOT NULL
-);
-CREATE TABLE part (
-    name TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    total BLOB NOT NULL,
-    last INTEGER NOT NULL,
-    running INTEGER NOT NULL,
-    digest BLOB NOT NULL,
-    PRIMARY KEY (name, number)
-) WITHOUT ROWID;
-CREATE TABLE trial (
-    number INTEGER PRIMARY KEY,
-    iteration INTEGER NOT NULL,
-    params TEXT NOT NULL,
-    point BLOB NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'failed')),
-    value REAL,
-    interruptions INTEGER NOT NULL,
-    started REAL NOT NULL,
-    finished REAL,
-    digest BLOB NOT NULL
-);
-CREATE TABLE state (
-    name TEXT PRIMARY KEY,
-    value BLOB NOT NULL,
-    digest BLOB NOT NULL
-);
-CREATE TABLE ledger (
-    iteration INTEGER PRIMARY KEY,
-    facts TEXT NOT NULL,
-    vectors BLOB NOT NULL,
-    committed REAL NOT NULL,
-    digest BLOB NOT NULL
-);
-"""
-
-
-# What reading a damaged journal raises besides SQLite's errors.
+# What reading a damaged journal raises: of JSON, an array, or SQLite's own content.
 _DAMAGES = (ValueError, OverflowError, MemoryError, RecursionError)
+_ERRORS = (*_DAMAGES, sqlite3.Error)
 
 
 class JournalError(RuntimeError):
@@ -69,8 +46,27 @@ class JournalHeldError(JournalError):
     """Another process holds the journal."""
 
 
+def digests_of(table: str, rows: Iterable[Sequence[Any]]) -> list[bytes]:
+    """Return the digest of each row: of its table and of all columns but the digest."""
+    digests = []
+    for row in rows:
+        values: list[Any] = [table]
+        blobs = []
+        for value in row:  # each the same before and after SQLite
+            if isinstance(value, bytes):
+                values.append((len(value),))
+                blobs.append(value)
+            elif isinstance(value, float):
+                values.append(float(value) + 0.0)  # SQLite has no -0.0
+            else:
+                values.append(str(value) if isinstance(value, str) else value)
+        content = b"".join((repr(values).encode(), *blobs))
+        digests.append(hashlib.sha256(content).digest())
+    return digests
+
+
 class JournalFile:
-    """Base of `Journal`: the file, its lock, its identity and its checksums."""
+    """Base of `Journal`: the file, its lock and its identity."""
 
     def __init__(
         self,
@@ -82,7 +78,10 @@ class JournalFile:
         if identity is None and path is not None and not path.is_file():
             raise JournalError(f"There is no journal {path}.")
         self._connection = self._open(content)
-        self._checksums = Checksums(self._connection)
+        # By table and number, one without rows where there is none; "part" is the head.
+        self._parts = {table: defaultdict[int, Part](Part) for table in LABELS}
+        # What a transaction has changed, as it was when that began.
+        self._before: dict[tuple[str, int], Part] = {}
         try:
             self.identity = self._prepare(identity, may_begin=content is None)
         except BaseException:
@@ -90,18 +89,11 @@ class JournalFile:
             raise
 
     def _open(self, content: bytes | None) -> sqlite3.Connection:
-        if self.path is None:
-            connection = sqlite3.connect(":memory:", isolation_level=None)
-            # A quarter of the usual: most pages of a small journal are empty.
-            connection.execute("PRAGMA page_size = 1024")
-            if content is not None:
-                with self._explained():
-                    connection.deserialize(content)
-            return connection
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Only a new file: closing an old one would drop this process's lock on it.
-            if not self.path.exists():
+            if self.path is not None and not self.path.exists():
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
                 os.close(os.open(self.path, flags, 0o600))
         except OSError as error:
@@ -109,34 +101,39 @@ class JournalFile:
                 f"The journal {self.path} cannot be written: {error.strerror}."
             ) from error
         with self._explained():
-            return sqlite3.connect(self.path, isolation_level=None, timeout=0.0)
+            where = self.path or ":memory:"
+            connection = sqlite3.connect(where, isolation_level=None, timeout=0.0)
+            if self.path is None:
+                # A quarter of the usual: most pages of a small journal are empty.
+                connection.execute("PRAGMA page_size = 1024")
+            if content is not None:
+                connection.deserialize(content)
+            # The lock is kept until the connection, or its process, ends.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA synchronous = FULL")
+            return connection
 
     def _prepare(
         self, identity: Mapping[str, Any] | None, may_begin: bool
     ) -> dict[str, Any]:
         """Create or check the content; return whom it belongs to."""
-        with self._explained():
-            # The lock is kept until the connection, or its process, ends.
-            self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            with self._transaction():
-                version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-                may_begin = may_begin and identity is not None
-                if version == 0 and may_begin and self._is_empty():
-                    assert identity is not None
-                    self._create(identity)
-                    version = SCHEMA_VERSION
-            if version == 0:
-                raise JournalError(f"{self.path} is no journal of flwr_fbo.")
-            if version != SCHEMA_VERSION:
+        with self._transaction():
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            if version == SCHEMA_VERSION:
+                self._read_parts()
+            elif version != 0:
                 raise JournalError(
                     f"The journal {self.path} has schema version {version}, this is "
                     f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
                 )
+            elif may_begin and identity is not None and self._is_empty():
+                self._create(identity)
+            else:
+                raise JournalError(f"{self.path} is no journal of flwr_fbo.")
             rows = self._connection.execute(
                 "SELECT name, value, digest FROM identity"
             ).fetchall()
-            self._checksums.check_part("identity", 0, rows)
+            self._check("identity", 0, rows)
             stored = {name: json.loads(value) for name, value, _ in rows}
         if identity is None:
             return stored
@@ -159,55 +156,145 @@ class JournalFile:
         return bool(rows.fetchone()[0] == 0)
 
     def _create(self, identity: Mapping[str, Any]) -> None:
-        for statement in _SCHEMA.split(";"):
+        for statement in SCHEMA.split(";"):
             self._connection.execute(statement)
-        self._checksums.begin()
-        for row in [(name, json.dumps(value)) for name, value in identity.items()]:
-            digest = digest_of("identity", row)
-            self._connection.execute(
-                "INSERT INTO identity VALUES (?, ?, ?)", (*row, digest)
-            )
-            self._checksums.change("identity", new=digest)
+        rows = [(name, json.dumps(value)) for name, value in identity.items()]
+        digests = digests_of("identity", rows)
+        self._connection.executemany(
+            "INSERT INTO identity VALUES (?, ?, ?)",
+            [(*row, digest) for row, digest in zip(rows, digests, strict=True)],
+        )
+        self._change("identity", new=digests)
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit all of a block, or nothing of it."""
-        self._connection.execute("BEGIN EXCLUSIVE")
+        """Commit all of a block, or nothing of it; explain errors as `_explained`."""
         try:
-            yield
-            self._checksums.write()
-            self._connection.execute("COMMIT")
-        except BaseException:
-            self._undone()
-            if self._connection.in_transaction:  # SQLite ends it where a disk is full
-                self._connection.execute("ROLLBACK")
-            raise
+            self._connection.execute("BEGIN EXCLUSIVE")
+            self._before.clear()
+            try:
+                yield
+                if self._before:
+                    self._write_parts()
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._undone()
+                if self._connection.in_transaction:  # ended by SQLite on a full disk
+                    self._connection.execute("ROLLBACK")
+                raise
+        except _ERRORS as error:
+            raise self._explanation(error) from error
 
     def _undone(self) -> None:
-        """Forget what was remembered of the content: a transaction was undone."""
-        self._checksums.forget()
+        """Forget what a transaction has changed: it was undone."""
+        for (table, number), part in self._before.items():
+            self._parts[table][number] = part
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Turn SQLite's errors, and those of damage, into ones that say what to do."""
         try:
             yield
-        except DamageError as error:
-            raise JournalError(
-                f"The journal {self.path} is damaged: {error}."
-            ) from error
-        except _DAMAGES as error:  # JSON, an array, or SQLite's own content
-            raise JournalError(
-                f"The journal {self.path} is damaged: {error!r}."
-            ) from error
-        except sqlite3.Error as error:
-            text = f"The journal {self.path} cannot be used"
-            if "locked" in str(error):
-                raise JournalHeldError(
-                    f"{text}: another process holds it; only one may use a journal."
-                ) from error
-            raise JournalError(f"{text}: {error}.") from error
+        except _ERRORS as error:
+            raise self._explanation(error) from error
+
+    def _explanation(self, error: Exception) -> JournalError:
+        if isinstance(error, DamageError):
+            return JournalError(f"The journal {self.path} is damaged: {error}.")
+        if isinstance(error, _DAMAGES):
+            return JournalError(f"The journal {self.path} is damaged: {error!r}.")
+        text = f"The journal {self.path} cannot be used"
+        if "locked" in str(error):
+            return JournalHeldError(
+                f"{text}: another process holds it; only one may use a journal."
+            )
+        return JournalError(f"{text}: {error}.")
+
+    def _read_parts(self) -> None:
+        rows = self._connection.execute(
+            "SELECT name, number, count, total, last, running, digest FROM part"
+        ).fetchall()
+        for name, number, count, total, *_ in rows:
+            if name == "head" and isinstance(total, bytes):  # not checked, but compared
+                self._parts["part"][number] = Part(count, int.from_bytes(total, "big"))
+        rows = [row for row in rows if row[0] != "head"]
+        self._check("part", 0, rows)
+        for name, number, count, total, *rest in rows:
+            self._parts[name][number] = Part(count, int.from_bytes(total, "big"), *rest)
+
+    def _check(self, table: str, number: int, rows: Sequence[Any]) -> None:
+        """Raise DamageError unless these are the rows of a part, all and no others.
+
+        The first column of a row is its key, the last its digest.
+        """
+        digests = digests_of(table, [row[:-1] for row in rows])
+        for row, digest in zip(rows, digests, strict=True):
+            if row[-1] != digest:
+                label = LABELS[table].format(row[0])
+                raise DamageError(
+                    f"{label} in the table {table} is not as it was written"
+                )
+        total = sum(int.from_bytes(digest, "big") for digest in digests) % _MODULUS
+        part = self._parts[table][number]
+        if (len(rows), total) != (part.num_rows, part.total):
+            which = f"the table {table}"
+            if table == "trial":
+                first = number * TRIALS_IN_PART
+                which += f", trials {first} to {first + TRIALS_IN_PART - 1}"
+            raise DamageError(
+                f"{which}: rows are missing, are not of this journal or are older "
+                f"versions ({len(rows)} rows are there, {part.num_rows} were written)"
+            )
+
+    def _change(
+        self,
+        table: str,
+        number: int = 0,
+        *,
+        old: Sequence[bytes] = (),
+        new: Sequence[bytes] = (),
+        last: int = -1,
+        running: int = 0,
+    ) -> None:
+        """Replace digests of rows in a part.
+
+        ``last`` is the latest iteration of new rows, ``running`` is added to the count.
+        """
+        part = self._parts[table][number]
+        self._before.setdefault((table, number), part)
+        total = part.total + sum(int.from_bytes(digest, "big") for digest in new)
+        total -= sum(int.from_bytes(digest, "big") for digest in old)
+        self._parts[table][number] = Part(
+            part.num_rows + len(new) - len(old),
+            total % _MODULUS,
+            max(part.last, last),
+            part.running + running,
+            part.digest,
+        )
+
+    def _write_parts(self) -> None:
+        """Write the parts that have changed, and the head."""
+        before = self._before["part", 0] = self._parts["part"][0]
+        count, total = before.num_rows, before.total
+        for table, number in [key for key in self._before if key[0] != "part"]:
+            part = self._parts[table][number]
+            columns = (part.num_rows, part.total.to_bytes(32, "big"), *part[2:4])
+            [digest] = digests_of("part", [(table, number, *columns)])
+            cursor = self._connection.execute(
+                _INSERT if part.digest is None else _UPDATE,
+                (*columns, digest, table, number),
+            )
+            if cursor.rowcount != 1:
+                raise misplaced("part", table)
+            count += part.digest is None
+            total += int.from_bytes(digest, "big")
+            total -= int.from_bytes(part.digest or b"", "big")
+            self._parts[table][number] = part._replace(digest=digest)
+        head = self._parts["part"][0] = Part(count, total % _MODULUS)
+        row = (count, head.total.to_bytes(32, "big"), -1, 0, b"", "head", 0)
+        if self._connection.execute(_UPDATE, row).rowcount != 1:
+            raise misplaced("part", "head")
 
     def require_kind(self, kind: str) -> None:
         """Raise JournalError unless the journal belongs to a ``kind``."""

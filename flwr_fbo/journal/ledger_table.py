@@ -10,8 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.checksums import digest_of
-from flwr_fbo.journal.journal_file import JournalError, JournalFile
+from flwr_fbo.journal.journal_file import JournalError, JournalFile, digests_of
 from flwr_fbo.journal.npy import from_npy, to_npy
 
 
@@ -52,28 +51,28 @@ class LedgerTable(JournalFile):
                 "SELECT iteration, facts, vectors, committed, digest FROM ledger"
                 " ORDER BY iteration"
             ).fetchall()
-            self._checksums.check_part("ledger", 0, rows)
+            self._check("ledger", 0, rows)
+            vectors = from_npy(row[2] for row in rows)
             return [
-                LedgerRow(row[0], json.loads(row[1]), from_npy(row[2]), row[3])
-                for row in rows
+                LedgerRow(row[0], json.loads(row[1]), array, row[3])
+                for row, array in zip(rows, vectors, strict=True)
             ]
 
     @property
     def num_releases(self) -> int:
         """How many releases there are."""
-        with self._explained():
-            return self._checksums.part("ledger").count
+        return self._parts["ledger"][0].num_rows
 
     def _add_release(self, row: LedgerRow) -> None:
-        last = self._checksums.part("ledger").last
+        last = self._parts["ledger"][0].last
         if row.iteration < last:
             raise JournalError(
                 f"Release {row.iteration} comes too late: {last} is on record."
             )
-        entries = (row.iteration, json.dumps(row.facts), to_npy(row.vectors))
-        columns = (*entries, time.time())
-        digest = digest_of("ledger", columns)
+        [vectors], facts = to_npy([row.vectors]), json.dumps(row.facts)
+        columns = (row.iteration, facts, vectors, time.time())
+        digests = digests_of("ledger", [columns])
         self._connection.execute(
-            "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*columns, digest)
+            "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", (*columns, *digests)
         )
-        self._checksums.change("ledger", new=digest, last=row.iteration)
+        self._change("ledger", new=digests, last=row.iteration)

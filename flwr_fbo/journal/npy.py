@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from io import BytesIO
 from struct import Struct
@@ -28,29 +29,35 @@ _DAMAGES = (
 )
 
 
-def to_npy(array: NDArray[Any]) -> bytes:
-    """Return an array as bytes."""
-    buffer = BytesIO()
-    np.save(buffer, np.asarray(array), allow_pickle=False)
-    return buffer.getvalue()
+def to_npy(arrays: Iterable[NDArray[Any]]) -> list[bytes]:
+    """Return each array as bytes."""
+    contents = []
+    for array in arrays:
+        buffer = BytesIO()
+        np.save(buffer, np.asarray(array), allow_pickle=False)
+        contents.append(buffer.getvalue())
+    return contents
 
 
-def from_npy(content: bytes) -> NDArray[Any]:
-    """Return the array that `to_npy` was given.
+def from_npy(contents: Iterable[bytes]) -> list[NDArray[Any]]:
+    """Return the arrays that `to_npy` was given.
 
     Raises
     ------
     ValueError
         If the bytes are no array.
     """
+    arrays = []
     try:
-        # As `np.load` does, but that most headers have been read before.
-        start = _HEAD.size + _HEAD.unpack_from(content)[-1]
-        shape, fortran_order, dtype = _read_header(content[:start])
-        array = np.frombuffer(content, dtype, offset=start).copy()
-        return array.reshape(shape, order="F" if fortran_order else "C")
+        for content in contents:
+            # As `np.load` does, but that most headers have been read before.
+            start = _HEAD.size + _HEAD.unpack_from(content)[-1]
+            shape, fortran_order, dtype = _read_header(content[:start])
+            array = np.frombuffer(content, dtype, offset=start).copy()
+            arrays.append(array.reshape(shape, order="F" if fortran_order else "C"))
     except _DAMAGES as error:
         raise ValueError(f"an array cannot be read: {error!r}") from error
+    return arrays
 
 
 # Of format 1.0, which `np.save` chooses: magic, version, length of what follows.

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.checksums import digest_of, require_one
-from flwr_fbo.journal.journal_file import JournalFile
+from flwr_fbo.journal.checksums import misplaced
+from flwr_fbo.journal.journal_file import JournalFile, digests_of
 from flwr_fbo.journal.npy import from_npy, to_npy
 
 # Name, value, digest.
 StateRow = tuple[str, bytes, bytes]
 
-_INSERT = "INSERT INTO state VALUES (?, ?, ?)"
+# The order of the parameters is the same.
+_INSERT = "INSERT INTO state (value, digest, name) VALUES (?, ?, ?)"
+_UPDATE = "UPDATE state SET value = ?, digest = ? WHERE name = ?"
+_DELETE = "DELETE FROM state WHERE name = ?"
 
 
 def state_rows(arrays: Mapping[str, NDArray[Any]]) -> list[StateRow]:
     """Return rows of `state`; ValueError, before any is written, if one cannot be."""
-    values = [(name, to_npy(array)) for name, array in arrays.items()]
-    return [(*row, digest_of("state", row)) for row in values]
+    values = list(zip(arrays, to_npy(arrays.values()), strict=True))
+    digests = digests_of("state", values)
+    return [(*row, digest) for row, digest in zip(values, digests, strict=True)]
 
 
 class StateTable(JournalFile):
@@ -29,68 +33,50 @@ class StateTable(JournalFile):
     # The digest of each array, by name; None until the table has been read.
     _digests: dict[str, bytes] | None = None
 
-    def save_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the named arrays, all of them: one transaction."""
-        rows = state_rows(arrays)
-        with self._explained(), self._transaction():
-            self._connection.execute("DELETE FROM state")
-            self._checksums.clear("state")
-            self._digests = {}
-            self._insert(rows)
-
     def put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Store the named arrays; others stay as they are."""
         rows = state_rows(arrays)
-        with self._explained(), self._transaction():
+        with self._transaction():
             self._put(rows)
 
-    def _put(self, rows: Sequence[StateRow]) -> None:
-        digests = self._known_digests()
-        self._insert([row for row in rows if row[0] not in digests])
+    def _put(
+        self, rows: Sequence[StateRow], gone: Iterable[str] = (), replace: bool = True
+    ) -> None:
+        """Store rows, and remove others; without ``replace`` none may be there."""
+        if self._digests is None:
+            self._read_state()
+        known = self._digests
+        assert known is not None
+        gone = [name for name in gone if name in known]
+        rows = [row for row in rows if not replace or row[2] != known.get(row[0])]
+        changes: list[tuple[str, tuple[Any, ...]]] = [
+            (_DELETE, (name,)) for name in gone
+        ]
         for name, value, digest in rows:
-            if (old := digests[name]) == digest:
-                continue
-            written = self._connection.execute(
-                "UPDATE state SET value = ?, digest = ? WHERE name = ?",
-                (value, digest, name),
-            )
-            require_one(written.rowcount, "state", name)
-            self._checksums.change("state", old=old, new=digest)
-            digests[name] = digest
-
-    def _insert(self, rows: Sequence[StateRow]) -> None:
-        digests = self._known_digests()
-        self._connection.executemany(_INSERT, rows)
-        for name, _, digest in rows:
-            self._checksums.change("state", new=digest)
-            digests[name] = digest
-
-    def _remove(self, name: str) -> None:
-        digests = self._known_digests()
-        if name not in digests:
-            return
-        removed = self._connection.execute("DELETE FROM state WHERE name = ?", (name,))
-        require_one(removed.rowcount, "state", name)
-        self._checksums.change("state", old=digests.pop(name))
+            statement = _UPDATE if replace and name in known else _INSERT
+            changes.append((statement, (value, digest, name)))
+        for statement, values in changes:
+            if self._connection.execute(statement, values).rowcount != 1:
+                raise misplaced("state", values[-1])
+        old = [known.pop(values[-1]) for _, values in changes if values[-1] in known]
+        known |= {name: digest for name, _, digest in rows}
+        if changes:
+            self._change("state", old=old, new=[row[2] for row in rows])
 
     def load_state(self) -> dict[str, NDArray[Any]]:
-        """Return what `save_state` stored last; empty before that."""
+        """Return all named arrays."""
         with self._explained():
-            return {name: from_npy(value) for name, value, _ in self._read_state()}
+            rows = self._read_state()
+            arrays = from_npy(row[1] for row in rows)
+        return {row[0]: array for row, array in zip(rows, arrays, strict=True)}
 
     def _read_state(self) -> list[StateRow]:
         rows: list[StateRow] = self._connection.execute(
             "SELECT name, value, digest FROM state"
         ).fetchall()
-        self._checksums.check_part("state", 0, rows)
+        self._check("state", 0, rows)
         self._digests = {name: digest for name, _, digest in rows}
         return rows
-
-    def _known_digests(self) -> dict[str, bytes]:
-        if self._digests is None:
-            self._read_state()
-        assert self._digests is not None
-        return self._digests
 
     def _undone(self) -> None:
         super()._undone()

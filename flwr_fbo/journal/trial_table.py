@@ -5,26 +5,33 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.checksums import TRIALS_IN_PART, digest_of, require_one
-from flwr_fbo.journal.journal_file import JournalFile
+from flwr_fbo.journal.checksums import TRIALS_IN_PART, misplaced
+from flwr_fbo.journal.journal_file import digests_of
 from flwr_fbo.journal.npy import from_npy, to_npy
+from flwr_fbo.journal.state_table import StateTable, state_rows
 
 TrialState = Literal["running", "complete", "failed"]
 
-_COLUMNS = (
-    "number, iteration, params, point, state, value, interruptions, started, finished"
-)
-# The values of these columns.
+# The values of the columns.
 TrialRow = tuple[
     int, int, str, bytes, TrialState, float | None, int, float, float | None
 ]
+# With the digest.
+StoredRow = tuple[*TrialRow, bytes]
+
+_INSERT = f"INSERT INTO trial VALUES ({'?, ' * 9}?)"
+_UPDATE = (
+    "UPDATE trial SET (number, iteration, params, point, state, value, interruptions,"
+    f" started, finished, digest) = ({'?, ' * 9}?) WHERE number = ?"
+)
+_DELETE = "DELETE FROM trial WHERE number = ?"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,20 +67,32 @@ class Trial:
     finished: float
 
 
-class TrialTable(JournalFile):
+class TrialTable(StateTable):
     """Base of `Journal`: the trials."""
 
+    # What has been read, by part and by number; None after a transaction was undone.
+    _trials: dict[int, dict[int, StoredRow]] | None = None
+
     def begin_trial(
-        self, iteration: int, params: Mapping[str, Any], point: NDArray[np.float64]
+        self,
+        iteration: int,
+        params: Mapping[str, Any],
+        point: NDArray[np.float64],
+        arrays: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
-        """Record that an evaluation starts; return its number.
+        """Record that an evaluation starts, and arrays: at once; return its number.
 
         If the last recorded evaluation was cut off, this is it, run again.
         """
-        text, content = json.dumps(dict(params)), to_npy(point)
-        with self._explained(), self._transaction():
-            cut_off = next(self._running(), None)
-            number = self._next_number() if cut_off is None else cut_off[0]
+        text, [content] = json.dumps(dict(params)), to_npy([point])
+        states = state_rows(arrays or {})
+        with self._transaction():
+            self._put(states)
+            parts = self._parts["trial"].items()
+            last = [i for i, part in parts if part.running]
+            rows = [row for i in last for row in self._rows(i).values()]
+            cut_off = next((row for row in rows if row[4] == "running"), None)
+            number = self.num_trials if cut_off is None else cut_off[0]
             cuts = 0 if cut_off is None else cut_off[6] + 1
             now = time.time()
             self._replace(
@@ -86,20 +105,17 @@ class TrialTable(JournalFile):
         """Record what an evaluation gave; NaN is a failed one."""
         failed = math.isnan(value)
         state: TrialState = "failed" if failed else "complete"
-        with self._explained(), self._transaction():
+        with self._transaction():
             self._end(number, None, state, None if failed else float(value))
-
-    def _complete(self, number: int, iteration: int, value: float) -> None:
-        self._end(number, iteration, "complete", float(value))
 
     def _end(
         self, number: int, iteration: int | None, state: TrialState, value: float | None
     ) -> None:
         """Change a trial, if there is one; without an iteration it keeps its own."""
-        old = self._row(number)
+        old = self._rows(number // TRIALS_IN_PART).get(number)
         if old is None:
             return
-        _, began_in, params, point, _, _, cuts, started, _ = old
+        _, began_in, params, point, _, _, cuts, started, *_ = old
         where = began_in if iteration is None else iteration
         now = time.time()
         self._replace(
@@ -108,9 +124,9 @@ class TrialTable(JournalFile):
 
     def add_trial(self, iteration: int, point: NDArray[np.float64]) -> int:
         """Record an action whose reward is awaited, one of many; return its number."""
-        content = to_npy(point)
-        with self._explained(), self._transaction():
-            number, now = self._next_number(), time.time()
+        [content] = to_npy([point])
+        with self._transaction():
+            number, now = self.num_trials, time.time()
             self._replace(
                 None, (number, iteration, "{}", content, "running", None, 0, now, None)
             )
@@ -118,30 +134,30 @@ class TrialTable(JournalFile):
 
     def awaited(self) -> dict[int, NDArray[np.float64]]:
         """Return the points of the trials without a value, by number."""
-        with self._explained():
-            return {row[0]: from_npy(row[3]) for row in self._running()}
+        return {trial.number: trial.point for trial in self.trials(running=True)}
 
     def awaited_point(self, number: int) -> NDArray[np.float64] | None:
         """Return the point of a trial, or None unless its value is awaited."""
         with self._explained():
-            row = self._row(number)
+            row = self._rows(number // TRIALS_IN_PART).get(number)
             is_awaited = row is not None and row[4] == "running"
-            return from_npy(row[3]) if row is not None and is_awaited else None
+            return from_npy([row[3]])[0] if row is not None and is_awaited else None
 
     @property
     def num_trials(self) -> int:
         """How many trials there are, with and without a value."""
-        with self._explained():
-            return self._next_number()
+        return sum(part.num_rows for part in self._parts["trial"].values())
 
     def drop_trial(self, number: int) -> None:
         """Forget an evaluation that has started, and was none."""
-        with self._explained(), self._transaction():
-            old = self._row(number)
-            if old is not None and old[4] == "running":
-                self._replace(old, None)
+        with self._transaction():
+            row = self._rows(number // TRIALS_IN_PART).get(number)
+            if row is not None and row[4] == "running":
+                self._replace(row, None)
 
-    def trials(self, since: int = 0, first: int = 0) -> list[Trial]:
+    def trials(
+        self, since: int = 0, first: int = 0, running: bool = False
+    ) -> list[Trial]:
         """Return trials in order of evaluation.
 
         Parameters
@@ -150,82 +166,79 @@ class TrialTable(JournalFile):
             Those of iterations from ``since`` on.
         first : int
             Those of numbers from ``first`` on.
+        running : bool
+            Only those without a value.
         """
+        if running and not any(part.running for part in self._parts["trial"].values()):
+            return []
         with self._explained():
             rows = [
                 row
-                for i, part in sorted(self._checksums.parts("trial").items())
+                for i, part in sorted(self._parts["trial"].items())
                 if part.last >= since and (i + 1) * TRIALS_IN_PART > first
-                for row in self._rows(i)
+                if part.running or not running
+                for row in self._rows(i).values()
                 if row[1] >= since and row[0] >= first
+                if row[4] == "running" or not running
             ]
+            points = from_npy(row[3] for row in rows)
             return [
                 Trial(
                     number=row[0],
                     iteration=row[1],
                     params=json.loads(row[2]),
-                    point=from_npy(row[3]),
+                    point=point,
                     state=row[4],
                     value=math.nan if row[5] is None else row[5],
                     interruptions=row[6],
                     started=row[7],
                     finished=math.nan if row[8] is None else row[8],
                 )
-                for row in rows
+                for row, point in zip(rows, points, strict=True)
             ]
 
-    def _next_number(self) -> int:
-        return sum(part.count for part in self._checksums.parts("trial").values())
+    def _rows(self, part: int) -> dict[int, StoredRow]:
+        """Return the trials of a part, all of them checked, in order and by number."""
+        self._trials = self._trials or {}
+        if part not in self._trials:
+            first = part * TRIALS_IN_PART
+            rows = self._connection.execute(
+                "SELECT * FROM trial WHERE number BETWEEN ? AND ? ORDER BY number",
+                (first, first + TRIALS_IN_PART - 1),
+            ).fetchall()
+            self._check("trial", part, rows)
+            self._trials[part] = {row[0]: row for row in rows}
+        return self._trials[part]
 
-    def _running(self) -> Iterator[TrialRow]:
-        for i, part in sorted(self._checksums.parts("trial").items()):
-            if part.running:
-                yield from (row for row in self._rows(i) if row[4] == "running")
+    def _undone(self) -> None:
+        super()._undone()
+        self._trials = None
 
-    def _row(self, number: int) -> TrialRow | None:
-        rows = self._rows(number // TRIALS_IN_PART)
-        return next((row for row in rows if row[0] == number), None)
-
-    def _rows(self, part: int) -> list[TrialRow]:
-        """Return the trials of a part, all of them checked, in order."""
-        first = part * TRIALS_IN_PART
-        rows = self._connection.execute(
-            f"SELECT {_COLUMNS}, digest FROM trial WHERE number BETWEEN ? AND ?"
-            " ORDER BY number",
-            (first, first + TRIALS_IN_PART - 1),
-        ).fetchall()
-        self._checksums.check_part("trial", part, rows)
-        return [row[:-1] for row in rows]
-
-    def _replace(self, old: TrialRow | None, new: TrialRow | None) -> None:
+    def _replace(self, old: StoredRow | None, new: TrialRow | None) -> None:
         """Write ``new`` in place of ``old``: None is no row."""
-        before = None if old is None else digest_of("trial", old)
-        after = None if new is None else digest_of("trial", new)
         row = new if old is None else old
         assert row is not None
-        number = row[0]
+        digests = [] if new is None else digests_of("trial", [new])
         if new is None:
-            changed = self._connection.execute(
-                "DELETE FROM trial WHERE number = ?", (number,)
-            )
+            cursor = self._connection.execute(_DELETE, row[:1])
         elif old is None:
-            changed = self._connection.execute(_INSERT, (*new, after))
+            cursor = self._connection.execute(_INSERT, (*new, *digests))
         else:
-            changed = self._connection.execute(_UPDATE, (*new, after, number))
-        require_one(changed.rowcount, "trial", number)
-        self._checksums.change(
+            cursor = self._connection.execute(_UPDATE, (*new, *digests, row[0]))
+        if cursor.rowcount != 1:
+            raise misplaced("trial", row[0])
+        part = row[0] // TRIALS_IN_PART
+        read = (self._trials or {}).get(part, {})  # or one that is forgotten
+        if new is None:
+            read.pop(row[0], None)
+        else:
+            read[row[0]] = (*new, digests[0])
+        self._change(
             "trial",
-            number // TRIALS_IN_PART,
-            old=before,
-            new=after,
+            part,
+            old=[] if old is None else [old[-1]],
+            new=digests,
             last=-1 if new is None else new[1],
-            running=_is_running(new) - _is_running(old),
+            running=(new is not None and new[4] == "running")
+            - (old is not None and old[4] == "running"),
         )
-
-
-_INSERT = f"INSERT INTO trial ({_COLUMNS}, digest) VALUES ({'?, ' * 9}?)"
-_UPDATE = f"UPDATE trial SET ({_COLUMNS}, digest) = ({'?, ' * 9}?) WHERE number = ?"
-
-
-def _is_running(row: TrialRow | None) -> int:
-    return int(row is not None and row[4] == "running")

@@ -8,16 +8,22 @@ sqrt(2/M) cancels).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.stats import norm
 from scipy.stats.qmc import Sobol
 
 FloatArray = NDArray[np.float64]
 
+# An ascent ends where a step changes the sum of values by less, relatively: L-BFGS's
+# own bound; or after so many steps.
+FINE, _MAX_STEPS = 2.2e-9, 50
 _BLOCK = 250
+_TINY = np.finfo(np.float64).tiny
 # Points that single precision may have put on the wrong side of the last place.
 _SPARE = 10
 
@@ -83,7 +89,8 @@ class RandomFeatures:
     def __call__(self, x: FloatArray) -> FloatArray:
         """Return phi(x) of shape (n, M) for points of shape (n, D)."""
         cosines = np.cos(x @ self.frequencies.T + self.phases)
-        scale = np.sqrt(self.variance) / self._norm(cosines)
+        norm = np.maximum(np.linalg.norm(cosines, axis=1), _TINY)
+        scale = np.sqrt(self.variance) / norm
         return np.asarray(cosines * scale[:, None])
 
     def function(self, x: FloatArray, weights: FloatArray) -> FloatArray:
@@ -146,7 +153,8 @@ class RandomFeatures:
             turns -= np.rint(turns)
             cosines = np.cos(2.0 * np.pi * turns.astype(np.float32))
             products = (cosines @ weights.T)[np.arange(len(cosines)), index[block]]
-            values[block] = products / self._norm(cosines)
+            norm = np.maximum(np.linalg.norm(cosines, axis=1), _TINY)
+            values[block] = products / norm
         return np.asarray(np.sqrt(self.variance) * values)
 
     def function_and_gradient(
@@ -155,7 +163,7 @@ class RandomFeatures:
         """Return phi(x)'w of shape (n,) and its gradient in x of shape (n, D)."""
         angles = x @ self.frequencies.T + self.phases
         cosines, sines = np.cos(angles), np.sin(angles)
-        norm = self._norm(cosines)
+        norm = np.maximum(np.linalg.norm(cosines, axis=1), _TINY)
         values = np.sum(cosines * weights, axis=1) / norm
         # d(c'w / |c|) = (w - c (c'w) / |c|^2)' dc / |c|, with dc = -sin(.) s.
         pull = (weights - cosines * (values / norm)[:, None]) / norm[:, None]
@@ -163,7 +171,27 @@ class RandomFeatures:
         root = np.sqrt(self.variance)
         return root * values, root * gradient
 
-    @staticmethod
-    def _norm(cosines: FloatArray) -> FloatArray:
-        norm = np.sqrt(np.sum(cosines * cosines, axis=1))
-        return np.asarray(np.maximum(norm, np.finfo(np.float64).tiny))
+
+def ascend(
+    value_and_gradient: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    starts: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    tolerance: float = FINE,
+) -> FloatArray:
+    """Refine every start within its bounds; all (k, D)."""
+
+    def negative_sum(flat: FloatArray) -> tuple[float, FloatArray]:
+        values, gradient = value_and_gradient(flat.reshape(starts.shape))
+        return -float(np.sum(values)), -gradient.ravel()
+
+    bounds = np.column_stack([lower.ravel(), upper.ravel()])
+    end = minimize(
+        negative_sum,
+        starts.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _MAX_STEPS, "ftol": tolerance},
+    )
+    return np.asarray(np.clip(end.x.reshape(starts.shape), lower, upper))

@@ -7,29 +7,19 @@ last bits of a result depend on how many there were.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
+import scipy.linalg  # noqa: F401  (loads the libraries the controller looks for)
 from threadpoolctl import ThreadpoolController
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-@cache
-def _controller() -> Any:
-    # Finding the loaded BLAS libraries takes milliseconds, limiting them microseconds.
-    import scipy.linalg  # noqa: F401  (loads the libraries the controller looks for)
-
-    return ThreadpoolController()
+# Finding the loaded BLAS libraries takes milliseconds, limiting them microseconds.
+_LIMITED = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
 def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
     """Make ``function`` run with one BLAS thread."""
-
-    @wraps(function)
-    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _controller().limit(limits=1, user_api="blas"):
-            return function(*args, **kwargs)
-
+    limited: Callable[P, R] = _LIMITED(function)
     return limited

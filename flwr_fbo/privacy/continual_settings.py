@@ -116,7 +116,7 @@ class ContinualSettings:
         """Return the fields."""
         return asdict(self)
 
-    @property
+    @cached_property
     def sum_shape(self) -> tuple[int, ...]:
         """Of what is released at once: (d + 1, d + 1), after (E,) for E > 1 streams."""
         size = self.dimension + 1
@@ -127,7 +127,7 @@ class ContinualSettings:
         """The weights of the noise, and their figures."""
         return factorisation(self.mechanism, self.num_releases)
 
-    @property
+    @cached_property
     def sensitivity(self) -> float:
         """`replace_one_sensitivity`, and a millionth of it for rounding."""
         exact = replace_one_sensitivity(self.max_action_norm, self.max_reward)
@@ -173,13 +173,13 @@ class ContinualSettings:
         """
         return np.asarray(self.noise_std * np.sqrt(self.factorisation.variances()))
 
-    @property
+    @cached_property
     def largest_entry(self) -> float:
         """What no entry of an honest release exceeds: 2^33 trials, 100 deviations."""
         longest = self.max_action_norm**2 + self.max_reward**2
         return 2.0**33 * longest + 100 * float(self.release_std().max())
 
-    @property
+    @cached_property
     def grid(self) -> float:
         """What entries of a private sum are multiples of; 0, none, without noise."""
         if self.noise_std == 0:

@@ -7,6 +7,7 @@ the same as one curve of (epsilon, delta): theorem 8 of Balle & Wang, 2018.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
@@ -14,8 +15,8 @@ from scipy.special import log_ndtr
 from flwr_fbo._validation import is_number, require
 
 
-def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Return delta at ``epsilon`` of a Gaussian mechanism.
+def gaussian_delta(epsilon: float, mu: float, minus: float = 0.0) -> float:
+    """Return delta at ``epsilon`` of a Gaussian mechanism, less ``minus``.
 
     delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu)
 
@@ -29,7 +30,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     log_first = log_ndtr(mu / 2 - epsilon / mu)
     log_second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     # The difference of two numbers that can be equal to many digits.
-    return float(-math.exp(log_first) * math.expm1(min(0.0, log_second - log_first)))
+    delta = -math.exp(log_first) * math.expm1(min(0.0, log_second - log_first))
+    return float(delta) - minus
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
@@ -49,15 +51,15 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         return 0.0
     # Where the first term alone is below delta, as Phi(-x) <= exp(-x^2 / 2).
     most = mu * (mu / 2 + math.sqrt(-2.0 * math.log(delta)))
-
-    def excess(epsilon: float) -> float:
-        return gaussian_delta(epsilon, mu) - delta
-
-    root = float(brentq(excess, 0.0, most, xtol=1e-15, rtol=1e-12, maxiter=500))
+    found = brentq(
+        gaussian_delta, 0.0, most, (mu, delta), xtol=1e-15, rtol=1e-12, maxiter=500
+    )
+    root = float(found)
     # A little more, so that rounding cannot fall short.
     return root * (1.0 + 1e-9) + 1e-12
 
 
+@lru_cache(maxsize=128, typed=True)  # True is not allowed, and equals 1.0
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu, to 1e-9, whose mechanism is (epsilon, delta)-DP.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require, require_choice, require_int
+from flwr_fbo._version import __version__
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.sampling import (
@@ -142,6 +143,7 @@ class Release:
             raise ValueError("A release with noise or sampling needs entropy.")
         self.settings = settings
         self._entropy = entropy
+        self._weights: tuple[int, FloatArray] | None = None
         self._planned: tuple[int, FloatArray, FloatArray] | None = None
 
     def with_noise_multiplier(self, noise_multiplier: float) -> Release:
@@ -157,8 +159,11 @@ class Release:
 
     def weights(self, iteration: int) -> FloatArray:
         """Return phi of shape (N, P)."""
-        s = self.settings
-        return s.weights.weights(iteration, s.num_agents, s.num_sub_regions)
+        if self._weights is None or self._weights[0] != iteration:
+            s = self.settings
+            phi = s.weights.weights(iteration, s.num_agents, s.num_sub_regions)
+            self._weights = iteration, phi
+        return self._weights[1]
 
     def sensitivity(self, iteration: int) -> float:
         """Return the exact L2 sensitivity of the P weighted sums together.
@@ -195,6 +200,24 @@ class Release:
         std = self.noise_std(iteration) * s.sampling_probability
         reach = np.linalg.norm(self.weights(iteration) / std, axis=1).max()
         return float(1.0 / (self._farthest * s.message_norm * reach))
+
+    def facts(self, iteration: int) -> dict[str, Any]:
+        """Return what the ledger says of a release besides its vectors.
+
+        That is what an auditor needs to charge it again; never the noise, the sum
+        before the noise, or who was sampled.
+        """
+        settings = self.settings
+        return {
+            # What the round is charged at: noise over exact sensitivity.
+            "noise_multiplier": self.effective_noise_multiplier(iteration),
+            **asdict(settings.subsampling),
+            "sensitivity": self.sensitivity(iteration),
+            "noise_std": self.noise_std(iteration).tolist(),
+            "private": self.private,
+            "noise_only": settings.noise_only,
+            "flwr_fbo": __version__,
+        }
 
     @property
     def _farthest(self) -> float:

@@ -62,9 +62,14 @@ class Study(ABC):
         """Return the config that asks a client which slot it holds."""
 
     @cached_property
+    def fields(self) -> dict[str, Any]:
+        """The study as JSON values, made once: not to be changed."""
+        return self.to_dict()
+
+    @cached_property
     def text(self) -> str:
         """The study as JSON: made once, sent to every agent in every round."""
-        return json.dumps(self.to_dict(), separators=(",", ":"))
+        return json.dumps(self.fields, separators=(",", ":"))
 
 
 @lru_cache(maxsize=8)  # a process may answer for many agents of one study
@@ -97,11 +102,11 @@ class Instruction(ABC):
 
     def to_config(self) -> Config:
         """Return the instruction as entries of a Flower config."""
+        values = {**vars(self), "phase": self.phase.value, "study": self.study.text}
         config: Config = {_VERSION: PROTOCOL_VERSION, _KIND: self.kind}
-        for field in fields(self):
-            config[_entry(field.name)] = getattr(self, field.name)
-        phase, study = _entry("phase"), _entry("study")
-        return {**config, phase: self.phase.value, study: self.study.text}
+        for name, entry in _entries(type(self)).items():
+            config[entry] = values[name]
+        return config
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -125,7 +130,7 @@ class Instruction(ABC):
                 f"This client takes part in {cls.kind} studies, the server's strategy "
                 f"runs a {kind} study."
             )
-        values = {field.name: config[_entry(field.name)] for field in fields(cls)}
+        values = {name: config[entry] for name, entry in _entries(cls).items()}
         values["phase"] = Phase(values["phase"])
         values["study"] = _parsed(cls.study_type, str(values["study"]))
         return cls(**values)
@@ -141,5 +146,8 @@ def fresh_seed() -> int:
     return secrets.randbits(63)
 
 
-def _entry(name: str) -> str:
-    return f"fbo-{name.replace('_', '-')}"
+@lru_cache(maxsize=8)  # there are fewer classes
+def _entries(instruction: type[Instruction]) -> dict[str, str]:
+    """Return the name of the config's entry for each field."""
+    names = [field.name for field in fields(instruction)]
+    return {name: f"fbo-{name.replace('_', '-')}" for name in names}

@@ -111,7 +111,7 @@ class LinearUCBSettings:
         of_agent = paper_bounds if published else agent_bounds
         return of_agent(self.releases, self.alpha, self.num_agents)
 
-    @property
+    @cached_property
     def _copies(self) -> int:
         """How often the bounds count: the paper adds up what it shifts and bounds."""
         return self.num_agents if self.width == "paper" else 1

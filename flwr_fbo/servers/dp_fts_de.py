@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
-from flwr_fbo.privacy.ledger import entry_of
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.privacy.spending import Charge, composed_epsilon
 from flwr_fbo.servers.base import Server, Step
@@ -134,8 +132,8 @@ class DistributedExplorationServer(Server):
         require(step.release == made + 1, "release", step.release, f"{made + 1}")
         planned = self.iterations[made]
         vectors = self.release.release(planned, messages, self._num_features)
-        row = entry_of(self.release, planned, vectors)
-        self._append(replace(row, facts={**row.facts, "made_after": step.iteration}))
+        facts = {**self.release.facts(planned), "made_after": step.iteration}
+        self._append(LedgerRow(planned, facts, vectors))
 
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run released, charged as it was then."""

@@ -66,11 +66,17 @@ class _ContinuousAxis:
         else:
             v = self.low + u * (self.high - self.low)
         # The shortest decimal of the cell: a value that a person wrote, 0.1 or 250,
-        # comes back as it was written.
+        # comes back as it was written. None is farther off than a cell, and rounding.
+        width = (
+            v * _log_ratio(self.high, self.low) if self.log else self.high - self.low
+        )
+        size = v if self.log else max(abs(self.low), abs(self.high))
+        reach = width / _RESOLUTION + size / _RESOLUTION / 4.0
         leading = -math.floor(math.log10(abs(v))) if v else 0
         for digits in range(leading, leading + 17):
             decimal = round(v, digits)
-            if self.low <= decimal <= self.high and self._cell(decimal) == cell:
+            is_near = abs(decimal - v) <= reach and self.low <= decimal <= self.high
+            if is_near and self._cell(decimal) == cell:
                 return decimal
         return min(max(v, self.low), self.high)
 

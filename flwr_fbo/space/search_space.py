@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.distributions import (
     BaseDistribution,
     distribution_to_json,
@@ -39,6 +38,15 @@ class SearchSpace:
     distributions : mapping of str to Optuna distribution
         ``FloatDistribution``, ``IntDistribution`` or ``CategoricalDistribution``; at
         least one parameter, each with at least two values.
+
+    Attributes
+    ----------
+    distributions : dict of str to Optuna distribution
+        In the order of the axes; not to be changed.
+    dim : int
+        D, the number of parameters.
+    continuous : ndarray of bool, shape (D,)
+        Which axes are continuous.
 
     Raises
     ------
@@ -68,18 +76,13 @@ class SearchSpace:
         for name in distributions:
             named = isinstance(name, str) and name != ""
             require(named, "space", name, "names are non-empty strings")
-        self._distributions = dict(distributions)
-        self._axes = [make_axis(name, d) for name, d in self._distributions.items()]
-
-    @property
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """A copy of the distributions, in the order of the axes."""
-        return dict(self._distributions)
-
-    @property
-    def dim(self) -> int:
-        """D, the number of parameters."""
-        return len(self._axes)
+        self.distributions = dict(distributions)
+        self._axes = [make_axis(name, d) for name, d in self.distributions.items()]
+        self.dim = len(self._axes)
+        self.continuous = np.array([axis.continuous for axis in self._axes])
+        self._sub_regions: dict[int, SubRegions] = {}
+        pairs = [[n, distribution_to_json(d)] for n, d in self.distributions.items()]
+        self._json = json.dumps(pairs)
 
     def to_unit(self, params: Mapping[str, Any]) -> FloatArray:
         """Return the point of shape (D,) of a setting.
@@ -89,12 +92,12 @@ class SearchSpace:
         ValueError
             If a name is missing or unknown, or a value outside its distribution.
         """
-        if set(params) != set(self._distributions):
-            allowed = f"exactly the names {list(self._distributions)}"
+        if set(params) != set(self.distributions):
+            allowed = f"exactly the names {list(self.distributions)}"
             require(False, "params", list(params), allowed)
         point = np.empty(self.dim)
         for d, (name, axis) in enumerate(
-            zip(self._distributions, self._axes, strict=True)
+            zip(self.distributions, self._axes, strict=True)
         ):
             try:
                 point[d] = axis.to_unit(params[name])
@@ -112,10 +115,11 @@ class SearchSpace:
         """
         x = np.asarray(x, dtype=np.float64)
         inside = x.shape == (self.dim,) and bool(np.all((x >= 0) & (x <= 1)))
-        require(inside, "x", x, f"shape ({self.dim},) with entries in [0, 1]")
+        if not inside:
+            require(False, "x", x, f"shape ({self.dim},) with entries in [0, 1]")
         return {
             name: axis.from_unit(float(u))
-            for name, axis, u in zip(self._distributions, self._axes, x, strict=True)
+            for name, axis, u in zip(self.distributions, self._axes, x, strict=True)
         }
 
     def snap(self, x: FloatArray) -> FloatArray:
@@ -127,15 +131,12 @@ class SearchSpace:
         rounded = np.round(np.asarray(x) * _TRIED) / _TRIED
         return self.to_unit(self.from_unit(np.where(self.continuous, rounded, x)))
 
-    @property
-    def continuous(self) -> NDArray[np.bool_]:
-        """Which axes are continuous, shape (D,)."""
-        return np.array([axis.continuous for axis in self._axes])
-
     def snap_discrete(self, x: FloatArray) -> FloatArray:
         """Return points of shape (n, D), moved to the values of their discrete axes."""
-        columns = [axis.centers(x[:, d]) for d, axis in enumerate(self._axes)]
-        return np.column_stack(columns)
+        moved = np.array(x, order="C")
+        for d in np.flatnonzero(~self.continuous):
+            moved[:, d] = self._axes[d].centers(x[:, d])
+        return moved
 
     def sub_regions(self, num_sub_regions: int) -> SubRegions:
         """Tile the cube with boxes of equal volume.
@@ -149,6 +150,8 @@ class SearchSpace:
         ValueError
             If P is below 1 or does not fit the space.
         """
+        if num_sub_regions in self._sub_regions:
+            return self._sub_regions[num_sub_regions]
         splits = [1] * self.dim
         continuous = [int(d) for d in np.flatnonzero(self.continuous)]
         for factor in prime_factors(num_sub_regions):
@@ -161,12 +164,13 @@ class SearchSpace:
             require(bool(fitting), "num_sub_regions", num_sub_regions, allowed)
             splits[min(fitting, key=lambda d: splits[d])] *= factor
         edges = [axis_edges(a, k) for a, k in zip(self._axes, splits, strict=True)]
-        return SubRegions.from_edges([e for e in edges if e is not None])
+        tiling = SubRegions.from_edges([e for e in edges if e is not None])
+        self._sub_regions[num_sub_regions] = tiling
+        return tiling
 
     def to_json(self) -> str:
         """Return the space as JSON, for the wire."""
-        pairs = [[n, distribution_to_json(d)] for n, d in self._distributions.items()]
-        return json.dumps(pairs)
+        return self._json
 
     @classmethod
     def from_json(cls, text: str) -> SearchSpace:
@@ -174,10 +178,10 @@ class SearchSpace:
         return cls({name: json_to_distribution(d) for name, d in json.loads(text)})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SearchSpace) and self.to_json() == other.to_json()
+        return isinstance(other, SearchSpace) and self._json == other._json
 
     def __hash__(self) -> int:
-        return hash(self.to_json())
+        return hash(self._json)
 
     def __repr__(self) -> str:
-        return f"SearchSpace({self._distributions})"
+        return f"SearchSpace({self.distributions})"

@@ -151,7 +151,6 @@ class PrivateTuningStrategy(TuningStrategy):
         self._epsilon = epsilon
         self._seeds = seeds
         self._said_exhausted = False
-        self._collected: dict[int, Any] = {}  # of the release that is open, by slot
 
     def plan(self, horizon: int) -> None:
         """Fix the releases, their noise, and what agents are told about it."""
@@ -240,14 +239,6 @@ class PrivateTuningStrategy(TuningStrategy):
         if self._privacy.when_exhausted == "raise":
             raise PrivacyBudgetExhausted(reason)
         _log.warning("%s No more releases: agents go on with what they have.", reason)
-
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config.
-
-        Whose message for an open release is here is not asked for it again.
-        """
-        asked = replace(step, release=0) if slot in self._collected else step
-        return super().instruction(node, slot, asked)
 
     def _contributions(
         self, step: Step, answers: Mapping[int, Message]

@@ -135,8 +135,9 @@ class StudyRounds(Strategy):
 
     def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return the arrays for each node: the vectors, where it has not got them."""
-        full = vectors_record(self.server.vectors) or ArrayRecord()
-        empty = ArrayRecord()
+        full = empty = ArrayRecord()
+        if not self._up_to_date.issuperset(slots):
+            full = vectors_record(self.server.vectors) or empty
         return {node: empty if node in self._up_to_date else full for node in slots}
 
     def aggregate_train(

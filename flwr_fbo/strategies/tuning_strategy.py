@@ -53,6 +53,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         ok = ok and all(name in METRICS for name in metrics)
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
         self._metrics = tuple(metrics)
+        self._collected: dict[int, Any] = {}  # of the release that is open, by slot
 
     def default_rounds(self) -> int:
         """Return 41: initial points, and 40 queries of an agent."""
@@ -66,13 +67,16 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         return lines
 
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config."""
+        """Return what the agent of ``slot`` is asked, as entries of a config.
+
+        Whose message for an open release is here is not asked for it again.
+        """
         return TuningInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,
             iteration=step.iteration,
-            release=step.release,
+            release=0 if slot in self._collected else step.release,
             num_released=len(self.server.ledger),
             report_best_value="best-value" in self._metrics,
         ).to_config()

@@ -64,7 +64,7 @@ def _play(folder: Path) -> None:
 
 
 def _journal(folder: Path, slot: int = 0) -> Path:
-    path = journal_path(_context(folder), STUDY, slot)
+    path = journal_path(folder, STUDY, slot)
     assert path is not None
     return path
 

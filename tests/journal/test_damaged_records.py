@@ -92,6 +92,8 @@ def refusal(path: Path, read: Callable[[Path], None] = read_all) -> str:
         ("DELETE FROM identity WHERE name = 'slot'", "the table identity: rows are"),
         ("DELETE FROM part WHERE name = 'state'", "the table part: rows are"),
         ("DELETE FROM part WHERE name = 'head'", "the table part: rows are"),
+        ("UPDATE part SET total = 'a' WHERE name = 'head'", "the table part: rows are"),
+        ("UPDATE part SET count = 1 WHERE name = 'head'", "the table part: rows are"),
         (
             "INSERT INTO ledger SELECT 9, facts, vectors, committed, digest FROM ledger"
             " WHERE iteration = 3",
@@ -191,17 +193,17 @@ def test_whatever_reading_an_array_raises_is_explained(
 
 
 def test_damaged_bytes_of_an_array_are_a_value_error() -> None:
-    content = to_npy(np.arange(6.0).reshape(2, 3))
+    [content] = to_npy([np.arange(6.0).reshape(2, 3)])
     for bit in range(8 * (len(content) - 48)):
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         try:
-            from_npy(bytes(damaged))
+            from_npy([bytes(damaged)])
         except ValueError:
             continue
     for length in range(len(content)):
         with pytest.raises(ValueError, match="array"):
-            from_npy(content[:length])
+            from_npy([content[:length]])
 
 
 def test_a_journal_in_memory_is_checked_too(path: Path) -> None:

@@ -25,7 +25,7 @@ def _fill(journal: Journal) -> None:
     journal.end_trial(first, 0.75)
     second = journal.begin_trial(1, {"x": 2.5, "k": "a"}, HERE)
     journal.end_trial(second, math.nan)
-    journal.save_state({"vectors": np.eye(2), "count": np.array(3)})
+    journal.put({"vectors": np.eye(2), "count": np.array(3)})
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -45,7 +45,7 @@ def test_what_is_recorded_comes_back(tmp_path: Path, in_memory: bool) -> None:
         state = journal.load_state()
         assert set(state) == {"vectors", "count"}
         np.testing.assert_array_equal(state["vectors"], np.eye(2))
-        journal.save_state({"only": np.zeros(1)})
+        journal.change_state({"only": np.zeros(1)}, ["vectors", "count"], [])
         assert set(journal.load_state()) == {"only"}
 
 
@@ -129,7 +129,6 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
         _fill(journal)
         unreadable: Any = {"bad": np.array([object()])}
         for store in (
-            journal.save_state,
             journal.put,
             lambda arrays: journal.change_state(arrays, [], []),
             lambda arrays: journal.complete_trial(0, 0, 1.0, arrays),
@@ -139,7 +138,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
                 store(unreadable)
         journal._connection.execute("PRAGMA query_only = ON")
         with pytest.raises(JournalError, match="cannot be used"):
-            journal.save_state({"other": np.zeros(1)})
+            journal.put({"other": np.zeros(1)})
         with pytest.raises(JournalError, match="cannot be used"):
             journal.begin_trial(2, {}, HERE)
         journal._connection.execute("PRAGMA query_only = OFF")

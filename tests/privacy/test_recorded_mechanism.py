@@ -98,7 +98,7 @@ def test_the_record_of_other_settings_is_refused(tmp_path: Path) -> None:
 def test_a_record_without_its_noise_is_refused(tmp_path: Path) -> None:
     _ask(tmp_path, 1)
     with _open(tmp_path) as journal:
-        journal.save_state({})  # replaces all
+        journal.change_state({}, ["draw-1"], [])
         with pytest.raises(JournalError, match="release 1, or its noise"):
             ContinualRelease(SMALL, OsEntropy(), journal)
 

@@ -44,6 +44,8 @@ class LinearUCBAgent:
     Parameters
     ----------
     settings : LinearUCBSettings
+    total : ndarray of shape (d + 1, d + 1), optional
+        What it has received; zero unless given.
 
     Attributes
     ----------
@@ -51,11 +53,13 @@ class LinearUCBAgent:
         Of all of the agent's trials, [x; y][x; y]': what its `ContinualRelease` takes.
     """
 
-    def __init__(self, settings: LinearUCBSettings) -> None:
+    def __init__(
+        self, settings: LinearUCBSettings, total: FloatArray | None = None
+    ) -> None:
         self.settings = settings
         size = settings.releases.dimension + 1
         self.running_sum = np.zeros((size, size))
-        self._believe(np.zeros((size, size)))
+        self.receive(np.zeros((size, size)) if total is None else total)
 
     @one_blas_thread
     def choose(self, actions: ArrayLike) -> int:
@@ -109,9 +113,6 @@ class LinearUCBAgent:
         require(total.shape == shape, "total", total.shape, f"shape {shape}")
         ok = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
         require(ok, "total", total, "a symmetric matrix of finite numbers")
-        self._believe(total)
-
-    def _believe(self, total: FloatArray) -> None:
         self._ellipsoid = self.settings.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
 

@@ -26,6 +26,7 @@ from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.peer_message import Bytes, PeerMessage
 
 FloatArray = NDArray[np.float64]
@@ -51,10 +52,14 @@ class RecordedPeer(RecordedBandit):
     ----------
     journal : Journal
         With `identity_of` a study that has a graph.
+    study : LinearBanditStudy, optional
+        That one, where it is known.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        super().__init__(journal)
+    def __init__(
+        self, journal: Journal, study: LinearBanditStudy | None = None
+    ) -> None:
+        super().__init__(journal, study)
         assert self.study.graph is not None
         self._graph = self.study.graph
 
@@ -146,7 +151,6 @@ class RecordedPeer(RecordedBandit):
             self.receive(total, self.num_releases)
         except np.linalg.LinAlgError:
             _log.warning("\t> synchronisation %d: its sum is left aside", number)
-            self._believe()
         self._put({"believed": np.array(number)})
 
     def _check(self, number: int) -> None:

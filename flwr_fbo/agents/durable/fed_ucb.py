@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -60,21 +61,24 @@ class RecordedBandit(RecordedBanditAgent):
     ----------
     journal : Journal
         With `identity_of` a study.
+    study : LinearBanditStudy, optional
+        That one, where it is known.
     """
 
     kind: ClassVar[str] = KIND
     file_name: ClassVar[str] = FILE_NAME
     study: LinearBanditStudy
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(
+        self, journal: Journal, study: LinearBanditStudy | None = None
+    ) -> None:
         super().__init__(journal)
-        self.study = LinearBanditStudy.from_dict(journal.identity)
-        self._believe()
+        self.study = study or LinearBanditStudy.from_dict(journal.identity)
 
     @property
     def num_releases(self) -> int:
         """Releases made so far."""
-        return sum(name.startswith("draw-") for name in self._state)
+        return self._journal.num_releases
 
     @property
     def num_trials(self) -> int:
@@ -105,31 +109,26 @@ class RecordedBandit(RecordedBanditAgent):
         assert action is not None
         releases = self.study.settings.releases
         [product] = releases.outer_products([action], [value])
-        added = self._window(release).copy()
+        added = self._state.get(
+            f"window-{release}", np.zeros(releases.sum_shape)
+        ).copy()
         streams = added.reshape(releases.num_streams, *product.shape)
         streams[ticket % releases.num_streams] += product
         window = {f"window-{release}": added}
         self._journal.complete_trial(ticket, release, value, window)
         self._state |= window
-        if self._acts_on_own:
+        if self.study.settings.local_data == "raw":
             self._agent_of(ticket).tell(action, value)
 
     def _agent_of(self, ticket: int) -> LinearUCBAgent:
         """Return whose turn a trial is: estimators are played in turn."""
         return self.agents[ticket % len(self.agents)]
 
-    def _window(self, release: int) -> FloatArray:
-        """Return what was rewarded between a release and the next one."""
-        shape = self.study.settings.releases.sum_shape
-        return self._state.get(f"window-{release}", np.zeros(shape))
-
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
         require_index("slot", slot, self.study.settings.num_agents)
-        is_new = self.slot == NO_SLOT
         super().join(slot, number)
-        if is_new:
-            self._believe()
+        vars(self).pop("agents", None)  # of no slot
 
     def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
         own = self.study.settings_of(slot)
@@ -137,12 +136,19 @@ class RecordedBandit(RecordedBanditAgent):
 
     def receive(self, total: FloatArray, included: int) -> None:
         """Take the sum of all agents' releases, ``included`` of our own among them."""
-        self._receive(total)  # raises where it is no sum
+        agents = self._agents(total)  # raises where it is no sum
         self._put({"total": np.asarray(total), "included": np.array(included)})
+        self.agents = agents
         self._tell_own()
 
-    def _believe(self) -> None:
-        """Make the agent, or the several in turn, with what it has learned so far."""
+    @cached_property
+    def agents(self) -> list[LinearUCBAgent]:
+        """The agent, or the several in turn, with what it has learned so far."""
+        self.agents = self._agents(self._state.get("total"))
+        self._tell_own()
+        return self.agents
+
+    def _agents(self, total: FloatArray | None) -> list[LinearUCBAgent]:
         settings = self.study.settings
         if "alpha" in self._state:  # a graph's pools take long to find
             settings = replace(
@@ -150,26 +156,14 @@ class RecordedBandit(RecordedBanditAgent):
                 num_agents=int(self._state["num_pooled"]),
                 alpha=float(self._state["alpha"]),
             )
-        streams = range(settings.releases.num_streams)
-        self.agents = [LinearUCBAgent(settings) for _ in streams]
-        if "total" in self._state:
-            self._receive(self._state["total"])
-        self._tell_own()
-
-    def _receive(self, total: FloatArray) -> None:
-        shape = self.study.settings.releases.sum_shape
+        shape = settings.releases.sum_shape
+        total = np.zeros(shape) if total is None else total
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
-        for agent, one in zip(self.agents, total.reshape(-1, *shape[-2:]), strict=True):
-            agent.receive(one)
-
-    @property
-    def _acts_on_own(self) -> bool:
-        """Whether the agent adds its own trials to the total: else it needs none."""
-        return self.study.settings.local_data == "raw"
+        return [LinearUCBAgent(settings, t) for t in total.reshape(-1, *shape[-2:])]
 
     def _tell_own(self) -> None:
         """Tell the agent its own trials that are not in the total, if it uses them."""
-        if not self._acts_on_own:
+        if self.study.settings.local_data != "raw":
             return
         included = int(self._state.get("included", 0))
         for trial in self._journal.trials(since=included):
@@ -178,15 +172,16 @@ class RecordedBandit(RecordedBanditAgent):
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
-        privatiser = ContinualRelease(
-            self.study.settings.releases, self._entropy(), self._journal
-        )
         # Of later releases there is nothing here, whatever the server asks for.
-        windows = range(min(k, self.num_releases + 1))
-        running_sum = np.sum([self._window(j) for j in windows], axis=0)
-        released = privatiser.release(k, running_sum)
-        self._state = self._journal.load_state()
-        return released
+        names = [f"window-{j}" for j in range(min(k, self.num_releases + 1))]
+        zero = np.zeros(self.study.settings.releases.sum_shape)
+        running_sum = np.sum([self._state.get(name, zero) for name in names], axis=0)
+        return self._mechanism.release(k, running_sum)
+
+    @cached_property
+    def _mechanism(self) -> ContinualRelease:
+        releases = self.study.settings.releases
+        return ContinualRelease(releases, self._entropy(), self._journal)
 
     def require_entropy(self) -> None:
         """Raise ImportError unless there is what the noise is made with."""

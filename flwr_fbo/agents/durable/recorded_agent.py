@@ -44,7 +44,7 @@ class RecordedAgent:
     @classmethod
     def identity_of(cls, study: Study) -> dict[str, Any]:
         """Return what the journal of an agent belongs to, as JSON values."""
-        return {"kind": cls.kind, **study.to_dict()}
+        return {"kind": cls.kind, **study.fields}
 
     @property
     def charged(self) -> int:
@@ -112,11 +112,12 @@ class RecordedBanditAgent(RecordedAgent, ABC):
         ValueError
             If there is no such slot.
         """
-        if self.slot not in (NO_SLOT, slot):
-            raise of_another_slot(self.slot, slot)
+        known = self.slot
+        if known not in (NO_SLOT, slot):
+            raise of_another_slot(known, slot)
         if self.must_be_kept(self.study) and number != self.number:
             raise another_journal()
-        if self.slot == NO_SLOT:
+        if known == NO_SLOT:
             self._put({"slot": np.array(slot), **self._facts_of(slot)})
 
     def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:

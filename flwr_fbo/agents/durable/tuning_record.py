@@ -31,7 +31,7 @@ KIND = "agent"
 
 def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
     """Return whom the journal of an agent belongs to, as JSON values."""
-    return {**RecordedTuner.identity_of(study), "slot": slot}
+    return {"kind": KIND, **study.fields, "slot": slot}
 
 
 class RecordedTuner(RecordedAgent):
@@ -50,6 +50,8 @@ class RecordedTuner(RecordedAgent):
     ----------
     agent : Agent
         As its journal has it, or a new one.
+    made_after : dict of int to int
+        For each release on record, from 1, the iteration of the agent's message.
     """
 
     kind: ClassVar[str] = KIND
@@ -64,7 +66,7 @@ class RecordedTuner(RecordedAgent):
         super().__init__(journal)
         self.agent = self._agent(study, slot, enqueue)
         pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
-        self._made_after = {int(release): int(t) for release, t in pairs}
+        self.made_after = {int(release): int(t) for release, t in pairs}
 
     def _agent(self, study: TuningStudy, slot: int, enqueue: Sequence[Params]) -> Agent:
         seed = study.study_seed
@@ -97,10 +99,6 @@ class RecordedTuner(RecordedAgent):
         if num_released > had:
             self._put({"num-released": np.array(num_released)})
 
-    def has_released(self, release: int) -> bool:
-        """Return whether the message for a release, from 1, is on record."""
-        return release in self._made_after
-
     def take(self, vectors: FloatArray | None) -> None:
         """Keep what the server released, shape (P, M), and play nothing."""
         if vectors is not None:
@@ -121,19 +119,20 @@ class RecordedTuner(RecordedAgent):
         JournalError
             If the message for a later release is on record.
         """
-        last = max(self._made_after, default=0)
+        last = max(self.made_after, default=0)
         if 0 < release < last:
             raise JournalError(
                 f"Release {release} comes too late: {last} is on record."
             )
         play_round(self.agent, objective, iteration, vectors, False, self._journal)
         if release:
-            self._made_after[release] = iteration
-            self._put({"made-after": np.array([*self._made_after.items()])})
+            self.made_after[release] = iteration
+            pairs = np.array([*self.made_after.items()])
+            self._journal.put({"made-after": pairs})
 
     def message(self, release: int) -> FloatArray:
         """Return the message for a release that is on record, shape (M,)."""
-        return self.agent.message(self._made_after[release])
+        return self.agent.message(self.made_after[release])
 
 
 def load_agent(

@@ -14,19 +14,16 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
-from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.features import FINE, RandomFeatures, ascend
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 
 FloatArray = NDArray[np.float64]
 
-_MAX_STEPS = 50
-# An ascent ends where a step changes the sum of values by less, relatively: L-BFGS's
-# own bound, and one for logarithms, which vary by tens over the space.
-_FINE, _COARSE = 2.2e-9, 1e-3
+# Where an ascent of logarithms, which vary by tens over the space, ends.
+_COARSE = 1e-3
 # Of numerical gradients, in units of the cube.
 _STEP = 1e-6
 
@@ -75,7 +72,7 @@ def maximize(
         np.where(space.continuous, upper, starts),
     )
     slope = partial(features.function_and_gradient, weights=weights[regions])
-    points = np.vstack([_ascend(slope, starts, *bounds), starts])
+    points = np.vstack([ascend(slope, starts, *bounds), starts])
     values = features.function(points, weights[np.tile(regions, 2)])
     return np.asarray(points[first_best(values)])
 
@@ -111,11 +108,11 @@ def maximize_function(
         # L-BFGS stops at an absolute gradient, as above.
         scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
         slope = partial(_with_differences, lambda x: function(x) / scale)
-        tolerance = _FINE
+        tolerance = FINE
     starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
     lower = np.where(space.continuous, 0.0, starts)
     upper = np.where(space.continuous, 1.0, starts)
-    points = np.vstack([_ascend(slope, starts, lower, upper, tolerance), starts])
+    points = np.vstack([ascend(slope, starts, lower, upper, tolerance), starts])
     return np.asarray(points[first_best(function(points))])
 
 
@@ -128,28 +125,3 @@ def _with_differences(
     values = function((x[None] + steps[:, None]).reshape(-1, dim)).reshape(-1, num)
     gradient = (values[1 : dim + 1] - values[dim + 1 :]) / (2.0 * _STEP)
     return values[0], gradient.T
-
-
-def _ascend(
-    value_and_gradient: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
-    starts: FloatArray,
-    lower: FloatArray,
-    upper: FloatArray,
-    tolerance: float = _FINE,
-) -> FloatArray:
-    """Refine every start within its bounds; all (k, D)."""
-
-    def negative_sum(flat: FloatArray) -> tuple[float, FloatArray]:
-        values, gradient = value_and_gradient(flat.reshape(starts.shape))
-        return -float(np.sum(values)), -gradient.ravel()
-
-    bounds = np.column_stack([lower.ravel(), upper.ravel()])
-    end = minimize(
-        negative_sum,
-        starts.ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": _MAX_STEPS, "ftol": tolerance},
-    )
-    return np.asarray(np.clip(end.x.reshape(starts.shape), lower, upper))

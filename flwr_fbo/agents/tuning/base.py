@@ -48,8 +48,8 @@ class Agent(ABC):
     ----------
     iterations : list of int
         The iteration of each trial, in the order of evaluation.
-    points : list of ndarray of shape (D,)
-        Where each trial was, on the unit cube.
+    points : ndarray of shape (t, D)
+        Where each trial was, failed ones too, on the unit cube.
     values : list of float
         What the objective returned; NaN for a failed trial.
     """
@@ -67,7 +67,7 @@ class Agent(ABC):
         self.direction = direction
         self.slot = slot
         self.iterations: list[int] = []
-        self.points: list[FloatArray] = []
+        self.points: FloatArray = np.empty((0, space.dim))
         self.values: list[float] = []
         self._sub_regions = sub_regions
         self._num_initial = num_initial
@@ -111,7 +111,7 @@ class Agent(ABC):
         """Return where they are, shape (num_first, D): enqueued, then initial ones."""
         box = self.slot % len(self._sub_regions)
         lower, upper = self._sub_regions.lower[box], self._sub_regions.upper[box]
-        rng = self._generator(0, Purpose.INITIAL_POINTS)
+        rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         initial = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
         return np.vstack([self._enqueued, [self.space.snap(x) for x in initial]])
 
@@ -122,7 +122,7 @@ class Agent(ABC):
     def tell(self, iteration: int, x: FloatArray, value: float) -> None:
         """Record a trial; NaN, or a value beyond 1e100 in size, is a failed one."""
         self.iterations.append(iteration)
-        self.points.append(np.asarray(x, dtype=np.float64))
+        self.points = np.array([*self.points, x], dtype=np.float64)
         self.values.append(value if abs(value) <= _LARGEST_VALUE else math.nan)
 
     @abstractmethod
@@ -169,7 +169,7 @@ class Agent(ABC):
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory, as arrays."""
         return {
-            "points": self._tried,
+            "points": self.points,
             "values": np.array(self.values),
             "iterations": np.array(self.iterations, dtype=np.int64),
             "enqueued": self._enqueued,
@@ -180,12 +180,9 @@ class Agent(ABC):
         """Continue from what ``state_dict`` returned."""
         self._enqueued = state["enqueued"]
         self.entropy = int.from_bytes(state["entropy"].tobytes())
-        self.points = list(state["points"])
+        self.points = state["points"]
         self.values = [float(v) for v in state["values"]]
         self.iterations = [int(t) for t in state["iterations"]]
-
-    def _generator(self, iteration: int, purpose: Purpose) -> np.random.Generator:
-        return generator(self.entropy, self.slot, iteration, purpose)
 
     def _observations(self, iteration: int) -> tuple[FloatArray, FloatArray]:
         """Return the successful trials up to ``iteration``, larger is better.
@@ -199,12 +196,7 @@ class Agent(ABC):
         sign = 1.0 if self.direction == "maximize" else -1.0
         values = np.array(self.values)
         ok = ~np.isnan(values) & (np.array(self.iterations) <= iteration)
-        return self._tried[ok], sign * values[ok]
-
-    @property
-    def _tried(self) -> FloatArray:
-        """All points, failed ones too, shape (t, D)."""
-        return np.array(self.points).reshape(-1, self.space.dim)
+        return self.points[ok], sign * values[ok]
 
 
 def evaluate(objective: Objective, trial: Trial, who: str) -> float:
@@ -215,7 +207,6 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
     SpaceMismatchError
         If the objective asks for another space: a fault of the app, not of a trial.
     """
-    params = trial.params
     try:
         returned = objective(trial)
         if isinstance(returned, str | bytes):
@@ -227,13 +218,13 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
         _log.warning(
             "%s: trial %s failed: %s: %s",
             who,
-            params,
+            dict(trial),
             type(error).__name__,
             " ".join(str(error).split()),
         )
         return math.nan
     if not abs(value) <= _LARGEST_VALUE:
-        _log.warning("%s: trial %s failed: returned %s", who, params, value)
+        _log.warning("%s: trial %s failed: returned %s", who, dict(trial), value)
     return value
 
 
@@ -259,13 +250,15 @@ def play_round(
     if vectors is not None:
         agent.receive(vectors)
     points = agent.ask(iteration)
-    if journal is not None:
-        # With what asking taught it: asked again, it must give the same points. The
-        # trials that follow are recorded one by one, and nothing else changes.
-        journal.put(agent.state_dict())
+    # With what asking taught it: asked again, it must give the same points. The trials
+    # that follow are recorded one by one, and nothing else changes.
+    state = {} if journal is None else agent.state_dict()
+    if journal is not None and len(points) == 0:
+        journal.put(state)
     for x in points:
-        _evaluate_at(agent, objective, iteration, x, journal)
-    if agent.best_value is None:
+        _evaluate_at(agent, objective, iteration, x, journal, state)
+        state = {}
+    if np.all(np.isnan(agent.values)):
         _log.error(
             "agent %d: all of its %d trials so far failed",
             agent.slot,
@@ -281,10 +274,10 @@ def _finish_cut_off(
 
     Initial points, and the query of ``iteration`` itself, are asked for again anyway.
     """
-    last = journal.trials(first=journal.num_trials - 1)
-    if not last or last[0].state != "running":
+    running = journal.trials(running=True)
+    if not running:
         return
-    (cut_off,) = last
+    (cut_off,) = running
     cuts = cut_off.interruptions + 1
     if cuts >= _MAX_CUTS:
         _log.warning(
@@ -305,12 +298,13 @@ def _evaluate_at(
     iteration: int,
     x: FloatArray,
     journal: Journal | None,
+    state: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Evaluate one point, and tell the agent and its journal."""
+    """Evaluate one point, and tell the agent and its journal, with its ``state``."""
     params, number = agent.space.from_unit(x), len(agent.values)
     trial = Trial(params, agent.space.distributions, number)
     if journal is not None:
-        number = journal.begin_trial(iteration, trial, x)
+        number = journal.begin_trial(iteration, trial, x, state)
     try:
         value = evaluate(objective, trial, f"agent {agent.slot}")
     except SpaceMismatchError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._random import Purpose
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
@@ -30,11 +30,11 @@ class ThompsonAgent(SearchAgent):
     def message(self, iteration: int) -> FloatArray:
         """Return a posterior sample of the shared features' weights, shape (M,)."""
         x, y = self._observations(iteration)
-        rng = self._generator(iteration, Purpose.MESSAGE)
+        rng = generator(self.entropy, self.slot, iteration, Purpose.MESSAGE)
         return sample_weights(self._shared(x), y, self.settings.regularization, rng)
 
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
-        coin = self._generator(iteration, Purpose.FOLLOW).random()
+        coin = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW).random()
         if coin >= self.settings.follow_probability(iteration):
             return None
         return self._maximize(self._shared, vectors, self._sub_regions, iteration)

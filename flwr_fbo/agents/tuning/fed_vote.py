@@ -21,10 +21,8 @@ evaluations.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +97,6 @@ class VotingAgent(SearchAgent):
     """One agent; see `SearchAgent` for the parameters."""
 
     settings: VotingSettings
-    _log_hyperparameters: FloatArray | None = None
 
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
@@ -109,10 +106,9 @@ class VotingAgent(SearchAgent):
             return np.zeros(self.settings.num_features)
         return np.asarray(self._shared(x[[first_best(y)]])[0])
 
-    def _own_query(self, iteration: int) -> FloatArray:
-        x, y = self._observations(iteration)
+    def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
         if self.settings.own_search == "thompson" or len(y) == 0:
-            return super()._own_query(iteration)
+            return super()._own_query(x, y, iteration)
         y = standardised(y)
         old = self._log_hyperparameters if self._has_fitted(len(y)) else None
         if old is None or self._fit_is_due(len(y)):
@@ -121,22 +117,10 @@ class VotingAgent(SearchAgent):
         return suggest(
             MaternPosterior(x, y, old),
             self.space,
-            self._generator(iteration, Purpose.SEARCH),
+            generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
             self.settings.num_candidates,
             _NUM_STARTS,
         )
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the agent's memory; no generator is part of it."""
-        state = super().state_dict()
-        if self._log_hyperparameters is not None:
-            state["log_hyperparameters"] = self._log_hyperparameters
-        return state
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what ``state_dict`` returned."""
-        super().load_state_dict(state)
-        self._log_hyperparameters = state.get("log_hyperparameters")
 
     @cached_property
     def _even(self) -> EvenVotes:
@@ -162,18 +146,18 @@ class VotingAgent(SearchAgent):
 
     def _num_tries(self, weights: FloatArray) -> int:
         """Return how many places above the threshold have been tried."""
-        votes = self._shared(self._tried) @ weights[0]
+        votes = self._shared(self.points) @ weights[0]
         return int(np.count_nonzero(votes > self._even.threshold))
 
     def _are_new(self, places: FloatArray) -> NDArray[np.bool_]:
         """Return at which places nothing alike has been tried."""
         length = self.settings.shared_lengthscale(self.space.dim)
         reach = length * math.sqrt(-2.0 * math.log(self.settings.max_similarity))
-        return np.asarray(np.all(cdist(places, self._tried) >= reach, axis=1))
+        return np.asarray(np.all(cdist(places, self.points) >= reach, axis=1))
 
     def _candidates(self, iteration: int) -> FloatArray:
         """Return places to look at, shape (num_candidates, D)."""
-        rng = self._generator(iteration, Purpose.FOLLOW)
+        rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
         points = rng.random((self.settings.num_candidates, self.space.dim))
         on_faces = points[: round(_SHARE_ON_FACES * len(points))]
         moved = rng.random(on_faces.shape) < 0.5

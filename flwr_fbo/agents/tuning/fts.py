@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
-from flwr_fbo._random import Purpose
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
 from flwr_fbo.agents.tuning.relayed import checked, others_present
 from flwr_fbo.protocol.tuning_settings import (
@@ -47,7 +47,7 @@ class FTSAgent(ThompsonAgent):
         self._vectors = checked(vectors, self.settings.message_length, self.slot)
 
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
-        rng = self._generator(iteration, Purpose.FOLLOW)
+        rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
         if rng.random() >= self.settings.follow_probability(iteration):
             return None
         weights = self._weights(vectors, iteration)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._random import Purpose
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.models.features import RandomFeatures
@@ -52,6 +52,7 @@ class SearchAgent(Agent):
     """
 
     settings: SearchSettings
+    _log_hyperparameters: FloatArray | None = None  # of expected improvement
 
     def __init__(
         self,
@@ -95,9 +96,9 @@ class SearchAgent(Agent):
 
     def suggest(self, iteration: int) -> FloatArray:
         """Return where to evaluate next, shape (D,): if it was there, at random."""
-        x = super().suggest(iteration)
-        if np.any(np.all(self._tried == x, axis=1)):
-            rng = self._generator(iteration, Purpose.REPEATED_QUERY)
+        x = self.space.snap(self._suggest(iteration))
+        if np.any(np.all(self.points == x, axis=1)):
+            rng = generator(self.entropy, self.slot, iteration, Purpose.REPEATED_QUERY)
             x = self.space.snap(rng.random(len(x)))
         return x
 
@@ -107,19 +108,19 @@ class SearchAgent(Agent):
             x = self._follow(self._vectors, iteration)
             if x is not None:
                 return x
-        return self._own_query(iteration)
+        return self._own_query(*self._observations(iteration), iteration)
 
-    def _own_query(self, iteration: int) -> FloatArray:
-        x, y = self._observations(iteration)
+    def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
         if len(y) == 0:
-            return self._generator(iteration, Purpose.SEARCH).random(self.space.dim)
+            rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
+            return rng.random(self.space.dim)
         features, weights = sample_function(
             x,
             y,
             self._fitted(x, y, iteration),
             self.settings.num_surrogate_features,
-            self._generator(iteration, Purpose.SURROGATE_FEATURES),
-            self._generator(iteration, Purpose.SURROGATE_SAMPLE),
+            generator(self.entropy, self.slot, iteration, Purpose.SURROGATE_FEATURES),
+            generator(self.entropy, self.slot, iteration, Purpose.SURROGATE_SAMPLE),
         )
         whole = self.space.sub_regions(1)
         return self._maximize(features, weights[None, :], whole, iteration)
@@ -136,7 +137,7 @@ class SearchAgent(Agent):
             weights,
             self.space,
             sub_regions,
-            self._generator(iteration, Purpose.SEARCH),
+            generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
             self.settings.num_candidates,
             self.settings.num_starts,
         )
@@ -150,7 +151,7 @@ class SearchAgent(Agent):
             self._hyperparameters = fit_hyperparameters(
                 x,
                 y,
-                self._generator(iteration, Purpose.HYPERPARAMETERS),
+                generator(self.entropy, self.slot, iteration, Purpose.HYPERPARAMETERS),
                 self.settings.noise_floor,
                 _MANY_RESTARTS if old is None else _FEW_RESTARTS,
                 old,
@@ -188,6 +189,8 @@ class SearchAgent(Agent):
         if self._hyperparameters is not None:
             h = self._hyperparameters
             state["hyperparameters"] = np.array([h.variance, h.lengthscale, h.noise])
+        if self._log_hyperparameters is not None:
+            state["log_hyperparameters"] = self._log_hyperparameters
         return state
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -196,4 +199,5 @@ class SearchAgent(Agent):
         self._vectors = state.get("vectors")
         fit = state.get("hyperparameters")
         self._hyperparameters = None if fit is None else Hyperparameters(*fit.tolist())
+        self._log_hyperparameters = state.get("log_hyperparameters")
         self._num_fitted = int(state["num_fitted"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._random import Purpose
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.base import Agent
 
 FloatArray = NDArray[np.float64]
@@ -22,4 +22,6 @@ class RandomSearchAgent(Agent):
         return np.empty(0)
 
     def _suggest(self, iteration: int) -> FloatArray:
-        return self._generator(iteration, Purpose.SEARCH).random(self.space.dim)
+        return generator(self.entropy, self.slot, iteration, Purpose.SEARCH).random(
+            self.space.dim
+        )

@@ -26,7 +26,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._random import Purpose
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.acquisition import maximize_function
 from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
 from flwr_fbo.agents.tuning.own_search import SearchAgent
@@ -122,7 +122,7 @@ class TransferAgent(SearchAgent, ABC):
         return maximize_function(
             self._acquisition(own, others, iteration),
             self.space,
-            self._generator(iteration, Purpose.SEARCH),
+            generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
             self.settings.num_candidates,
             self.settings.num_starts,
         )
@@ -142,7 +142,7 @@ class RGPEAgent(TransferAgent):
     def _acquisition(
         self, own: Posterior, others: Surrogates, iteration: int
     ) -> Callable[[FloatArray], FloatArray]:
-        rng = self._generator(iteration, Purpose.SURROGATE_SAMPLE)
+        rng = generator(self.entropy, self.slot, iteration, Purpose.SURROGATE_SAMPLE)
         num = self.settings.num_samples
         ours = left_out_misranked(own.leave_one_out(num, rng), own.y)
         theirs = misranked_pairs(others.samples(own.x, num, rng), own.y)

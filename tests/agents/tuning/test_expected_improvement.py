@@ -288,7 +288,7 @@ def test_equal_values_are_nothing_to_learn_from() -> None:
 @pytest.mark.parametrize("values", [[math.nan] * 9, [0.1] * 9, [math.nan, 0.5]])
 def test_it_searches_without_anything_to_learn_from(values: list[float]) -> None:
     who = play(1)
-    who.iterations, who.points, who.values = [], [], []
+    who.iterations, who.points, who.values = [], who.points[:0], []
     for x, value in zip(np.random.default_rng(0).random((9, 2)), values, strict=False):
         who.tell(0, x, value)
     x = who.suggest(1)

@@ -13,7 +13,11 @@ from flwr.app import Context
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
-from flwr_fbo.agents.durable.recorded_agent import RecordedBanditAgent
+from flwr_fbo.agents.durable.recorded_agent import (
+    NO_SLOT,
+    RecordedBanditAgent,
+    of_another_slot,
+)
 from flwr_fbo.clients.site import Metrics, Site
 from flwr_fbo.clients.site_journal import configured_slot, held_journal
 from flwr_fbo.journal.journal import Journal
@@ -64,7 +68,9 @@ class BanditSite(Site[AskedT, BanditT]):
         self, context: Context, instruction: Any, folder: Path | None
     ) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
-        study = instruction.study
+        study, known = instruction.study, configured_slot(context)
+        if known not in (NO_SLOT, instruction.slot):
+            raise of_another_slot(known, instruction.slot)
         may_begin = not self.recorded.must_be_kept(study)
         with self._held(context, study, folder, may_begin) as agent:
             agent.join(instruction.slot, instruction.journal)

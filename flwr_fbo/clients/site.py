@@ -95,7 +95,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
             require_private(study.promise)
         self.check(context, study)
         if instruction.phase is Phase.ENROL:
-            budget.admit(study)
+            budget.admit(instruction)
             return Answer(metrics=self.claim(context, study, folder))
         release = self.release_of(instruction)
         require_int("slot", instruction.slot, 0)

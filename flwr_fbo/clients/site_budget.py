@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Context
 
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending import FILE_NAME, KIND, SpendingLedger
 from flwr_fbo.protocol.codec import Instruction, Study
@@ -37,6 +38,7 @@ class SiteBudget:
     ) -> None:
         self._state = context.state.config_records
         self._folder = folder
+        self._owner = configured_slot(context)
         self.limits = [one for one in limits if one.bound_anything]
 
     def check(self, study: Study, unprotected: str = "") -> None:
@@ -44,14 +46,16 @@ class SiteBudget:
         for limits in self.limits:
             limits.check_promise(study.promise, unprotected)
 
-    def admit(self, study: Study) -> None:
+    def admit(self, instruction: Instruction) -> None:
         """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit."""
         if not self.limits:
             return
+        study = instruction.study
         others = []
         if self._folder is None or (self._folder / FILE_NAME).is_file():
             with self._ledger() as ledger:
-                others = ledger.charges(without=study.study_id)
+                key = instruction.kind, study.study_id
+                others = ledger.charges(self._owner, without=key)
         for limits in self.limits:
             limits.check_sum([*others, *study.promise.charges])
 
@@ -78,18 +82,20 @@ class SiteBudget:
         """
         if not release or (self._folder is None and not self.limits):
             return
-        study, slot = instruction.study, instruction.slot
+        study, owner = instruction.study, self._owner
+        key = instruction.kind, study.study_id
         for limits in self.limits:
             limits.check_release(study.promise, release)
         charge = study.promise.charge_of(release)
         with self._ledger() as ledger:
-            if ledger.has(study.study_id, release, slot) and agent.charged < release:
-                raise lacks_release(release)
-            if not ledger.has(study.study_id, release):
-                for limits in self.limits:
-                    limits.check_sum([*ledger.charges(), charge])
+            if ledger.has(key, release, owner):
+                if release not in agent.charged:
+                    raise lacks_release(release)
+                return
+            for limits in self.limits:
+                limits.check_sum([*ledger.charges(owner), charge])
             agent.note_charge(release)
-            ledger.record(study.study_id, instruction.kind, release, charge, slot)
+            ledger.record(key, release, charge, owner)
 
     @contextmanager
     def _ledger(self) -> Iterator[SpendingLedger]:

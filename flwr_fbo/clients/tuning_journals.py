@@ -58,8 +58,9 @@ def taken_slot(context: Context, study: TuningStudy) -> int:
     if folder is None:
         return -1
     prefix = f"study-{study.study_id}-agent-"
-    names = [path.stem for path in folder.glob(f"{prefix}*.sqlite")]
-    return int(names[0].removeprefix(prefix)) if len(names) == 1 else -1
+    slots = [p.stem.removeprefix(prefix) for p in folder.glob(f"{prefix}*.sqlite")]
+    slots = [slot for slot in slots if slot.isdecimal()]  # not of a longer study_id
+    return int(slots[0]) if len(slots) == 1 else -1
 
 
 def kept_agent(context: Context, study: TuningStudy) -> Agent | None:

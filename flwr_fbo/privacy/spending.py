@@ -31,6 +31,14 @@ FILE_NAME, KIND = "spending.sqlite", "spending"
 _PATIENCE = 30.0
 
 
+# What may be promised at most: composing more would take a site too long.
+_MOST_NOISE, _MOST_RELEASES, _MOST_CHARGES = 1e6, 10_000, 100
+# What tells a release from all others.
+_KEY = ("study_kind", "study_id", "release", "owner")
+
+StudyKey = tuple[str, str]
+
+
 @dataclass(frozen=True)
 class Charge:
     """What one or several equal releases cost.
@@ -38,11 +46,11 @@ class Charge:
     Attributes
     ----------
     noise_multiplier : float
-        z >= 0: the noise's standard deviation over the L2 sensitivity.
+        z from 0 to 1e6: the noise's standard deviation over the L2 sensitivity.
     sampling_probability : float
         q in (0, 1], of Poisson sampling.
     num_releases : int
-        >= 1.
+        From 1 to 10,000.
 
     Raises
     ------
@@ -56,10 +64,10 @@ class Charge:
 
     def __post_init__(self) -> None:
         z = self.noise_multiplier
-        ok = is_number(z) and 0 <= z < math.inf
-        require(ok, "noise_multiplier", z, "a finite number >= 0")
+        ok = is_number(z) and 0 <= z <= _MOST_NOISE
+        require(ok, "noise_multiplier", z, "a number from 0 to 1e6")
         check_sampling_probability(self.sampling_probability)
-        require_int("num_releases", self.num_releases, 1)
+        require_int("num_releases", self.num_releases, 1, _MOST_RELEASES)
 
 
 def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
@@ -105,6 +113,11 @@ class Promise:
     charges: tuple[Charge, ...] = ()
     private: bool = False
     caveat: str = ""
+
+    def __post_init__(self) -> None:
+        allowed = f"at most {_MOST_CHARGES} different ones in a row"
+        count = len(self.charges)
+        require(count <= _MOST_CHARGES, "len(charges)", count, allowed)
 
     @classmethod
     def of(cls, charges: Iterable[Charge], private: bool) -> Promise:
@@ -174,55 +187,53 @@ class SpendingLedger:
         with open_patiently({"kind": KIND}, folder / FILE_NAME, _PATIENCE) as journal:
             yield cls(journal)
 
-    def charges(self, without: str = "") -> list[Charge]:
-        """Return what all studies were charged, ``without`` the study of that id."""
+    def charges(self, owner: int = -1, without: StudyKey | None = None) -> list[Charge]:
+        """Return what was charged to an owner's data in all studies.
+
+        Parameters
+        ----------
+        owner : int
+            Whose data; -1 is whoever has the ledger, and counts everything.
+        without : tuple of str, optional
+            Kind and id of a study that is left out.
+        """
         return [
             Charge(*row.facts["charge"])
             for row in self.rows
-            if row.facts["study_id"] != without
+            if (owner == -1 or row.facts["owner"] in (owner, -1))
+            and (row.facts["study_kind"], row.facts["study_id"]) != without
         ]
 
     def epsilon(self, delta: float, more: Iterable[Charge] = ()) -> float:
         """Return epsilon at ``delta`` of all studies and ``more`` charges together."""
         return composed_epsilon([*self.charges(), *more], delta)
 
-    def has(self, study_id: str, release: int, slot: int | None = None) -> bool:
-        """Return whether a release of a study is on record, of the agent of ``slot``.
-
-        Without a slot: of whatever agent.
-        """
+    def has(self, study: StudyKey, release: int, owner: int = -1) -> bool:
+        """Return whether a release of a study, by kind and id, is on record."""
+        wanted = (*study, release, owner)
         return any(
-            (row.facts["study_id"], row.facts["release"]) == (study_id, release)
-            and slot in (None, row.facts["slot"])
-            for row in self.rows
+            tuple(row.facts[name] for name in _KEY) == wanted for row in self.rows
         )
 
     def record(
-        self, study_id: str, kind: str, release: int, charge: Charge, slot: int = -1
+        self, study: StudyKey, release: int, charge: Charge, owner: int = -1
     ) -> None:
         """Charge a release of a study, once; on disk when this returns.
 
         Parameters
         ----------
-        study_id : str
-        kind : str
-            Of the study, for whoever reads the ledger.
+        study : tuple of str
+            Its kind and its id.
         release : int
             Which release of the study it is, from 1.
         charge : Charge
-        slot : int
-            Of the agent whose release it is. Agents with one ledger are charged once:
-            each has data of its own.
+        owner : int
+            Whose data it is about. Agents that share a ledger have data of their own.
         """
-        if self.has(study_id, release):
+        if self.has(study, release, owner):
             return
-        facts = {
-            "study_id": study_id,
-            "study_kind": kind,
-            "release": release,
-            "slot": slot,
-            "charge": astuple(charge),
-        }
+        key = dict(zip(_KEY, (*study, release, owner), strict=True))
+        facts = {**key, "charge": astuple(charge)}
         row = LedgerRow(len(self.rows), facts, np.zeros(0))
         self._journal.add_release(row, {})
         self.rows = self._journal.ledger()

@@ -21,7 +21,7 @@ from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
+from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.codec import fresh_seed
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
@@ -148,6 +148,8 @@ class PrivateTuningStrategy(TuningStrategy):
         super().__init__(server, study, **options)
         self._privacy = privacy
         self._budget = check_folder("budget", privacy.budget)
+        real = self._budget is None or seeds.noise is None
+        require(real, "seeds.noise", seeds.noise, "None, where budget is given")
         self._epsilon = epsilon
         self._seeds = seeds
         self._said_exhausted = False
@@ -174,11 +176,19 @@ class PrivateTuningStrategy(TuningStrategy):
         others: list[Charge] = []
         if self._budget is not None:
             with SpendingLedger.held(self._budget) as ledger:
-                others = ledger.charges(without=self.study.study_id)
+                others = ledger.charges(without=self._key)
         self.server.limit(self._privacy.max_epsilon, others)
+
+    @property
+    def _key(self) -> StudyKey:
+        return TuningInstruction.kind, self.study.study_id
 
     def _resume(self, num_rounds: int) -> None:
         super()._resume(num_rounds)
+        if self._budget is not None:  # which may not have been given before
+            with SpendingLedger.held(self._budget) as ledger:
+                for k, row in enumerate(self.server.ledger, 1):
+                    ledger.record(self._key, k, self.server.charge(row.iteration))
         self._limit()  # now that it is known which study is this one
 
     @property
@@ -259,8 +269,9 @@ class PrivateTuningStrategy(TuningStrategy):
                 needed,
             )
             return None
+        if not self._is_charged(step):
+            return None
         collected, self._collected = self._collected, {}
-        self._charge_budget(step)
         return dict(sorted(collected.items()))
 
     @property
@@ -268,30 +279,25 @@ class PrivateTuningStrategy(TuningStrategy):
         least = self._privacy.min_answers
         return -(-len(self._enrolment.slots) // 2) if least is None else least
 
-    def _charge_budget(self, step: Step) -> None:
+    def _is_charged(self, step: Step) -> bool:
         """Record a release in the ledger that outlives the study, before it leaves.
 
-        Raises
-        ------
-        PrivacyBudgetExhausted
-            If other studies have spent the budget since this one was planned.
+        False if other studies have spent the budget since this one was planned.
         """
         if self._budget is None or self.server.release.settings.noise_only:
-            return
-        planned = self.server.iterations[step.release - 1]
-        charge, study = self.server.charge(planned), self.study
+            return True
+        charge = self.server.charge(self.server.iterations[step.release - 1])
+        most = self._privacy.max_epsilon
+        assert most is not None
         with SpendingLedger.held(self._budget) as ledger:
-            spent, limit = ledger.epsilon(self.server.delta, [charge]), self._privacy
-            assert limit.max_epsilon is not None
-            if ledger.has(study.study_id, step.release):
-                return  # of a run that was ended before the release left
-            if spent > limit.max_epsilon:
-                raise PrivacyBudgetExhausted(
-                    f"Round {step.iteration + 1}: release {step.release} would bring "
-                    f"all studies with budget={self._budget} to epsilon {spent:.3f}, "
-                    f"and max_epsilon={limit.max_epsilon:g}."
-                )
-            ledger.record(study.study_id, TuningInstruction.kind, step.release, charge)
+            if ledger.has(self._key, step.release):
+                return True  # of a run that was ended before the release left
+            if ledger.epsilon(self.server.delta, [charge]) <= most:
+                ledger.record(self._key, step.release, charge)
+                return True
+        self._limit()
+        self._before_round(self.server.step(step.iteration))
+        return False
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         spent = self.privacy_spent

@@ -237,7 +237,7 @@ def test_the_ledger_is_held_only_while_it_is_written(tmp_path: Path) -> None:
 
     def own_objective(context: Context) -> Any:
         with SpendingLedger.held(tmp_path) as ledger:
-            assert ledger.has("one", 1)
+            assert ledger.has(("tuning", "one"), 1, owner=0)
         return objective_of(0)
 
     site = TuningSite(own_objective, limits=LIMITS)

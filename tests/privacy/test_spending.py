@@ -20,6 +20,8 @@ from flwr_fbo.privacy.spending import (
     composed_epsilon,
 )
 
+A = ("tuning", "a")
+
 
 def test_equal_charges_are_composed_as_an_accountant_does() -> None:
     accountant = ReleaseAccountant(0.35, 1e-3)
@@ -50,8 +52,10 @@ def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:
     [
         ("noise_multiplier", {"noise_multiplier": -1.0}),
         ("noise_multiplier", {"noise_multiplier": math.inf}),
+        ("noise_multiplier", {"noise_multiplier": 1e308}),
         ("sampling_probability", {"noise_multiplier": 1.0, "sampling_probability": 0}),
         ("num_releases", {"noise_multiplier": 1.0, "num_releases": 0}),
+        ("num_releases", {"noise_multiplier": 1.0, "num_releases": 10**7}),
     ],
 )
 def test_a_wrong_charge_is_named(field: str, charge: dict[str, Any]) -> None:
@@ -67,17 +71,36 @@ def test_a_promise_travels_as_json() -> None:
 def test_a_release_is_charged_once_and_survives_the_process(tmp_path: Path) -> None:
     for _ in range(2):
         with SpendingLedger.held(tmp_path) as ledger:
-            ledger.record("a", "tuning", 1, Charge(1.0))
-            ledger.record("a", "tuning", 2, Charge(1.0))
-            ledger.record("b", "linear-bandit", 1, Charge(2.0, 0.5))
+            ledger.record(A, 1, Charge(1.0))
+            ledger.record(A, 2, Charge(1.0))
+            ledger.record(("linear-bandit", "a"), 1, Charge(2.0, 0.5))
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [Charge(1.0), Charge(1.0), Charge(2.0, 0.5)]
-        assert ledger.charges(without="a") == [Charge(2.0, 0.5)]
-        assert ledger.has("a", 2)
-        assert not ledger.has("a", 3)
+        assert ledger.charges(without=A) == [Charge(2.0, 0.5)]
+        assert ledger.has(A, 2)
+        assert not ledger.has(A, 3)
 
 
 def test_another_journal_is_no_spending_ledger(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a journal, but some text of that length")
     with pytest.raises(JournalError, match=FILE_NAME), SpendingLedger.held(tmp_path):
         pass
+
+
+def test_agents_that_share_a_ledger_are_charged_each_for_its_own(
+    tmp_path: Path,
+) -> None:
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(A, 1, Charge(1.0), owner=0)
+        ledger.record(A, 1, Charge(2.0), owner=1)
+        ledger.record(A, 2, Charge(3.0))  # of whoever has no slot of its own
+        assert ledger.charges(owner=0) == [Charge(1.0), Charge(3.0)]
+        assert ledger.charges(owner=1) == [Charge(2.0), Charge(3.0)]
+        assert len(ledger.charges()) == 3
+
+
+def test_a_promise_is_short_enough_to_be_composed() -> None:
+    many = [Charge(1.0 + k / 1000) for k in range(101)]
+    with pytest.raises(ValueError, match="at most 100 different"):
+        Promise.of(many, private=True)
+    assert Promise.of([Charge(1.0)] * 9999, private=True).num_releases == 9999

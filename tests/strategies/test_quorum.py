@@ -161,7 +161,7 @@ def test_a_silent_round_postpones_a_release() -> None:
 
 
 def _spending(folder: Path, **options: Any) -> Any:
-    study = _study(budget=folder, noise_multiplier=2.0, **options)
+    study = _study(budget=folder, noise_multiplier=2.0, noise_seed=None, **options)
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=6)
     return study
 
@@ -217,6 +217,7 @@ def test_a_study_that_goes_on_is_not_charged_twice(tmp_path: Path) -> None:
         "budget": tmp_path / "budget",
         "folder": tmp_path / "server",
         "max_epsilon": both + 1e-9,
+        "noise_seed": None,
     }
 
     def grid(ends_in: str = "") -> LateGrid:

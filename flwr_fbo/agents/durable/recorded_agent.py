@@ -47,14 +47,14 @@ class RecordedAgent:
         return {"kind": cls.kind, **study.fields}
 
     @property
-    def charged(self) -> int:
-        """The last release that the site was charged for, from 1; 0 before that."""
-        return int(self._state.get("charged", 0))
+    def charged(self) -> list[int]:
+        """The releases that the site was charged for, from 1."""
+        return [int(k) for k in self._state.get("charged", ())]
 
     def note_charge(self, release: int) -> None:
         """Remember that the site is about to be charged for a release."""
-        if release > self.charged:
-            self._put({"charged": np.array(release)})
+        if release not in self.charged:
+            self._put({"charged": np.array([*self.charged, release])})
 
     def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
         self._journal.put(arrays)

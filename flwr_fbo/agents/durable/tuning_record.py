@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._validation import require_int
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
@@ -27,6 +28,8 @@ from flwr_fbo.space.search_space import Params
 FloatArray = NDArray[np.float64]
 
 KIND = "agent"
+
+_LAST_ITERATION = 2**31
 
 
 def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
@@ -119,6 +122,13 @@ class RecordedTuner(RecordedAgent):
         JournalError
             If the message for a later release is on record.
         """
+        require_int("iteration", iteration, 0, _LAST_ITERATION)
+        played = max(self.agent.iterations, default=0)
+        if iteration < played:  # else a message that has left would change
+            raise JournalError(
+                f"Iteration {iteration} comes too late: {played} is on record. The "
+                "server's record is an older copy."
+            )
         last = max(self.made_after, default=0)
         if 0 < release < last:
             raise JournalError(

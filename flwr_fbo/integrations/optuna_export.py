@@ -87,7 +87,7 @@ def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
         state=TrialState.COMPLETE if complete else TrialState.FAIL,
         value=trial.value if complete else None,
         params=trial.params,
-        distributions=agent.space.distributions,
+        distributions=dict(agent.space.distributions),
         user_attrs={
             "iteration": trial.iteration,
             "interruptions": trial.interruptions,

@@ -89,7 +89,7 @@ class FederatedSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return the agent's space, whatever has been sampled so far."""
-        return self.agent.space.distributions
+        return dict(self.agent.space.distributions)
 
     def sample_relative(
         self,

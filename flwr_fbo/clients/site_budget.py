@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending import FILE_NAME, KIND, SpendingLedger
 from flwr_fbo.protocol.codec import Instruction, Study
+
+_log = logging.getLogger("flwr.fbo")
 
 _RECORD = "flwr-fbo-spending"
 
@@ -39,6 +42,9 @@ class SiteBudget:
         self._state = context.state.config_records
         self._folder = folder
         self._owner = configured_slot(context)
+        of_run = context.run_config.get("fbo-folder")
+        is_own = "fbo-folder" in context.node_config or str(folder) != str(of_run)
+        self._lasts = folder is not None and is_own
         self.limits = [one for one in limits if one.bound_anything]
 
     def check(self, study: Study, unprotected: str = "") -> None:
@@ -50,6 +56,11 @@ class SiteBudget:
         """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit."""
         if not self.limits:
             return
+        if not self._lasts:
+            _log.warning(
+                "This site's limits count what this run, or its folder, has released: "
+                "give the node config an fbo-folder, and they hold for all studies."
+            )
         study = instruction.study
         others = []
         if self._folder is None or (self._folder / FILE_NAME).is_file():

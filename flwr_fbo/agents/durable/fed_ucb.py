@@ -15,10 +15,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,7 +30,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.linear_ucb_settings import Confidence, DeterminantTrigger
 
 FloatArray = NDArray[np.float64]
 
@@ -125,15 +124,11 @@ class RecordedBandit(RecordedBanditAgent):
 
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
-        require_index("slot", slot, self.study.settings.num_agents)
+        require_index("slot", slot, self.study.num_agents)
         is_new = self.slot == NO_SLOT
         super().join(slot, number)
         if is_new:
             self._believe()
-
-    def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
-        own = self.study.settings_of(slot)
-        return {"num_pooled": np.array(own.num_agents), "alpha": np.array(own.alpha)}
 
     def receive(self, total: FloatArray, included: int) -> None:
         """Take the sum of all agents' releases, ``included`` of our own among them."""
@@ -143,18 +138,15 @@ class RecordedBandit(RecordedBanditAgent):
 
     def _believe(self) -> None:
         """Make the agent, or the several in turn, with what it has learned so far."""
-        settings = self.study.settings
-        if "alpha" in self._state:  # a graph's pools take long to find
-            settings = replace(
-                settings,
-                num_agents=int(self._state["num_pooled"]),
-                alpha=float(self._state["alpha"]),
-            )
-        streams = range(settings.releases.num_streams)
-        self.agents = [LinearUCBAgent(settings) for _ in streams]
+        confidence = self._confidence()
+        streams = range(self.study.settings.releases.num_streams)
+        self.agents = [LinearUCBAgent(confidence) for _ in streams]
         if "total" in self._state:
             self._receive(self._state["total"])
         self._tell_own()
+
+    def _confidence(self) -> Confidence:
+        return self.study.settings.confidence(self.study.num_agents)
 
     def _receive(self, total: FloatArray) -> None:
         shape = self.study.settings.releases.sum_shape

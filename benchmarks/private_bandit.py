@@ -40,7 +40,7 @@ def regret(agents: int, rounds: int, epsilon: float | None, seed: int) -> float:
         )
     sharing: Sharing = "triggered" if epsilon is not None else "never"
     task, model = FunctionBanditTask(), Network(6)
-    ours = NeuralBanditSimulation(settings, model, task, agents, rounds, sharing)
+    ours = NeuralBanditSimulation(settings, task, agents, rounds, sharing, model=model)
     return float(ours.run(seed).regret.sum())
 
 

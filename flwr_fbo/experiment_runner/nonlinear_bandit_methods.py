@@ -52,7 +52,7 @@ def _played(experiment: NonlinearDesign) -> tuple[NonlinearBanditTask, int, int]
 
 def _federated(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     return NeuralBanditSimulation(
-        experiment.settings, experiment.network, *_played(experiment)
+        experiment.settings, *_played(experiment), model=experiment.network
     )
 
 

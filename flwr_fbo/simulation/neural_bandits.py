@@ -22,13 +22,12 @@ from flwr_fbo.agents.bandits.private_fed_go_ucb import (
 from flwr_fbo.models.network import LinearModel, RewardModel
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
-from flwr_fbo.simulation.turns import Channel, Federation, Sharing, TurnSimulation
-from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
+from flwr_fbo.simulation.turns import Channel, Federation, TurnSimulation
 
 Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
     """Agents with a network in one bandit: see `TurnSimulation`.
 
@@ -40,7 +39,7 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
     Attributes
     ----------
     model : RewardModel
-        Of the task's dimension; the second argument.
+        Of the task's dimension.
 
     Notes
     -----
@@ -51,18 +50,6 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
     """
 
     model: RewardModel = field(kw_only=True)
-
-    def __init__(
-        self,
-        settings: NeuralUCBSettings,
-        model: RewardModel,
-        task: NonlinearBanditTask,
-        num_agents: int,
-        num_rounds: int,
-        sharing: Sharing = "triggered",
-    ) -> None:
-        object.__setattr__(self, "model", model)
-        super().__init__(settings, task, num_agents, num_rounds, sharing)
 
     def __post_init__(self) -> None:
         super().__post_init__()

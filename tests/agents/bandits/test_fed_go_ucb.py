@@ -455,7 +455,7 @@ def test_a_server_goes_on_from_its_state() -> None:
 
 def _simulation(sharing: Sharing = "triggered", **fields: Any) -> Any:
     settings = replace(SETTINGS, **fields)
-    return NeuralBanditSimulation(settings, MODEL, TASK, N, 8, sharing)
+    return NeuralBanditSimulation(settings, TASK, N, 8, sharing, model=MODEL)
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
@@ -522,7 +522,7 @@ def test_a_bad_simulation_is_refused(fields: dict[str, Any], message: str) -> No
 @pytest.mark.no_cover  # faster; others run the same lines
 def test_on_hartmann_it_is_far_ahead_of_a_linear_model() -> None:
     task, settings = FunctionBanditTask(), NeuralUCBSettings()
-    ours = NeuralBanditSimulation(settings, Network(6), task, 20, 100)
+    ours = NeuralBanditSimulation(settings, task, 20, 100, model=Network(6))
     linear = ours.baseline("dislinucb")
     linear = replace(linear, settings=replace(linear.settings, ridge=0.1, beta=0.01))
     run, other = ours.run(0), linear.run(0)

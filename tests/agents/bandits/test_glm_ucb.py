@@ -261,9 +261,8 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
 def test_with_an_identity_link_and_all_shared_it_is_linucb() -> None:
     run = GLMBanditSimulation(LINEAR, TASK, N, T, "always").run(3)
     settings = NeuralUCBSettings(num_exploration=0, ridge=0.5, beta=0.3)
-    linear = NeuralBanditSimulation(settings, LinearModel(D), TASK, N, T, "always").run(
-        3
-    )
+    every = NeuralBanditSimulation(settings, TASK, N, T, "always", model=LinearModel(D))
+    linear = every.run(3)
     assert np.array_equal(run.actions, linear.actions)
     assert np.array_equal(run.regret, linear.regret)
     assert len(np.unique(run.actions)) > 3

@@ -231,7 +231,7 @@ def test_with_all_shared_it_is_exact_kernel_ucb_of_one_agent() -> None:
     X = bandit.actions
     # All actions look alike at first: a random one, as in the exploration of others.
     explored = NeuralBanditSimulation(
-        NeuralUCBSettings(), Network(D), TASK, N, num_rounds=1
+        NeuralUCBSettings(), TASK, N, 1, model=Network(D)
     ).run(4)
     chosen = [int(explored.actions[0, 0])]
     rewards = [bandit.reward(0, 0, chosen[0])]

@@ -241,7 +241,7 @@ def test_bad_privacy_is_refused(fields: dict[str, Any], message: str) -> None:
         (lambda: strategy_of(noise_seed=-1), "noise_seed=-1"),
         (lambda: neural_bandit_app(make_environment, None, -1), "limits=-1"),  # type: ignore[arg-type]
         (
-            lambda: NeuralBanditSimulation(SETTINGS, MODEL, TASK, N, T, "always"),
+            lambda: NeuralBanditSimulation(SETTINGS, TASK, N, T, "always", model=MODEL),
             "sharing='always'",
         ),
     ],
@@ -356,7 +356,7 @@ def test_plays_as_the_simulator_does(explored: int) -> None:
     settings = replace(SETTINGS, num_exploration=explored)
     grid = InProcessGrid(APP, N)
     result = strategy_of(settings).start(grid)
-    simulated = NeuralBanditSimulation(settings, MODEL, TASK, N, T).run(SEED)
+    simulated = NeuralBanditSimulation(settings, TASK, N, T, model=MODEL).run(SEED)
     assert result.num_synchronisations == simulated.num_synchronisations == 2
     steps = STEPS if explored else 0
     for slot, context in enumerate(grid.contexts.values()):
@@ -548,7 +548,7 @@ def test_a_model_that_fails_is_not_quoted() -> None:
 
 
 def test_it_counts_what_is_sent() -> None:
-    run = NeuralBanditSimulation(SETTINGS, MODEL, TASK, N, T).run(SEED)
+    run = NeuralBanditSimulation(SETTINGS, TASK, N, T, model=MODEL).run(SEED)
     phase_one = 2 * STEPS * N * D_W + N * D_W
     assert run.num_scalars[T0 - 1] == phase_one
     assert run.num_scalars[-1] == phase_one + 2 * 2 * N * (K + 1) ** 2

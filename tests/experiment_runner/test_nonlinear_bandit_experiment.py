@@ -129,6 +129,7 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
         ("threshold = 4.0", "gamma = 4.0", "settings.gamma is not known: one of"),
         ("threshold = 4.0", "num_agents = 4", "settings.num_agents is not known"),
         ("threshold = 4.0", "threshold = 0.0", "threshold=0.0 is not allowed"),
+        ("threshold = 4.0", "privacy = 8.0", "settings.privacy"),
         ("num_iterations = 5", "tau1 = 0.1", "settings.regression.tau1 is not known"),
         ("num_iterations = 5", "step = -1.0", "step=-1.0 is not allowed"),
         ("num_exploration = 2", "num_exploration = 7", "=7 .* at most num_iterations"),

@@ -70,7 +70,7 @@ def one_audit(case: str, draws: int, seed: int) -> tuple[BanditAuditResult, floa
         **{field: chosen.pop(field) for field in in_releases},
     )
     local_data, fault = chosen.pop("local_data"), chosen.pop("fault")
-    settings = LinearUCBSettings(releases, 1, local_data=local_data)
+    settings = LinearUCBSettings(releases, local_data=local_data)
     plan = BanditAuditPlan(settings, num_draws=draws, **chosen)
     build = ContinualRelease if fault is None else CONTINUAL_FAULTS[fault]
     start = time.perf_counter()

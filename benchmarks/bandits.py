@@ -32,9 +32,9 @@ def measure(quick: bool) -> list[Section]:
 def simulation(num_trials: int, local_data: LocalData) -> BanditSimulation:
     """Return private FedUCB at (1, 0.1)."""
     releases = ContinualSettings(16, TASK.dimension, epsilon=1.0, delta=0.1)
-    settings = LinearUCBSettings(releases, NUM_AGENTS, local_data=local_data)
+    settings = LinearUCBSettings(releases, local_data=local_data)
     schedule = geometric_schedule(num_trials, 16, num_trials // 20)
-    return BanditSimulation(settings, TASK, num_trials, schedule)
+    return BanditSimulation(settings, NUM_AGENTS, TASK, num_trials, schedule)
 
 
 def published(ours: BanditSimulation) -> BanditSimulation:
@@ -89,7 +89,7 @@ def neural(repeats: int) -> Section:
     synchronisations: dict[str, Callable[[], object]] = {}
     sizes = []
     for width in WIDTHS:
-        settings = NeuralUCBSettings(num_agents=2, num_exploration=0)
+        settings = NeuralUCBSettings(num_exploration=0)
         agent = NeuralUCBAgent(settings, Network(D, width), seed=0, slot=0)
         actions = np.random.default_rng(0).uniform(size=(K, D))
         sizes.append(agent.model.num_parameters)

@@ -182,7 +182,8 @@ def _fed_ucb() -> FedUCB:
         num_releases=_LINEAR_ROUND + 1, dimension=2, epsilon=8.0, delta=1e-3
     )
     return FedUCB(
-        LinearUCBSettings(releases, num_agents=NUM_AGENTS),
+        LinearUCBSettings(releases),
+        NUM_AGENTS,
         schedule=range(1, _LINEAR_ROUND + 2),
         noise_seed=13,
     )

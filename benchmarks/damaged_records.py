@@ -206,8 +206,8 @@ def _server(path: Path, identity: dict[str, Any], study: TuningStudy) -> Any:
 
 def _bandit(folder: Path) -> Record:
     releases = ContinualSettings(num_releases=9, dimension=3, epsilon=1.0, delta=1e-2)
-    settings = LinearUCBSettings(releases, 2, local_data="raw")
-    study = LinearBanditStudy(settings, noise_seed=_SEED)
+    settings = LinearUCBSettings(releases, local_data="raw")
+    study = LinearBanditStudy(settings, 2, noise_seed=_SEED)
     identity = RecordedBandit.identity_of(study)
     path, older = folder / "bandit.sqlite", folder / "bandit-older"
     task = LinearBanditTask(dimension=3, num_actions=5)

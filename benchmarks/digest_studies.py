@@ -179,9 +179,6 @@ def _voting(own_search: str) -> VotingSettings:
         max_similarity=0.7,
         max_tries=3,
         own_search=own_search,
-        num_agents=1,
-        noise_std=0.0,
-        sampling_probability=1.0,
     )
 
 
@@ -323,7 +320,6 @@ def _linear_settings(**changes: Any) -> LinearUCBSettings:
     return explicit(
         LinearUCBSettings,
         releases=releases,
-        num_agents=NUM_AGENTS,
         noise_scale=0.5,
         parameter_norm=1.0,
         alpha=0.01,
@@ -338,6 +334,7 @@ def _fed_ucb(trigger: DeterminantTrigger | None = None, **changes: Any) -> Steps
     strategy = explicit(
         FedUCB,
         settings=settings,
+        num_agents=NUM_AGENTS,
         interval=None,
         schedule=_TIMES if trigger is None else trigger,
         num_trials=_TRIALS if trigger is None else None,
@@ -396,7 +393,6 @@ def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
     )
     settings = explicit(
         NeuralUCBSettings,
-        num_agents=NUM_AGENTS,
         num_exploration=2,
         regression=regression,
         ridge=1e-2,
@@ -409,6 +405,7 @@ def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
         FedGOUCB,
         settings=settings,
         model=Network(6, width=3),
+        num_agents=NUM_AGENTS,
         num_evaluations=9,
         seed=STUDY_SEED,
         noise_seed=NOISE_SEED if privacy else None,

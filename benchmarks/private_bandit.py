@@ -24,7 +24,6 @@ def regret(agents: int, rounds: int, epsilon: float | None, seed: int) -> float:
     """Return the regret of all agents; of random play for an epsilon of None."""
     if epsilon is None:
         settings = NeuralUCBSettings(
-            agents,
             num_exploration=rounds,
             regression=LangevinSettings(num_iterations=1),
         )
@@ -34,7 +33,6 @@ def regret(agents: int, rounds: int, epsilon: float | None, seed: int) -> float:
         )
         noisy = epsilon < math.inf
         settings = NeuralUCBSettings(
-            agents,
             num_exploration=0,
             ridge=1.0,
             beta=_BETA[noisy],
@@ -42,8 +40,8 @@ def regret(agents: int, rounds: int, epsilon: float | None, seed: int) -> float:
         )
     sharing: Sharing = "triggered" if epsilon is not None else "never"
     task, model = FunctionBanditTask(), Network(6)
-    run = NeuralBanditSimulation(settings, model, task, rounds, sharing).run(seed)
-    return float(run.regret.sum())
+    ours = NeuralBanditSimulation(settings, task, agents, rounds, sharing, model=model)
+    return float(ours.run(seed).regret.sum())
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ def _bandits_in_process(
     task = LinearBanditTask(dimension=5, num_actions=25)
     simulated = []
     for k, time in enumerate(times, 1):
-        run = BanditSimulation(settings, task, time, times[:k]).run(3, 1)
+        run = BanditSimulation(settings, NUM_AGENTS, task, time, times[:k]).run(3, 1)
         simulated.append(run.total)
     return _releases(folder), simulated
 

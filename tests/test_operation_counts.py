@@ -194,8 +194,8 @@ def test_a_linear_bandit_factorises_once_a_synchronisation(
     counts: Counter[int] = Counter()
     counted(monkeypatch, np.linalg, "cholesky", counts)
     releases = ContinualSettings(4, 3, epsilon=1.0, delta=0.1)
-    settings = LinearUCBSettings(releases, 2, local_data=local_data)
-    agent = LinearUCBAgent(settings)
+    settings = LinearUCBSettings(releases, local_data=local_data)
+    agent = LinearUCBAgent(settings.confidence(2))
     actions = np.eye(3)
     counts.clear()
     for _ in range(2):

@@ -124,8 +124,9 @@ def _tuning(num_agents: int) -> DPFTSDE | FedVote:
 
 def _bandit(num_agents: int) -> FedUCB:
     releases = ContinualSettings(3, 2, epsilon=1.0, delta=0.1)
-    settings = LinearUCBSettings(releases, num_agents)
-    return FedUCB(settings, schedule=[1, 2, 3], durability=Durability(patience=0.0))
+    settings = LinearUCBSettings(releases)
+    durability = Durability(patience=0.0)
+    return FedUCB(settings, num_agents, schedule=[1, 2, 3], durability=durability)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class BanditAuditPlan:
     Attributes
     ----------
     settings : LinearUCBSettings
-        Of one agent, with noise. All n releases are made.
+        Of an agent that plays alone, with noise. All n releases are made.
     actions : tuple of K tuples of d floats
         The arms, of norm at most L; the same in every trial.
     rewards : tuple of K floats
@@ -87,8 +87,7 @@ class BanditAuditPlan:
     num_draws: int = 20_000
 
     def __post_init__(self) -> None:
-        releases, agents = self.settings.releases, self.settings.num_agents
-        require(agents == 1, "num_agents", agents, "1: whoever stands out most")
+        releases = self.settings.releases
         noisy = releases.noise_std > 0
         require(noisy, "epsilon", releases.epsilon, "finite, where there is a promise")
         require(len(self.actions) > 0, "actions", self.actions, "one at least")
@@ -227,7 +226,7 @@ class _Twins:
     """
 
     def __init__(self, plan: BanditAuditPlan, num_runs: int) -> None:
-        self._plan = plan
+        self._plan, self._confidence = plan, plan.settings.confidence(1)
         size = plan.settings.releases.dimension + 1
         self.running_sums = np.zeros((num_runs, 2, size, size))
         self.receive(np.zeros((num_runs, size, size)))
@@ -238,7 +237,7 @@ class _Twins:
         shape = self.running_sums.shape[:2]
         arms = np.array(plan.actions)
         offered = np.broadcast_to(arms, (*shape, *arms.shape))
-        chosen = first_best(settings.upper_bounds(self._ellipsoid, offered))
+        chosen = first_best(self._confidence.upper_bounds(self._ellipsoid, offered))
         actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
         if t == plan.position:
             actions, rewards = plan.changed_trials(actions)
@@ -250,7 +249,7 @@ class _Twins:
 
     def receive(self, released: FloatArray) -> None:
         """Take what was released, shape (R, d + 1, d + 1): both twins the same."""
-        each = [self._plan.settings.ellipsoid(total) for total in released]
+        each = [self._confidence.ellipsoid(total) for total in released]
         self._ellipsoid = copy(each[0])
         self._ellipsoid.factor = np.repeat([[e.factor] for e in each], 2, axis=1)
         self._ellipsoid.target = np.repeat([[e.target] for e in each], 2, axis=1)

@@ -91,14 +91,16 @@ def _private(
     control: Control | None = None,
     pooling: Pooling = "neighbourhood",
 ) -> BanditSimulation:
-    settings = LinearUCBSettings(
-        experiment.releases,
+    central = BanditSimulation(
+        LinearUCBSettings(
+            experiment.releases, width=experiment.width, local_data=local_data
+        ),
         experiment.num_agents,
-        width=experiment.width,
-        local_data=local_data,
+        experiment.task,
+        experiment.num_iterations,
+        experiment.schedule,
+        control,
     )
-    trials, schedule = experiment.num_iterations, experiment.schedule
-    central = BanditSimulation(settings, experiment.task, trials, schedule, control)
     if experiment.graph is None or control == "random":
         return central
     return central.among_peers(experiment.peers(pooling))

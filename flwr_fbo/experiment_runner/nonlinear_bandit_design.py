@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, PlainValidator
 
@@ -23,9 +22,6 @@ AnyNonlinearTask = Annotated[
     NonlinearBanditTask, PlainValidator(task_reader(NonlinearBanditTask))
 ]
 
-# Those of the code, which say where they were found.
-_FOUND = NeuralUCBSettings(num_agents=2)
-
 
 @dataclass(frozen=True)
 class Regression(LangevinSettings):
@@ -34,49 +30,18 @@ class Regression(LangevinSettings):
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
 
-S = TypeVar("S")
-
-
 @dataclass(frozen=True)
-class _ButForAgents(Generic[S]):
-    """Settings of an algorithm, but for how many agents there are."""
+class Constants(NeuralUCBSettings):
+    """What agents with a network have in common: see `NeuralUCBSettings`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    settings_type: ClassVar[Callable[..., Any]]
 
-    def __post_init__(self) -> None:
-        self.among(2)  # which names what it does not allow
-
-    def among(self, num_agents: int) -> S:
-        """Return the settings of so many agents."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return cast(S, self.settings_type(num_agents, **values))
-
-
-@dataclass(frozen=True)
-class Constants(_ButForAgents[NeuralUCBSettings]):
-    """What agents with a network have in common: `NeuralUCBSettings`, but for N.
-
-    Attributes
-    ----------
-    num_exploration : int
-    regression : Regression
-    ridge, beta, threshold : float
-    num_refinements : int
-    """
-
-    settings_type = NeuralUCBSettings
-
-    num_exploration: int = _FOUND.num_exploration
     regression: Regression = field(default_factory=Regression)
-    ridge: float = _FOUND.ridge
-    beta: float = _FOUND.beta
-    threshold: float = _FOUND.threshold
-    num_refinements: int = _FOUND.num_refinements
+    privacy: None = None
 
 
 @dataclass(frozen=True)
-class LinearConstants(_ButForAgents[NeuralUCBSettings]):
+class LinearConstants:
     """What DisLinUCB has of its own.
 
     Attributes
@@ -87,62 +52,35 @@ class LinearConstants(_ButForAgents[NeuralUCBSettings]):
         > 0. Not given: that of its analysis, T log(N T) / (d N).
     """
 
-    settings_type = staticmethod(partial(NeuralUCBSettings, num_exploration=0))
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     ridge: float = 0.1
     beta: float = 0.01
     threshold: float | None = None
 
-    def among(self, num_agents: int, usual: float = 1.0) -> NeuralUCBSettings:
-        """Return the settings of so many agents; ``usual`` is the threshold if None."""
-        if self.threshold is None:
-            return replace(self, threshold=usual).among(num_agents)
-        return super().among(num_agents)
+    def __post_init__(self) -> None:
+        self.settings(1.0)  # which names what it does not allow
 
-
-_GLM, _KERNEL = GLMUCBSettings(num_agents=2), KernelUCBSettings(num_agents=2)
-
-
-@dataclass(frozen=True)
-class GLMConstants(_ButForAgents[GLMUCBSettings]):
-    """What Fed-GLB-UCB has of its own: `GLMUCBSettings`, but for N.
-
-    Attributes
-    ----------
-    reward_range : tuple of float, or None
-        Not given: an identity link.
-    ridge, beta, threshold, curvature, parameter_norm, accuracy : float
-    max_iterations : int
-    """
-
-    settings_type = GLMUCBSettings
-
-    reward_range: tuple[float, float] | None = _GLM.reward_range
-    ridge: float = _GLM.ridge
-    beta: float = _GLM.beta
-    threshold: float = _GLM.threshold
-    curvature: float = _GLM.curvature
-    parameter_norm: float = _GLM.parameter_norm
-    accuracy: float = _GLM.accuracy
-    max_iterations: int = _GLM.max_iterations
+    def settings(self, usual: float) -> NeuralUCBSettings:
+        """Return the settings of the agents; ``usual`` is the threshold if None."""
+        threshold = usual if self.threshold is None else self.threshold
+        return NeuralUCBSettings(
+            num_exploration=0, ridge=self.ridge, beta=self.beta, threshold=threshold
+        )
 
 
 @dataclass(frozen=True)
-class KernelConstants(_ButForAgents[KernelUCBSettings]):
-    """What ApproxDisKernelUCB has of its own: `KernelUCBSettings`, but for N.
+class GLMConstants(GLMUCBSettings):
+    """What Fed-GLB-UCB has of its own: see `GLMUCBSettings`."""
 
-    Attributes
-    ----------
-    lengthscale, ridge, beta, threshold, oversampling : float
-    """
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    settings_type = KernelUCBSettings
 
-    lengthscale: float = _KERNEL.lengthscale
-    ridge: float = _KERNEL.ridge
-    beta: float = _KERNEL.beta
-    threshold: float = _KERNEL.threshold
-    oversampling: float = _KERNEL.oversampling
+@dataclass(frozen=True)
+class KernelConstants(KernelUCBSettings):
+    """What ApproxDisKernelUCB has of its own: see `KernelUCBSettings`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
 
 @dataclass(frozen=True, kw_only=True)

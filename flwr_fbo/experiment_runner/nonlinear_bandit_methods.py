@@ -16,6 +16,7 @@ from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
 from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.simulation.turns import FederationRun
+from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
 
 
 class Playable(Protocol):
@@ -44,12 +45,14 @@ class NonlinearMethod(Method):
     releases: bool = True
 
 
+def _played(experiment: NonlinearDesign) -> tuple[NonlinearBanditTask, int, int]:
+    """Return the task, and how many agents play how many rounds."""
+    return experiment.task, experiment.num_agents, experiment.num_iterations
+
+
 def _federated(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     return NeuralBanditSimulation(
-        experiment.settings.among(experiment.num_agents),
-        experiment.network,
-        experiment.task,
-        experiment.num_iterations,
+        experiment.settings, *_played(experiment), model=experiment.network
     )
 
 
@@ -60,25 +63,21 @@ def _without_phase_one(experiment: NonlinearDesign) -> NeuralBanditSimulation:
 
 def _linear(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     linear = _federated(experiment).baseline("dislinucb")
-    usual = linear.settings.threshold
-    settings = experiment.linear.among(experiment.num_agents, usual)
+    settings = experiment.linear.settings(linear.settings.threshold)
     return replace(linear, settings=settings)
 
 
 def _glm(experiment: NonlinearDesign) -> GLMBanditSimulation:
-    settings = experiment.glm.among(experiment.num_agents)
-    return GLMBanditSimulation(settings, experiment.task, experiment.num_iterations)
+    return GLMBanditSimulation(experiment.glm, *_played(experiment))
 
 
 def _kernel(experiment: NonlinearDesign) -> KernelBanditSimulation:
-    settings = experiment.kernel.among(experiment.num_agents)
-    return KernelBanditSimulation(settings, experiment.task, experiment.num_iterations)
+    return KernelBanditSimulation(experiment.kernel, *_played(experiment))
 
 
 def _random(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     """Return uniform play: an exploration that ends with the last round."""
     settings = NeuralUCBSettings(
-        experiment.num_agents,
         num_exploration=experiment.num_iterations,
         regression=LangevinSettings(num_iterations=1),  # which nobody uses
     )
@@ -86,8 +85,7 @@ def _random(experiment: NonlinearDesign) -> NeuralBanditSimulation:
 
 
 def _each_once(experiment: NonlinearDesign) -> EachOnce:
-    agents, rounds = experiment.num_agents, experiment.num_iterations
-    return EachOnce(experiment.task, agents, rounds)
+    return EachOnce(*_played(experiment))
 
 
 METHODS = by_name(

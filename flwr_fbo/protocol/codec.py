@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 from flwr_fbo.privacy.spending import Promise
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 
 Config = dict[str, int | str | bool]

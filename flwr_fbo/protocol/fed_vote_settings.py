@@ -1,4 +1,4 @@
-"""Settings of the agents of FedVote."""
+"""Settings of the agents of FedVote, and what their votes are counted with."""
 
 from __future__ import annotations
 
@@ -36,12 +36,6 @@ class VotingSettings(SearchSettings):
         few evaluations; its model has a lengthscale an axis and standardises values
         itself (``noise_floor``, ``num_surrogate_features`` and ``num_starts`` do
         nothing).
-    num_agents : int
-        N, >= 1; the strategy fills it in, as it does the next two.
-    noise_std : float
-        Standard deviation, in votes, of the noise of a count, >= 0.
-    sampling_probability : float
-        q, in (0, 1].
     """
 
     num_features: int = 512
@@ -49,9 +43,6 @@ class VotingSettings(SearchSettings):
     max_similarity: float = 0.7
     max_tries: int = 10
     own_search: OwnSearch = "thompson"
-    num_agents: int = 1
-    noise_std: float = 0.0
-    sampling_probability: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,16 +52,12 @@ class VotingSettings(SearchSettings):
         require(one, "num_sub_regions", self.num_sub_regions, "1, where agents vote")
         require_int("num_cells", self.num_cells, 2)
         require_int("max_tries", self.max_tries, 1)
-        require_int("num_agents", self.num_agents, 1)
         allowed = f"one of {get_args(OwnSearch)}"
         known = self.own_search in get_args(OwnSearch)
         require(known, "own_search", self.own_search, allowed)
-        similarity, noise_std = self.max_similarity, self.noise_std
+        similarity = self.max_similarity
         ok = is_number(similarity) and 0 < similarity < 1
         require(ok, "max_similarity", similarity, "between 0 and 1")
-        ok = is_number(noise_std) and 0 <= noise_std < math.inf
-        require(ok, "noise_std", noise_std, "a finite number >= 0")
-        check_sampling_probability(self.sampling_probability)
 
     def shared_lengthscale(self, dim: int) -> float:
         """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""
@@ -81,3 +68,28 @@ class VotingSettings(SearchSettings):
         rng = generator(feature_seed, Purpose.SHARED_FEATURES)
         length = self.shared_lengthscale(dim)
         return RandomFeatures.spread(rng, self.num_features, dim, length)
+
+
+@dataclass(frozen=True)
+class VoteCount:
+    """What it takes to read a count of votes; public.
+
+    Attributes
+    ----------
+    num_agents : int
+        N, >= 1.
+    noise_std : float
+        Standard deviation, in votes, of the noise of a count, >= 0.
+    sampling_probability : float
+        q, in (0, 1].
+    """
+
+    num_agents: int
+    noise_std: float = 0.0
+    sampling_probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_int("num_agents", self.num_agents, 1)
+        ok = is_number(self.noise_std) and 0 <= self.noise_std < math.inf
+        require(ok, "noise_std", self.noise_std, "a finite number >= 0")
+        check_sampling_probability(self.sampling_probability)

@@ -19,8 +19,6 @@ class GLMUCBSettings:
 
     Attributes
     ----------
-    num_agents : int
-        N >= 2.
     reward_range : tuple of float, or None
         (low, high), between which mean rewards lie: a logistic link. None: an identity
         link, for rewards of any size.
@@ -41,7 +39,6 @@ class GLMUCBSettings:
         >= 1: of one descent.
     """
 
-    num_agents: int
     reward_range: tuple[float, float] | None = None
     ridge: float = 0.1
     beta: float = 0.01
@@ -52,7 +49,6 @@ class GLMUCBSettings:
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 2)
         for name in ("ridge", "beta", "threshold", "parameter_norm", "accuracy"):
             require_positive(name, getattr(self, name))
         require_positive("curvature", self.curvature)

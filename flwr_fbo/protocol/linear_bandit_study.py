@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from flwr_fbo._validation import require, require_seed
+from flwr_fbo._validation import require, require_int, require_seed
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
@@ -26,6 +26,8 @@ class LinearBanditStudy(Study):
     Attributes
     ----------
     settings : LinearUCBSettings
+    num_agents : int
+        M >= 1.
     trigger : DeterminantTrigger, optional
         When an agent reports that it wants to synchronise; never unless given.
     noise_seed : int, optional
@@ -38,20 +40,25 @@ class LinearBanditStudy(Study):
     """
 
     settings: LinearUCBSettings
+    num_agents: int
     trigger: DeterminantTrigger | None = None
     noise_seed: int | None = None
     graph: PeerGraph | None = None
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __post_init__(self) -> None:
+        require_int("num_agents", self.num_agents, 1)
         require_seed("noise_seed", self.noise_seed)
+        local = self.settings.local_data
+        ok = self.trigger is None or local == "raw"
+        require(ok, "local_data", local, "'raw', with a trigger")
         streams = 1 if self.graph is None else self.graph.streams
         given = self.settings.releases.num_streams
         require(given == streams, "num_streams", given, f"{streams}, the estimators")
         if self.graph is not None:
-            agents, expected = self.graph.num_agents, self.settings.num_agents
-            allowed = f"{expected}, as in the settings"
-            require(agents == expected, "graph.num_agents", agents, allowed)
+            agents = self.graph.num_agents
+            ok = agents == self.num_agents
+            require(ok, "num_agents", self.num_agents, f"{agents}, those of the graph")
 
     @property
     def private(self) -> bool:
@@ -66,12 +73,6 @@ class LinearBanditStudy(Study):
         raw = self.settings.local_data == "raw"
         caveat = "has local_data='raw', which promises less than it says"
         return Promise((Charge(1 / mu),), self.private, caveat if raw else "")
-
-    def settings_of(self, slot: int) -> LinearUCBSettings:
-        """Return the settings of one agent: those of all, or of its pool in a graph."""
-        if self.graph is None:
-            return self.settings
-        return self.graph.settings_of(slot, self.settings)
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
@@ -92,6 +93,7 @@ class LinearBanditStudy(Study):
         settings["releases"] = ContinualSettings(**settings["releases"])
         return cls(
             settings=LinearUCBSettings(**settings),
+            num_agents=fields["num_agents"],
             trigger=None if trigger is None else DeterminantTrigger(**trigger),
             noise_seed=fields["noise_seed"],
             graph=None if graph is None else PeerGraph.from_dict(graph),

@@ -1,4 +1,4 @@
-"""Settings of FedUCB: noise, confidence width, what agents act on."""
+"""Settings of FedUCB, and what agents believe by them: noise and confidence width."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ class LinearUCBSettings:
     releases : ContinualSettings
         What an agent hands out, with d, L and B. Without noise (``epsilon=inf``) the
         agent is that of non-private FedUCB, or of plain linear UCB.
-    num_agents : int
-        M >= 1, whose sums are added. 1 for an agent that plays alone.
     noise_scale : float
         sigma > 0: rewards are sigma-subgaussian around x'theta. Rewards in [0, 1] are
         so with 1/2 (Hoeffding, 1963).
@@ -54,7 +52,7 @@ class LinearUCBSettings:
     ridge : float
         lambda > 0, in place of noise and shift where there is no noise.
     width : {"observed", "exact", "paper"}
-        See `width_at`; the observed one is never above the exact one.
+        See `Confidence.width_at`; the observed one is never above the exact one.
     local_data : {"released", "raw"}
         What an agent acts on between synchronisations: what was released only, or its
         own raw trials too, as the paper has it.
@@ -75,7 +73,6 @@ class LinearUCBSettings:
     """
 
     releases: ContinualSettings
-    num_agents: int
     noise_scale: float = 0.5
     parameter_norm: float = 1.0
     alpha: float = 0.01
@@ -84,7 +81,6 @@ class LinearUCBSettings:
     local_data: LocalData = "released"
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 1)
         for field in ("noise_scale", "parameter_norm", "ridge"):
             require_positive(field, getattr(self, field))
         require_fraction("alpha", self.alpha)
@@ -96,6 +92,33 @@ class LinearUCBSettings:
         """Return the fields, those of the releases in their own way."""
         return {**asdict(self), "releases": self.releases.to_dict()}
 
+    def confidence(self, num_agents: int) -> Confidence:
+        """Return what the sum of so many agents' releases lets each of them believe."""
+        return Confidence(self, num_agents, self.alpha)
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """What a sum of some agents' releases lets one believe of theta.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+    num_agents : int
+        M >= 1, whose sums are added. 1 for an agent that plays alone.
+    alpha : float
+        In (0, 1): how likely any of their ellipsoids may ever miss theta. That of the
+        settings, or a share of it: see `PeerGraph.confidence_of`.
+    """
+
+    settings: LinearUCBSettings
+    num_agents: int
+    alpha: float
+
+    def __post_init__(self) -> None:
+        require_int("num_agents", self.num_agents, 1)
+        require_fraction("alpha", self.alpha)
+
     @cached_property
     def bounds(self) -> SpectralBounds:
         """rho_min, rho_max, kappa and the shift: of the agents' summed noise.
@@ -103,18 +126,18 @@ class LinearUCBSettings:
         With ``width="paper"`` of each agent's. Without noise the ridge takes the place
         of all, and kappa is 0. But for the paper's width half of alpha is spent here.
         """
-        if self.releases.noise_std == 0:
-            return SpectralBounds(self.ridge, self.ridge, self.ridge, 0.0, 0.0)
-        if self.width != "paper":
-            return sum_bounds(self.releases, self.alpha / 2, self.num_agents)
-        published = self.releases.calibration == "paper"
-        of_agent = paper_bounds if published else agent_bounds
-        return of_agent(self.releases, self.alpha, self.num_agents)
+        releases, ridge = self.settings.releases, self.settings.ridge
+        if releases.noise_std == 0:
+            return SpectralBounds(ridge, ridge, ridge, 0.0, 0.0)
+        if self.settings.width != "paper":
+            return sum_bounds(releases, self.alpha / 2, self.num_agents)
+        of_agent = paper_bounds if releases.calibration == "paper" else agent_bounds
+        return of_agent(releases, self.alpha, self.num_agents)
 
     @cached_property
     def _copies(self) -> int:
         """How often the bounds count: the paper adds up what it shifts and bounds."""
-        return self.num_agents if self.width == "paper" else 1
+        return self.num_agents if self.settings.width == "paper" else 1
 
     def width_at(self, log_det: FloatArray, least_eigenvalue: FloatArray) -> FloatArray:
         """Return the ellipsoid's width, shape (...).
@@ -156,16 +179,17 @@ class LinearUCBSettings:
         least_eigenvalue : ndarray of shape (...)
             A lower bound on the eigenvalues of V; of effect with ``"observed"`` only.
         """
-        copies, bounds = self._copies, self.bounds
-        union = 1 if self.width == "paper" else self.num_agents
-        volume = log_det - self.releases.dimension * math.log(copies * bounds.rho_min)
+        settings, copies, bounds = self.settings, self._copies, self.bounds
+        union = 1 if settings.width == "paper" else self.num_agents
+        d = settings.releases.dimension
+        volume = log_det - d * math.log(copies * bounds.rho_min)
         radius = np.sqrt(2 * math.log(2 * union / self.alpha) + np.maximum(volume, 0))
-        norm = self.parameter_norm
+        norm = settings.parameter_norm
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa
-        if self.width == "observed":
+        if settings.width == "observed":
             longest = norm * bounds.rho_max + bounds.cross_norm
             prior = np.minimum(prior, longest / np.sqrt(least_eigenvalue))
-        return np.asarray(self.noise_scale * radius + copies * prior)
+        return np.asarray(settings.noise_scale * radius + copies * prior)
 
     def ellipsoid(self, total: FloatArray) -> WatchedEllipsoid:
         """Return what a sum of releases, shape (..., d + 1, d + 1), lets one believe.
@@ -173,7 +197,7 @@ class LinearUCBSettings:
         S + shift I, and more where an eigenvalue is still below rho_min: only if the
         bounds fail, or without noise by rounding.
         """
-        d, copies, bounds = self.releases.dimension, self._copies, self.bounds
+        d, copies, bounds = self.settings.releases.dimension, self._copies, self.bounds
         matrix = total[..., :d, :d] + copies * bounds.shift * np.eye(d)
         missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]
         matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)

@@ -29,6 +29,8 @@ class NeuralBanditStudy(Study):
     Attributes
     ----------
     settings : NeuralUCBSettings
+    num_agents : int
+        N >= 2.
     num_parameters : int
         d_w, of the reward model.
     network : Network, optional
@@ -42,6 +44,7 @@ class NeuralBanditStudy(Study):
     """
 
     settings: NeuralUCBSettings
+    num_agents: int
     num_parameters: int
     network: Network | None
     seed: int
@@ -49,6 +52,7 @@ class NeuralBanditStudy(Study):
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __post_init__(self) -> None:
+        require_int("num_agents", self.num_agents, 2)
         require_int("num_parameters", self.num_parameters, 1)
         require_int("seed", self.seed, 0)
         require_seed("noise_seed", self.noise_seed)
@@ -106,6 +110,7 @@ class NeuralBanditStudy(Study):
             settings["privacy"] = NeuralPrivacy(**settings["privacy"])
         return cls(
             settings=NeuralUCBSettings(**settings),
+            num_agents=fields["num_agents"],
             num_parameters=fields["num_parameters"],
             network=None if network is None else Network(**network),
             seed=fields["seed"],

@@ -24,8 +24,6 @@ class NeuralUCBSettings:
 
     Attributes
     ----------
-    num_agents : int
-        N >= 2.
     num_exploration : int
         T0 >= 0: what each agent tries at random. With 0 there is no phase I: w0 is
         where a regression would have started.
@@ -50,7 +48,6 @@ class NeuralUCBSettings:
         `flwr_fbo.agents.bandits.private_fed_go_ucb`.
     """
 
-    num_agents: int
     num_exploration: int = 1
     regression: LangevinSettings = field(default_factory=LangevinSettings)
     ridge: float = 1e-5
@@ -60,7 +57,6 @@ class NeuralUCBSettings:
     privacy: NeuralPrivacy | None = None
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 2)
         require_int("num_exploration", self.num_exploration, 0)
         for name in ("ridge", "beta", "threshold"):
             require_positive(name, getattr(self, name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,7 +22,11 @@ from scipy.sparse.csgraph import shortest_path
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.protocol.linear_ucb_settings import (
+    Confidence,
+    DeterminantTrigger,
+    LinearUCBSettings,
+)
 
 Pooling = Literal["clique", "neighbourhood"]
 GraphName = Literal["complete", "ring", "star", "line", "random"]
@@ -204,8 +208,8 @@ class PeerGraph:
         """
         return math.sqrt(len(self.cliques) * self.hops)
 
-    def settings_of(self, slot: int, shared: LinearUCBSettings) -> LinearUCBSettings:
-        """Return an agent's settings: of its pool, and of its share of alpha.
+    def confidence_of(self, slot: int, settings: LinearUCBSettings) -> Confidence:
+        """Return what an agent believes by: of its pool, and of its share of alpha.
 
         Only as many agents' noise is in its sums as are in its pool. alpha, how likely
         any ellipsoid of any agent may ever miss theta, is shared equally by all
@@ -213,8 +217,9 @@ class PeerGraph:
         in common, as they believe the same: while no message is lost.
         """
         pool = self.pools[slot]
-        alpha = shared.alpha * self.pools.count(pool) / (self.num_agents * self.streams)
-        return replace(shared, num_agents=len(pool), alpha=alpha)
+        shares = self.num_agents * self.streams
+        alpha = settings.alpha * self.pools.count(pool) / shares
+        return Confidence(settings, len(pool), alpha)
 
     def trigger(
         self, shared: DeterminantTrigger, max_action_norm: float

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_seed
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     Direction,
@@ -62,6 +62,8 @@ class TuningStudy(Study):
     promise : Promise
         What is released of a site at most, one charge a release; nothing is promised
         unless the strategy says so.
+    votes : VoteCount, optional
+        How votes are counted, where agents vote.
     """
 
     space: SearchSpace
@@ -71,6 +73,7 @@ class TuningStudy(Study):
     feature_seed: int = field(default_factory=fresh_seed)
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
     promise: Promise = field(default_factory=Promise)
+    votes: VoteCount | None = None
 
     def __post_init__(self) -> None:
         check_direction(self.direction)
@@ -98,12 +101,13 @@ class TuningStudy(Study):
             "feature_seed": self.feature_seed,
             "study_id": self.study_id,
             "promise": self.promise.to_dict(),
+            "votes": None if self.votes is None else asdict(self.votes),
         }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TuningStudy:
         """Return the study that ``to_dict`` gave."""
-        agent = dict(fields["agent"])
+        agent, votes = dict(fields["agent"]), fields["votes"]
         settings = _SETTINGS[agent.pop("kind")]
         return cls(
             space=SearchSpace.from_json(fields["space"]),
@@ -113,6 +117,7 @@ class TuningStudy(Study):
             feature_seed=fields["feature_seed"],
             study_id=fields["study_id"],
             promise=Promise.from_dict(fields["promise"]),
+            votes=None if votes is None else VoteCount(**votes),
         )
 
 

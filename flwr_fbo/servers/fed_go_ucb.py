@@ -98,7 +98,7 @@ class FedGOUCBServer(Server):
         self, study: NeuralBanditStudy, model: RewardModel, num_evaluations: int
     ) -> None:
         self.study = study
-        self.num_agents = study.settings.num_agents
+        self.num_agents = study.num_agents
         self.ledger = []
         self.heard = [0] * self.num_agents
         self.heard_before = list(self.heard)
@@ -216,7 +216,7 @@ class FedGOUCBServer(Server):
         model = "a network" if self.study.network is not None else "the clients' model"
         steps = s.regression.num_iterations if s.num_exploration else 0
         lines = [
-            f"{s.num_agents} agents; {model} of {size} parameters",
+            f"{self.num_agents} agents; {model} of {size} parameters",
             f"phase I: {s.num_exploration} evaluations an agent at random, {steps} "
             "steps of gradient Langevin dynamics"
             + (" at most" if s.regression.patience else ""),

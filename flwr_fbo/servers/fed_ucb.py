@@ -38,7 +38,7 @@ class ReleaseCountingServer(Server):
 
     def __init__(self, study: LinearBanditStudy) -> None:
         self.study = study
-        self.num_agents = study.settings.num_agents
+        self.num_agents = study.num_agents
         self.ledger = []
 
     @property
@@ -138,7 +138,7 @@ def lines_of(study: LinearBanditStudy) -> list[str]:
     """Describe what all agents have in common, a line each."""
     s, r = study.settings, study.settings.releases
     lines = [
-        f"{s.num_agents} agents, dimension {r.dimension}, actions of norm up to "
+        f"{study.num_agents} agents, dimension {r.dimension}, actions of norm up to "
         f"{r.max_action_norm:g}, rewards in [{-r.max_reward:g}, {r.max_reward:g}]",
         f"{r.num_releases} releases an agent, {r.mechanism} with {r.calibration} "
         f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "

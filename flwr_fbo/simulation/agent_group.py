@@ -6,18 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.protocol.linear_ucb_settings import Confidence, DeterminantTrigger
 from flwr_fbo.tasks.linear_bandit import IntArray
 
 FloatArray = NDArray[np.float64]
 
 
 class AgentGroup:
-    """What some agents believe by one estimator, all of them by the same settings.
+    """What some agents believe by one estimator, of the same confidence.
 
     Parameters
     ----------
-    settings : LinearUCBSettings
+    confidence : Confidence
     members : (ndarray of int, ndarray of int), optional
         Their slots, shape (A,), and whose sums each of them adds up, shape (A, P).
         Unless given all agents, who add up all sums, and so believe the same.
@@ -25,16 +25,16 @@ class AgentGroup:
 
     def __init__(
         self,
-        settings: LinearUCBSettings,
+        confidence: Confidence,
         members: tuple[IntArray, IntArray] | None = None,
     ) -> None:
-        self._settings = settings
+        self._confidence = confidence
         self._pools = None if members is None else members[1]
         self.agents: IntArray | slice = slice(None) if members is None else members[0]
 
     def choose(self, contexts: FloatArray) -> IntArray:
         """Return the index that each plays, shape (A,), of (A, K, d) actions."""
-        bounds = self._settings.upper_bounds(self._ellipsoid, contexts)
+        bounds = self._confidence.upper_bounds(self._ellipsoid, contexts)
         return first_best(bounds)
 
     def observe(self, actions: FloatArray, rewards: FloatArray) -> None:
@@ -48,11 +48,11 @@ class AgentGroup:
 
     def believe(self, sums: FloatArray) -> None:
         """Believe the sums of each pool, out of all agents', (M, d + 1, d + 1)."""
-        settings = self._settings
+        confidence = self._confidence
         if self._pools is None:
-            self._ellipsoid = settings.ellipsoid(sums.sum(axis=0))
-            if settings.local_data == "raw":
-                self._ellipsoid = self._ellipsoid.repeated(settings.num_agents)
+            self._ellipsoid = confidence.ellipsoid(sums.sum(axis=0))
+            if confidence.settings.local_data == "raw":
+                self._ellipsoid = self._ellipsoid.repeated(confidence.num_agents)
         else:
-            self._ellipsoid = settings.ellipsoid(sums[self._pools].sum(axis=1))
+            self._ellipsoid = confidence.ellipsoid(sums[self._pools].sum(axis=1))
         self._synchronised_log_det = self._ellipsoid.log_det

@@ -17,7 +17,7 @@ class GLMBanditSimulation(TurnSimulation[GLMUCBSettings]):
     def federation(self, seed: int) -> _GLMFederation:
         """Return the agents and their server, before the first round."""
         settings, d = self.settings, self.task.dimension
-        agents = [GLMUCBAgent(settings, d) for _ in range(settings.num_agents)]
+        agents = [GLMUCBAgent(settings, d) for _ in range(self.num_agents)]
         return _GLMFederation(self, agents, GLMBanditServer(settings, d), seed)
 
 

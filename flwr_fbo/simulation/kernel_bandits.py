@@ -16,7 +16,7 @@ class KernelBanditSimulation(TurnSimulation[KernelUCBSettings]):
     def federation(self, seed: int) -> _KernelFederation:
         """Return the agents and their server, before the first round."""
         settings, d = self.settings, self.task.dimension
-        slots = range(settings.num_agents)
+        slots = range(self.num_agents)
         agents = [KernelUCBAgent(settings, d, seed, slot) for slot in slots]
         return _KernelFederation(self, agents, KernelBanditServer(d), seed)
 

@@ -7,7 +7,7 @@ act on released data only believe the same: one matrix is factorised for all of 
 Several methods can play the same trials, which are then drawn once.
 
 Peers along a graph (`PeerGraph`) do the same, but for three things: each has its own
-pool, and with it settings and sums; what was released is believed gamma trials later,
+pool, and with it confidence and sums; what was released is believed gamma trials later,
 when the messages have arrived; and its estimators are played in turn.
 """
 
@@ -28,7 +28,9 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import MAX_RELEASES
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import (
+    Confidence,
     DeterminantTrigger,
     LinearUCBSettings,
     LocalData,
@@ -78,7 +80,9 @@ class BanditSimulation:
     Attributes
     ----------
     settings : LinearUCBSettings
-        Of all agents; ``settings.num_agents`` play.
+        Of all agents.
+    num_agents : int
+        M >= 1.
     task : LinearBanditTask
         Of the dimension that the settings have.
     num_trials : int
@@ -97,6 +101,7 @@ class BanditSimulation:
     """
 
     settings: LinearUCBSettings
+    num_agents: int
     task: LinearBanditTask
     num_trials: int
     schedule: Sequence[int] | DeterminantTrigger
@@ -104,24 +109,19 @@ class BanditSimulation:
     graph: PeerGraph | None = None
 
     def __post_init__(self) -> None:
+        schedule = self.schedule
+        trigger = schedule if isinstance(schedule, DeterminantTrigger) else None
+        # Which names what does not go together.
+        LinearBanditStudy(self.settings, self.num_agents, trigger, graph=self.graph)
         require_int("num_trials", self.num_trials, 1)
         d, own = self.settings.releases.dimension, self.task.dimension
         require(own == d, "task.dimension", own, f"{d}, as in the settings")
         ok = self.control in (None, *get_args(Control))
         require(ok, "control", self.control, f"one of {get_args(Control)}, or None")
-        streams = 1 if self.graph is None else self.graph.streams
-        own = self.settings.releases.num_streams
-        require(own == streams, "num_streams", own, f"{streams}, the estimators")
-        if self.graph is not None:
-            own, expected = self.graph.num_agents, self.settings.num_agents
-            require(own == expected, "graph.num_agents", own, f"{expected}")
-            fixed = not isinstance(self.schedule, DeterminantTrigger)
-            require(fixed, "schedule", self.schedule, "trials, with a graph")
-        if isinstance(self.schedule, DeterminantTrigger):
-            local = self.settings.local_data
-            require(local == "raw", "local_data", local, "'raw', with a trigger")
-        else:
-            self._check_times(self.schedule)
+        fixed = trigger is None or self.graph is None
+        require(fixed, "schedule", schedule, "trials, with a graph")
+        if not isinstance(schedule, DeterminantTrigger):
+            self._check_times(schedule)
 
     def _check_times(self, schedule: Sequence[int]) -> None:
         edges = [0, *schedule, self.num_trials + 1]
@@ -137,10 +137,11 @@ class BanditSimulation:
         require(count <= planned, "len(schedule)", count, allowed)
 
     def among_peers(self, graph: PeerGraph) -> BanditSimulation:
-        """Return the same simulation without a centre."""
+        """Return the simulation without a centre, of the graph's agents."""
         releases = replace(self.settings.releases, num_streams=graph.streams)
         settings = replace(self.settings, releases=releases)
-        return replace(self, settings=settings, graph=graph)
+        agents = graph.num_agents
+        return replace(self, settings=settings, num_agents=agents, graph=graph)
 
     def baseline(self, name: Baseline) -> BanditSimulation:
         """Return the same simulation without noise, as one of the baselines.
@@ -209,9 +210,7 @@ def play_together(
         If they are not of one task, number of trials and number of agents.
     """
     require(len(simulations) > 0, "simulations", simulations, "at least one")
-    first, *others = [
-        (s.task, s.num_trials, s.settings.num_agents) for s in simulations
-    ]
+    first, *others = [(s.task, s.num_trials, s.num_agents) for s in simulations]
     for other in others:
         allowed = f"of one task, number of trials and number of agents: {first}"
         require(other == first, "simulations", other, allowed)
@@ -234,7 +233,7 @@ class _Agents:
         self._graph = graph = simulation.graph
         self._lag = 0 if graph is None else graph.hops
         self._rng = generator(noise_seed, Purpose.SEARCH)
-        m, shape = settings.num_agents, settings.releases.sum_shape
+        m, shape = simulation.num_agents, settings.releases.sum_shape
         self._releases = [
             ContinualRelease(settings.releases, SeededEntropy(noise_seed, agent))
             for agent in range(m)
@@ -258,16 +257,18 @@ class _Agents:
 
         At a centre all agents are one group.
         """
-        graph = self._graph
-        groups = [AgentGroup(self._settings)] if graph is None else self._pooled(graph)
+        if self._graph is None:
+            groups = [AgentGroup(self._settings.confidence(len(self._releases)))]
+        else:
+            groups = self._pooled(self._graph)
         for group in groups:
             group.believe(np.zeros(self._running_sums.shape[1:]))
         return groups
 
     def _pooled(self, graph: PeerGraph) -> list[AgentGroup]:
-        members: dict[LinearUCBSettings, list[int]] = {}
+        members: dict[Confidence, list[int]] = {}
         for slot in range(graph.num_agents):
-            own = graph.settings_of(slot, self._settings)
+            own = graph.confidence_of(slot, self._settings)
             members.setdefault(own, []).append(slot)
         return [
             AgentGroup(

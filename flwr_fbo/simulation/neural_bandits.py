@@ -22,13 +22,12 @@ from flwr_fbo.agents.bandits.private_fed_go_ucb import (
 from flwr_fbo.models.network import LinearModel, RewardModel
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
-from flwr_fbo.simulation.turns import Channel, Federation, Sharing, TurnSimulation
-from flwr_fbo.tasks.nonlinear_bandit import NonlinearBanditTask
+from flwr_fbo.simulation.turns import Channel, Federation, TurnSimulation
 
 Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
     """Agents with a network in one bandit: see `TurnSimulation`.
 
@@ -40,7 +39,7 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
     Attributes
     ----------
     model : RewardModel
-        Of the task's dimension; the second argument.
+        Of the task's dimension.
 
     Notes
     -----
@@ -51,17 +50,6 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
     """
 
     model: RewardModel = field(kw_only=True)
-
-    def __init__(
-        self,
-        settings: NeuralUCBSettings,
-        model: RewardModel,
-        task: NonlinearBanditTask,
-        num_rounds: int,
-        sharing: Sharing = "triggered",
-    ) -> None:
-        object.__setattr__(self, "model", model)
-        super().__init__(settings, task, num_rounds, sharing)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,8 +77,8 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
             return replace(self, sharing="always")
         if name == "n-go-ucb":
             return replace(self, sharing="never")
-        model, rounds = LinearModel(self.task.dimension), self.num_rounds
-        agents = self.settings.num_agents
+        model = LinearModel(self.task.dimension)
+        agents, rounds = self.num_agents, self.num_rounds
         threshold = rounds * math.log(agents * rounds)
         threshold /= model.num_parameters * agents
         settings = replace(self.settings, num_exploration=0, threshold=threshold)
@@ -98,8 +86,8 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
 
     def federation(self, seed: int) -> _NeuralFederation:
         """Return the agents and their server, before the first round."""
-        settings, model = self.settings, self.model
-        agents = [_agent(settings, model, seed, k) for k in range(settings.num_agents)]
+        settings, model, slots = self.settings, self.model, range(self.num_agents)
+        agents = [_agent(self, seed, slot) for slot in slots]
         server = NeuralBanditServer(settings, model, seed)
         return _NeuralFederation(self, agents, server, seed)
 
@@ -141,14 +129,13 @@ class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
             agent.receive(send(total), server.num_included(slot))
 
 
-def _agent(
-    settings: NeuralUCBSettings, model: RewardModel, seed: int, slot: int
-) -> NeuralUCBAgent:
+def _agent(simulation: NeuralBanditSimulation, seed: int, slot: int) -> NeuralUCBAgent:
     """Return an agent; the noise of a private one repeats, for experiments."""
-    if settings.privacy is None:
-        return NeuralUCBAgent(settings, model, seed, slot)
+    about = simulation.settings, simulation.model, seed, slot
+    if simulation.settings.privacy is None:
+        return NeuralUCBAgent(*about)
     entropy = seeded_entropy(seed, slot)
-    return PrivateNeuralUCBAgent(settings, model, seed, slot, entropy)
+    return PrivateNeuralUCBAgent(*about, simulation.num_agents, entropy)
 
 
 def _fit(

@@ -84,6 +84,8 @@ class TurnSimulation(ABC, Generic[Settings]):
     settings : object
         Of the agents, by their algorithm.
     task : NonlinearBanditTask
+    num_agents : int
+        N >= 2.
     num_rounds : int
         T >= 1.
     sharing : {"triggered", "always", "never"}
@@ -92,10 +94,12 @@ class TurnSimulation(ABC, Generic[Settings]):
 
     settings: Settings
     task: NonlinearBanditTask
+    num_agents: int
     num_rounds: int
     sharing: Sharing = "triggered"
 
     def __post_init__(self) -> None:
+        require_int("num_agents", self.num_agents, 2)
         require_int("num_rounds", self.num_rounds, 1)
         ok = self.sharing in get_args(Sharing)
         require(ok, "sharing", self.sharing, f"one of {get_args(Sharing)}")

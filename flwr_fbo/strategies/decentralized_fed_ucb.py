@@ -57,10 +57,10 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     Parameters
     ----------
     settings : LinearUCBSettings
-        What all agents have in common, with ``num_agents`` those of the graph. Its
-        ``releases`` are those of each agent; their streams are set here.
+        What all agents have in common. Its ``releases`` are those of each agent; their
+        streams are set here.
     graph : PeerGraph
-        Who hears whom, and how far messages travel: gamma hops.
+        The agents, who hears whom, and how far messages travel: gamma hops.
     interval : float, optional
         Seconds before each synchronisation, the gamma rounds after which carry its
         messages: (gamma + 1) n + 1 rounds, the first of which enrols the sites.
@@ -93,9 +93,10 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
-    >>> settings = LinearUCBSettings(releases, num_agents=20)
     >>> graph = PeerGraph.named("ring", 20, hops=2)
-    >>> strategy = DecentralizedFedUCB(settings, graph, interval=86400)
+    >>> strategy = DecentralizedFedUCB(
+    ...     LinearUCBSettings(releases), graph, interval=86400
+    ... )
     >>> strategy.start(grid)  # doctest: +SKIP
     """
 
@@ -115,7 +116,8 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         require(isinstance(graph, PeerGraph), "graph", graph, "a PeerGraph")
         releases = replace(settings.releases, num_streams=graph.streams)
         settings = replace(settings, releases=releases)
-        study = LinearBanditStudy(settings, trigger, noise_seed, graph)
+        agents = graph.num_agents
+        study = LinearBanditStudy(settings, agents, trigger, noise_seed, graph)
         self._hops = self._shortest_gap = self._trials_after_last = graph.hops
         super().__init__(
             PeerServer(study),

@@ -48,6 +48,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     model : RewardModel
         f(x; w). A `Network` is sent to the clients; any other one, such as a
         `TorchModel`, they bring themselves.
+    num_agents : int
+        N >= 2, the slots of the study.
     num_evaluations : int
         T of each agent, those of phase I included.
     seed : int, optional
@@ -78,7 +80,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
 
     Examples
     --------
-    >>> strategy = FedGOUCB(NeuralUCBSettings(num_agents=20), Network(6))
+    >>> strategy = FedGOUCB(NeuralUCBSettings(), Network(6), num_agents=20)
     >>> strategy.start(grid)  # doctest: +SKIP
     """
 
@@ -91,6 +93,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         self,
         settings: NeuralUCBSettings,
         model: RewardModel,
+        num_agents: int,
         *,
         num_evaluations: int = 100,
         seed: int | None = None,
@@ -107,6 +110,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         require_seed("noise_seed", noise_seed)
         study = NeuralBanditStudy(
             settings,
+            num_agents,
             model.num_parameters,
             model if isinstance(model, Network) else None,
             fresh_seed() if seed is None else seed,

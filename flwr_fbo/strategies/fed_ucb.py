@@ -42,6 +42,8 @@ class FedUCB(LinearBanditStrategy):
     settings : LinearUCBSettings
         What all agents have in common; ``settings.releases`` has epsilon, delta and
         the number of synchronisations.
+    num_agents : int
+        M >= 1, the slots of the study.
     interval : float, optional
         Seconds, 0 to ten years, before each synchronisation. The first round only
         enrols the sites; then a round with a release and one that hands out the total
@@ -78,7 +80,7 @@ class FedUCB(LinearBanditStrategy):
     >>> releases = ContinualSettings(
     ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
     ... )
-    >>> strategy = FedUCB(LinearUCBSettings(releases, num_agents=20), interval=86400)
+    >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=20, interval=86400)
     >>> strategy.start(grid)  # doctest: +SKIP
     """
 
@@ -88,13 +90,14 @@ class FedUCB(LinearBanditStrategy):
     def __init__(
         self,
         settings: LinearUCBSettings,
+        num_agents: int,
         *,
         schedule: Schedule | None = None,
         noise_seed: int | None = None,
         **options: Any,
     ) -> None:
         trigger = check_trigger(settings, schedule)
-        study = LinearBanditStudy(settings, trigger, noise_seed)
+        study = LinearBanditStudy(settings, num_agents, trigger, noise_seed)
         super().__init__(
             LinearBanditServer(study),
             study,
@@ -182,5 +185,6 @@ class FedUCB(LinearBanditStrategy):
     def _end(self, result: BanditResult) -> None:
         total = self.server.vectors
         if total is not None:
-            result.estimate = self.study.settings.ellipsoid(total).estimate
+            confidence = self.study.settings.confidence(self.study.num_agents)
+            result.estimate = confidence.ellipsoid(total).estimate
         super()._end(result)

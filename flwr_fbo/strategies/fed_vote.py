@@ -16,7 +16,7 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.fed_vote import even_votes
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.strategies.options import Privacy
 from flwr_fbo.strategies.presets import VOTES, privacy_of
@@ -113,36 +113,23 @@ class FedVote(PrivateTuningStrategy):
     def plan(self, horizon: int) -> None:
         """Fix the releases, their noise, and what agents are told about it."""
         super().plan(horizon)
-        self.study = replace(self.study, agent=self._told(self._agent))
-
-    @property
-    def _agent(self) -> VotingSettings:
-        agent = self.study.agent
-        assert isinstance(agent, VotingSettings)
-        return agent
-
-    def _told(self, agent: VotingSettings) -> VotingSettings:
-        """Return the settings with what it takes to read a count of votes."""
         release, num_agents = self.server.release, self.server.num_agents
-        return replace(
-            agent,
-            num_agents=num_agents,
-            noise_std=num_agents * float(release.noise_std(0)[0]),
-            sampling_probability=release.settings.sampling_probability,
-        )
+        noise_std = num_agents * float(release.noise_std(0)[0])
+        q = release.settings.sampling_probability
+        self.study = replace(self.study, votes=VoteCount(num_agents, noise_std, q))
 
     def summary(self) -> None:
         """Log the settings, and how many agents must agree to be heard."""
         super().summary()
-        self._say_crowd(self._agent)
-
-    def _say_crowd(self, agent: VotingSettings) -> None:
-        """Log how many agents must agree; warn if there are not as many."""
         if not self.server.iterations:
             _log.warning("No release fits into these rounds: nothing will be shared.")
             return
         study, num_agents = self.study, self.server.num_agents
-        crowd = even_votes(agent, study.space, study.feature_seed).smallest_crowd
+        agent, votes = study.agent, study.votes
+        assert isinstance(agent, VotingSettings)
+        assert votes is not None
+        even = even_votes(agent, votes, study.space, study.feature_seed)
+        crowd = even.smallest_crowd
         if crowd <= num_agents:
             _log.info("\t├──> %d agents with one opinion make the others try it", crowd)
             return

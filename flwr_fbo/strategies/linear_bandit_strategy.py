@@ -155,14 +155,10 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 def check_trigger(
     settings: Any, schedule: Schedule | None
 ) -> DeterminantTrigger | None:
-    """Return the trigger, if there is one, and it is one for these settings."""
+    """Return the trigger, if there is one, once the settings are of their type."""
     ok = isinstance(settings, LinearUCBSettings)
     require(ok, "settings", settings, "LinearUCBSettings")
-    if not isinstance(schedule, DeterminantTrigger):
-        return None
-    local = settings.local_data
-    require(local == "raw", "local_data", local, "'raw', with a trigger")
-    return schedule
+    return schedule if isinstance(schedule, DeterminantTrigger) else None
 
 
 def _check_times(schedule: Any, planned: int, gap: int) -> tuple[int, ...]:

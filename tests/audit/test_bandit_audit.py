@@ -32,9 +32,8 @@ def plan(**changes: Any) -> BanditAuditPlan:
     for field in ContinualSettings.__dataclass_fields__:
         if field in changes:
             releases[field] = changes.pop(field)
-    agent: dict[str, Any] = {"local_data": "released", "num_agents": 1}
-    agent |= {field: changes.pop(field) for field in agent if field in changes}
-    settings = LinearUCBSettings(ContinualSettings(**releases), **agent)
+    local_data = changes.pop("local_data", "released")
+    settings = LinearUCBSettings(ContinualSettings(**releases), local_data=local_data)
     default: dict[str, Any]
     default = {"actions": ARMS, "rewards": (1.0, -1.0), "num_draws": 1000}
     return BanditAuditPlan(settings, **{**default, **changes})
@@ -58,7 +57,7 @@ def test_twins_are_agents(local_data: LocalData) -> None:
     audited = plan(local_data=local_data, num_releases=3, window=4, position=2)
     released, sums = _runs(audited, 20)
     for run in range(20):
-        agent = LinearUCBAgent(audited.settings)
+        agent = LinearUCBAgent(audited.settings.confidence(1))
         mechanism = ContinualRelease(audited.settings.releases, SeededEntropy(5, run))
         for t in range(12):
             arm = agent.choose(ARMS)
@@ -221,7 +220,6 @@ def test_the_same_seed_finds_the_same() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_agents": 2}, "num_agents=2"),
         ({"epsilon": math.inf}, "epsilon=inf"),
         ({"actions": (), "rewards": ()}, "actions=()"),
         ({"actions": ((1.0, 1.0),), "rewards": (0.0,)}, "actions[0]=[1.0, 1.0]"),

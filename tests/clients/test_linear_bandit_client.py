@@ -174,7 +174,7 @@ def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
     """Whatever the server says: it is neither made nor prepared for."""
     site = LinearBanditSite(tmp_path, limits=ANY)
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
-    study = LinearBanditStudy(SETTINGS, noise_seed=NOISE_SEED)
+    study = LinearBanditStudy(SETTINGS, M, noise_seed=NOISE_SEED)
     journal = int(site.answer(context, [], study.enrolment()).metrics["journal"])
     for included in (-(2**62), -1, 1, 2, 3, 2**62):
         asked = LinearBanditInstruction(
@@ -206,7 +206,7 @@ def test_an_older_copy_of_the_journal_stops_the_site(tmp_path: Path) -> None:
 
 def test_the_ledger_of_a_site_promises_nothing_with_a_trigger(tmp_path: Path) -> None:
     """No more than the server's does."""
-    study = LinearBanditStudy(CASES["raw"], DeterminantTrigger(9.0))
+    study = LinearBanditStudy(CASES["raw"], M, DeterminantTrigger(9.0))
     site = LinearBanditSite(tmp_path, limits=ANY)
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
     metrics = site.answer(context, [], study.enrolment()).metrics
@@ -335,7 +335,7 @@ def _site(folder: Path, replies: Path) -> None:
     """Play, five trials a release, and answer a server that asks from the start."""
     site = LinearBanditSite(folder, limits=ANY)
     context = Context(1, 1, {"agent-id": 0}, RecordDict(), {})
-    study = LinearBanditStudy(SETTINGS, noise_seed=NOISE_SEED, study_id="killed")
+    study = LinearBanditStudy(SETTINGS, M, noise_seed=NOISE_SEED, study_id="killed")
     metrics = site.answer(context, [], study.enrolment()).metrics
     number = int(metrics["journal"])
     taken = LinearBanditInstruction(Phase.ROUND, study, 0, number)

@@ -282,7 +282,7 @@ def _bandit(
 def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
     node = _node(tmp_path, in_folder)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
-    study = LinearBanditStudy(LinearUCBSettings(RELEASES, num_agents=2))
+    study = LinearBanditStudy(LinearUCBSettings(RELEASES), num_agents=2)
     _bandit(node, site, study, releases=3)
     mu = study.promise.charges[0]
     spent = composed_epsilon([mu], 1e-3)
@@ -298,7 +298,7 @@ def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
     network = Network(6, width=3)
     size = network.num_parameters
     settings = replace(NEURAL_SETTINGS, privacy=replace(PRIVACY, epsilon=2.5))
-    neural = NeuralBanditStudy(settings, size, network, seed=1)
+    neural = NeuralBanditStudy(settings, 2, size, network, seed=1)
     neural_site = NeuralBanditSite(lambda _: Environment(), limits=LIMITS)
     with pytest.raises(StudyRefusedError, match="max_epsilon=3"):
         node.ask(neural_site, neural.enrolment())
@@ -307,7 +307,7 @@ def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
 def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -> None:
     node = Node(tmp_path)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
-    study = LinearBanditStudy(LinearUCBSettings(RELEASES, num_agents=2))
+    study = LinearBanditStudy(LinearUCBSettings(RELEASES), num_agents=2)
     journal = int(node.ask(site, study.enrolment()).metrics["journal"])
     asked = LinearBanditInstruction(Phase.ROUND, study, 0, journal, num_trials=1)
     node.ask(site, asked.to_config())
@@ -322,7 +322,7 @@ def test_a_bandit_study_is_charged_once_with_its_first_release(tmp_path: Path) -
 def test_what_counts_as_true_is_charged(tmp_path: Path) -> None:
     node = Node(tmp_path)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
-    study = LinearBanditStudy(LinearUCBSettings(RELEASES, num_agents=2))
+    study = LinearBanditStudy(LinearUCBSettings(RELEASES), num_agents=2)
     journal = int(node.ask(site, study.enrolment()).metrics["journal"])
     asked = LinearBanditInstruction(Phase.ROUND, study, 0, journal).to_config()
     assert node.ask(site, {**asked, "fbo-send-release": 0.5}).arrays
@@ -334,8 +334,8 @@ def test_a_bandit_without_a_folder_releases_no_trial_twice() -> None:
     """A server that lies begins another study in between, to have noise drawn anew."""
     node = Node(None)
     site = LinearBanditSite(make_environment=lambda _: Environment(), limits=LIMITS)
-    settings = LinearUCBSettings(replace(RELEASES, epsilon=0.5), num_agents=2)
-    first, second = LinearBanditStudy(settings), LinearBanditStudy(settings)
+    settings = LinearUCBSettings(replace(RELEASES, epsilon=0.5))
+    first, second = (LinearBanditStudy(settings, num_agents=2) for _ in range(2))
     for study in (first, second):
         _bandit(node, site, study, releases=1)
     with pytest.raises(JournalError, match="lacks release 1 of this site"):

@@ -111,11 +111,11 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
     assert experiment.privacy is None
     assert (experiment.linear.ridge, experiment.linear.beta) == (0.2, 0.01)
     assert experiment_of(experiment.to_dict()) == replace(experiment, num_seeds=5)
-    settings = experiment.settings.among(3)
+    settings = experiment.settings
     assert isinstance(settings.regression, LangevinSettings)
     assert settings.regression.num_iterations == 5
     assert (settings.num_exploration, settings.threshold) == (2, 4.0)
-    usual = NeuralUCBSettings(3)
+    usual = NeuralUCBSettings()
     assert (settings.ridge, settings.beta) == (usual.ridge, usual.beta)
     assert settings.regression.step == usual.regression.step
 
@@ -129,6 +129,7 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
         ("threshold = 4.0", "gamma = 4.0", "settings.gamma is not known: one of"),
         ("threshold = 4.0", "num_agents = 4", "settings.num_agents is not known"),
         ("threshold = 4.0", "threshold = 0.0", "threshold=0.0 is not allowed"),
+        ("threshold = 4.0", "privacy = 8.0", "settings.privacy"),
         ("num_iterations = 5", "tau1 = 0.1", "settings.regression.tau1 is not known"),
         ("num_iterations = 5", "step = -1.0", "step=-1.0 is not allowed"),
         ("num_exploration = 2", "num_exploration = 7", "=7 .* at most num_iterations"),
@@ -207,13 +208,13 @@ def test_a_linear_model_s_threshold_is_that_of_its_analysis_unless_given(
 def test_the_other_bandits_play_in_the_same_environment(
     experiment: NonlinearBanditExperiment,
 ) -> None:
-    glm, kernel = experiment.glm.among(3), experiment.kernel.among(3)
+    glm, kernel = experiment.glm, experiment.kernel
     assert (glm.reward_range, glm.max_iterations) == ((-8.0, 1.0), 7)
-    assert kernel == KernelUCBSettings(3, lengthscale=0.6)
+    assert vars(kernel) == vars(KernelUCBSettings(lengthscale=0.6))
     runs = experiment.play(["fed-glb-ucb", "approx-dis-kernel-ucb"], seed=1)
     simulations: tuple[GLMBanditSimulation | KernelBanditSimulation, ...] = (
-        GLMBanditSimulation(glm, experiment.task, 6),
-        KernelBanditSimulation(kernel, experiment.task, 6),
+        GLMBanditSimulation(glm, experiment.task, 3, 6),
+        KernelBanditSimulation(kernel, experiment.task, 3, 6),
     )
     for run, simulation in zip(runs, simulations, strict=True):
         expected = simulation.run(1)

@@ -187,7 +187,7 @@ def test_a_pickled_sampler_goes_on() -> None:
 
 @pytest.mark.parametrize("search", ["thompson", "expected-improvement"])
 def test_another_study_begins_without_the_fit_of_the_last(search: Any) -> None:
-    settings = VotingSettings(num_features=20, num_agents=4, own_search=search)
+    settings = VotingSettings(num_features=20, own_search=search)
 
     def settings_tried(sampler: FederatedSampler) -> list[Any]:
         study = optuna.create_study(sampler=sampler, direction="maximize")

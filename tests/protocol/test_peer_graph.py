@@ -43,23 +43,23 @@ def test_a_neighbourhood_is_all_that_is_heard() -> None:
     line = PeerGraph.named("line", 5, hops=2, pooling="neighbourhood")
     assert line.pools == ((0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3, 4), (1, 2, 3, 4),
                           (2, 3, 4))  # fmt: skip
-    assert [line.settings_of(i, replace(SETTINGS, num_agents=5)).num_agents
-            for i in range(5)] == [3, 4, 5, 4, 3]  # fmt: skip
+    counts = [line.confidence_of(i, SETTINGS).num_agents for i in range(5)]
+    assert counts == [3, 4, 5, 4, 3]
 
 
 def test_alpha_is_shared_out() -> None:
     """A union over cliques, and estimators, gives no more than alpha."""
-    shares = [RING.settings_of(clique[0], SETTINGS).alpha for clique in RING.cliques]
+    shares = [RING.confidence_of(clique[0], SETTINGS).alpha for clique in RING.cliques]
     assert sum(shares) * RING.streams == pytest.approx(SETTINGS.alpha)
     open_ring = replace(RING, pooling="neighbourhood", num_estimators=1)
-    assert sum(open_ring.settings_of(i, SETTINGS).alpha for i in range(M)) == (
+    assert sum(open_ring.confidence_of(i, SETTINGS).alpha for i in range(M)) == (
         pytest.approx(SETTINGS.alpha)
     )
     for pooling in ("clique", "neighbourhood"):
         graph = replace(COMPLETE, pooling=pooling)
-        assert graph.settings_of(3, SETTINGS) == SETTINGS
+        assert graph.confidence_of(3, SETTINGS) == SETTINGS.confidence(M)
     # With one clique, and one estimator, all is as at a centre.
-    assert COMPLETE.settings_of(3, SETTINGS) == SETTINGS
+    assert COMPLETE.confidence_of(3, SETTINGS) == SETTINGS.confidence(M)
 
 
 def test_a_graph_from_a_file(tmp_path: Path) -> None:
@@ -104,12 +104,15 @@ def test_edges_of_all_sorts() -> None:
         (lambda: PeerGraph.named("rng", 6), "graph='rng'.*ring"),
         (lambda: PeerGraph.named("ring", 6, pooling="all"), "pooling='all'"),
         (lambda: PeerGraph.named("ring", 6, num_estimators=2), "num_estimators=2.*1"),
-        (lambda: strategy_of(PeerGraph.named("ring", 5)), "num_agents=5.*6"),
+        (
+            lambda: LinearBanditStudy(SETTINGS, 5, graph=COMPLETE),
+            "num_agents=5 is not allowed: 6, those of the graph",
+        ),
         (lambda: strategy_of(RING, schedule=[10, 11]), r"schedule=.*at least 2 trials"),
         (lambda: strategy_of(RING, num_trials=39), "num_trials=39"),
         (lambda: strategy_of("ring"), "graph='ring'"),  # type: ignore[arg-type]
         (
-            lambda: LinearBanditStudy(SETTINGS, graph=RING),
+            lambda: LinearBanditStudy(SETTINGS, M, graph=RING),
             "num_streams=1 is not allowed: 2, the estimators",
         ),
         (

@@ -29,8 +29,8 @@ M, T, SCHEDULE = 4, 90, [10, 37, 64, 80]
 # So little privacy that the sums are more than noise, even with so few trials.
 RELEASES = ContinualSettings(num_releases=4, dimension=3, epsilon=30.0, delta=0.1)
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
-SETTINGS = LinearUCBSettings(RELEASES, M, width="exact")
-SIMULATION = BanditSimulation(SETTINGS, TASK, T, SCHEDULE)
+SETTINGS = LinearUCBSettings(RELEASES, width="exact")
+SIMULATION = BanditSimulation(SETTINGS, M, TASK, T, SCHEDULE)
 
 
 def simulation(**settings: Any) -> BanditSimulation:
@@ -39,14 +39,13 @@ def simulation(**settings: Any) -> BanditSimulation:
 
 def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> BanditRun:
     """Play with one object an agent, and bandits of its own."""
-    s = simulation.settings
-    agents = [LinearUCBAgent(s) for _ in range(s.num_agents)]
-    bandits = [LinearBandits(simulation.task, seed, [i]) for i in range(s.num_agents)]
+    s, m = simulation.settings, simulation.num_agents
+    agents = [LinearUCBAgent(s.confidence(m)) for _ in range(m)]
+    bandits = [LinearBandits(simulation.task, seed, [i]) for i in range(m)]
     releases = [
-        ContinualRelease(s.releases, SeededEntropy(noise_seed, i))
-        for i in range(s.num_agents)
+        ContinualRelease(s.releases, SeededEntropy(noise_seed, i)) for i in range(m)
     ]
-    actions = np.empty((simulation.num_trials, s.num_agents), dtype=np.int32)
+    actions = np.empty((simulation.num_trials, m), dtype=np.int32)
     regret = np.zeros(simulation.num_trials)
     total, k = np.zeros_like(agents[0].running_sum), 0
     synchronised: list[int] = []
@@ -92,7 +91,7 @@ CASES = {
     ),
     "independent, observed width": simulation(width="observed").baseline("independent"),
     "noise-only": replace(SIMULATION, control="noise-only"),
-    "one agent": simulation(num_agents=1, local_data="raw"),
+    "one agent": replace(simulation(local_data="raw"), num_agents=1),
 }
 
 
@@ -135,7 +134,7 @@ def test_only_methods_with_the_same_trials_play_together() -> None:
     for other in (
         replace(SIMULATION, num_trials=T + 1),
         replace(SIMULATION, task=replace(TASK, num_actions=5)),
-        simulation(num_agents=M + 1),
+        replace(SIMULATION, num_agents=M + 1),
     ):
         with pytest.raises(ValueError, match="of one task, number of trials and"):
             play_together([SIMULATION, other], 1, 2)

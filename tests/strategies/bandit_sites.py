@@ -26,7 +26,7 @@ from tests.grouped import waiting
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
-SETTINGS = LinearUCBSettings(RELEASES, M)
+SETTINGS = LinearUCBSettings(RELEASES)
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
 NOT_PRIVATE = replace(RELEASES, epsilon=np.inf)
 CASES = {
@@ -52,7 +52,7 @@ def fed_ucb(settings: LinearUCBSettings = SETTINGS, **options: Any) -> FedUCB:
     defaults = {"schedule": SCHEDULE, "num_trials": T, "noise_seed": NOISE_SEED}
     if "interval" in options:
         defaults = {}
-    return FedUCB(settings, **waiting({"patience": 0.0, **defaults, **options}))
+    return FedUCB(settings, M, **waiting({"patience": 0.0, **defaults, **options}))
 
 
 # Sites that play at their own pace.

@@ -90,7 +90,7 @@ def played(grid: InProcessGrid) -> list[NDArray[np.float64]]:
 
 def centre_with_a_delay(settings: LinearUCBSettings) -> list[NDArray[np.float64]]:
     """Play the central algorithm, each total of which arrives one trial later."""
-    agents = [LinearUCBAgent(settings) for _ in range(M)]
+    agents = [LinearUCBAgent(settings.confidence(M)) for _ in range(M)]
     bandits = [LinearBanditEnvironment(TASK, SEED, slot) for slot in range(M)]
     releases = [
         ContinualRelease(settings.releases, SeededEntropy(NOISE_SEED, slot))
@@ -138,7 +138,7 @@ def test_plays_as_the_simulator_does(
 ) -> None:
     grid = InProcessGrid(APP, M)
     result = strategy_of(graph, settings).start(grid)
-    centre = BanditSimulation(settings, TASK, T, SCHEDULE)
+    centre = BanditSimulation(settings, M, TASK, T, SCHEDULE)
     expected = centre.among_peers(graph).run(SEED, NOISE_SEED)
     for slot, context in enumerate(grid.contexts.values()):
         bandit = LinearBanditEnvironment(TASK, SEED, slot)
@@ -400,7 +400,7 @@ def test_a_forged_message_silences_nobody_for_ever() -> None:
 
 def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
     settings = replace(SETTINGS, releases=replace(RELEASES, num_streams=2))
-    study = LinearBanditStudy(settings, noise_seed=1, graph=RING)
+    study = LinearBanditStudy(settings, M, noise_seed=1, graph=RING)
     with Journal(RecordedPeer.identity_of(study)) as journal:
         peer = RecordedPeer(journal)
         for slot in (6, -1, -2):
@@ -417,7 +417,7 @@ def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
 
 def test_the_server_counts_what_it_is_told_without_mail() -> None:
     """An agent whose answer came too late says so in the next round."""
-    server = PeerServer(LinearBanditStudy(SETTINGS, noise_seed=1, graph=COMPLETE))
+    server = PeerServer(LinearBanditStudy(SETTINGS, M, noise_seed=1, graph=COMPLETE))
     server.receive(server.step(0), {0: PeerReply([], 2)})
     assert server.num_releases == [2, 0, 0, 0, 0, 0]
     server.receive(server.step(1), {0: PeerReply([], 1), 1: PeerReply([], 0)})
@@ -427,7 +427,7 @@ def test_the_server_counts_what_it_is_told_without_mail() -> None:
 
 def test_old_journals_go_on() -> None:
     """What has no graph is called what it was called before."""
-    fields = LinearBanditStudy(SETTINGS).to_dict()
+    fields = LinearBanditStudy(SETTINGS, M).to_dict()
     assert "graph" not in fields
     assert LinearBanditStudy.from_dict(fields).to_dict() == fields
 

@@ -42,9 +42,7 @@ N, T0, STEPS, T, SEED = 3, 2, 4, 9, 5
 MODEL = Network(6, width=3)
 D_W = MODEL.num_parameters
 REGRESSION = LangevinSettings(num_iterations=STEPS)
-SETTINGS = NeuralUCBSettings(
-    num_agents=N, num_exploration=T0, regression=REGRESSION, threshold=3.0
-)
+SETTINGS = NeuralUCBSettings(num_exploration=T0, regression=REGRESSION, threshold=3.0)
 
 
 def make_environment(context: Context) -> BanditEnvironment:
@@ -64,7 +62,7 @@ def numpy_app() -> ClientApp:
 
 def strategy_of(settings: NeuralUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
     defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
-    return FedGOUCB(settings, **waiting({**defaults, **options}))
+    return FedGOUCB(settings, **waiting({**defaults, "num_agents": N, **options}))
 
 
 def state_of(context: Context) -> dict[str, NDArray[Any]]:
@@ -343,7 +341,7 @@ def test_an_environment_that_fails_is_not_quoted() -> None:
         (lambda: strategy_of(model=None), "model=None"),
         (lambda: strategy_of(num_evaluations=T0), f"num_evaluations={T0}"),
         (lambda: strategy_of(seed=-1), "seed=-1"),
-        (lambda: NeuralUCBSettings(num_agents=1), "num_agents=1"),
+        (lambda: strategy_of(num_agents=1), "num_agents=1"),
         (
             lambda: strategy_of().start(InProcessGrid(APP, N), num_rounds=5),
             f"num_rounds=5 is not allowed: {STEPS + T - T0}",

@@ -103,7 +103,7 @@ def assert_as_simulated(
 def test_plays_as_the_simulator_does(case: str) -> None:
     strategy, grid = fed_ucb(CASES[case]), InProcessGrid(APP, M)
     result = strategy.start(grid)
-    simulation = BanditSimulation(CASES[case], TASK, T, SCHEDULE)
+    simulation = BanditSimulation(CASES[case], M, TASK, T, SCHEDULE)
     assert_as_simulated(grid, strategy, simulation)
     assert [r.results for r in result.rounds] == [M] * 4
     assert strategy.server.num_releases == [3] * M
@@ -111,7 +111,7 @@ def test_plays_as_the_simulator_does(case: str) -> None:
 
 def test_plays_as_the_simulator_does_with_a_trigger() -> None:
     settings, trigger = CASES["raw"], DeterminantTrigger(60.0)
-    simulation = BanditSimulation(settings, TASK, T, trigger)
+    simulation = BanditSimulation(settings, M, TASK, T, trigger)
     synchronised = simulation.run(SEED, NOISE_SEED).synchronised
     assert 1 <= len(synchronised) <= 3
     strategy = fed_ucb(settings, schedule=trigger, num_trials=None)
@@ -133,7 +133,7 @@ def test_plays_as_the_simulator_does_with_a_trigger() -> None:
 def test_every_client_gives_the_same(app: ClientApp, options: dict[str, Any]) -> None:
     strategy, grid = fed_ucb(**options), InProcessGrid(app, M, shuffle_seed=3)
     strategy.start(grid)
-    simulation = BanditSimulation(SETTINGS, TASK, T, SCHEDULE)
+    simulation = BanditSimulation(SETTINGS, M, TASK, T, SCHEDULE)
     assert_as_simulated(grid, strategy, simulation)
 
 
@@ -431,7 +431,7 @@ def test_what_a_strategy_refuses() -> None:
         with pytest.raises(ValueError, match=field):
             fed_ucb(**options)
     with pytest.raises(ValueError, match="settings"):
-        FedUCB({}, interval=1.0)  # type: ignore[arg-type]
+        FedUCB({}, M, interval=1.0)  # type: ignore[arg-type]
     grid = InProcessGrid(APP, M)
     with pytest.raises(ValueError, match="num_rounds"):
         fed_ucb().start(grid, num_rounds=3)
@@ -482,8 +482,7 @@ def test_an_agent_without_id_that_lost_its_journal_is_refused(
             return 0.5
 
     app = linear_bandit_app(make_environment=Environment)
-    settings = replace(SETTINGS, num_agents=4)
-    strategy = fed_ucb(settings, min_agents=2)
+    strategy = fed_ucb(min_agents=2)
     strategy.start(Replaced(app, 2, node_configs=[{}, {}]))
     assert strategy.server.num_releases == [1, 3, 0, 0]
     assert {node for node, _ in played} == {1001, 1002}

@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
     releases = ContinualSettings(
         num_releases=NUM_SYNCHRONISATIONS, dimension=5, epsilon=8.0, delta=1e-3
     )
-    settings = LinearUCBSettings(releases, num_agents=int(config["num-agents"]))
+    settings, num_agents = LinearUCBSettings(releases), int(config["num-agents"])
     options: dict[str, Any] = {
         # Sites that play at their own pace have interval=... in place of these two.
         "schedule": geometric_schedule(
@@ -39,9 +39,9 @@ def main(grid: Grid, context: Context) -> None:
     }
     if config["graph"]:  # agents talk along it, and the server only carries
         graph = PeerGraph.named(
-            str(config["graph"]), settings.num_agents, pooling="neighbourhood"
+            str(config["graph"]), num_agents, pooling="neighbourhood"
         )
         DecentralizedFedUCB(settings, graph, **options).start(grid)
         return
-    result = FedUCB(settings, **options).start(grid)
+    result = FedUCB(settings, num_agents, **options).start(grid)
     print(f"Estimate: {result.estimate}")

@@ -15,13 +15,13 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     epsilon = float(config["epsilon"])
     settings = NeuralUCBSettings(
-        num_agents=int(config["num-agents"]),
         regression=LangevinSettings(num_iterations=10),
         privacy=NeuralPrivacy(epsilon, delta=1e-3) if epsilon else None,
     )
     result = FedGOUCB(
         settings,
         Network(dimension=6, width=int(config["width"])),
+        num_agents=int(config["num-agents"]),
         num_evaluations=int(config["num-evaluations"]),
         seed=1 if config["experiment"] else None,
         noise_seed=1 if config["experiment"] else None,

@@ -10,7 +10,7 @@ action with the largest upper confidence bound. Where this module differs:
 - The width is that of the *proof* of Proposition 2: the statement has d log det V for
   log det V. With ``width="exact"`` it is that of the noise's sum, and with
   ``"observed"`` what noise and shift can do to theta is bounded by the V that was
-  released, too; see `LinearUCBSettings.width_at`.
+  released, too; see `Confidence.width_at`.
 - With ``local_data="released"`` U stays zero: an agent acts on what was released only.
 - Noise can leave S + shift I with eigenvalues below rho_min, if its bounds fail. The
   paper leaves open what happens then; here S is shifted further, up to rho_min. That is
@@ -30,10 +30,7 @@ from flwr_fbo._validation import (
 )
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.linear_ucb_settings import (
-    DeterminantTrigger,
-    LinearUCBSettings,
-)
+from flwr_fbo.protocol.linear_ucb_settings import Confidence, DeterminantTrigger
 
 FloatArray = NDArray[np.float64]
 
@@ -43,7 +40,7 @@ class LinearUCBAgent:
 
     Parameters
     ----------
-    settings : LinearUCBSettings
+    confidence : Confidence
     total : ndarray of shape (d + 1, d + 1), optional
         What it has received; zero unless given.
 
@@ -53,11 +50,9 @@ class LinearUCBAgent:
         Of all of the agent's trials, [x; y][x; y]': what its `ContinualRelease` takes.
     """
 
-    def __init__(
-        self, settings: LinearUCBSettings, total: FloatArray | None = None
-    ) -> None:
-        self.settings = settings
-        size = settings.releases.dimension + 1
+    def __init__(self, confidence: Confidence, total: FloatArray | None = None) -> None:
+        self._confidence, self.settings = confidence, confidence.settings
+        size = self.settings.releases.dimension + 1
         self.running_sum = np.zeros((size, size))
         self.receive(np.zeros((size, size)) if total is None else total)
 
@@ -83,7 +78,7 @@ class LinearUCBAgent:
         allowed = f"an array of shape (K, {releases.dimension}) with K >= 1"
         require(ok, "actions", x.shape, allowed)
         releases.check_norms(x)
-        return int(first_best(self.settings.upper_bounds(self._ellipsoid, x)))
+        return int(first_best(self._confidence.upper_bounds(self._ellipsoid, x)))
 
     @one_blas_thread
     def tell(self, action: ArrayLike, reward: float) -> None:
@@ -113,7 +108,7 @@ class LinearUCBAgent:
         require(total.shape == shape, "total", total.shape, f"shape {shape}")
         ok = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
         require(ok, "total", total, "a symmetric matrix of finite numbers")
-        self._ellipsoid = self.settings.ellipsoid(total)
+        self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
 
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:

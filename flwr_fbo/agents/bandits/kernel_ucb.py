@@ -49,8 +49,6 @@ class KernelUCBSettings:
 
     Attributes
     ----------
-    num_agents : int
-        N >= 2.
     lengthscale : float
         > 0: of the kernel, in the units of an action's coordinates.
     ridge : float
@@ -63,7 +61,6 @@ class KernelUCBSettings:
         q > 0: the larger, the larger the dictionary.
     """
 
-    num_agents: int
     lengthscale: float = 1.0
     ridge: float = 0.1
     beta: float = 0.01
@@ -71,7 +68,6 @@ class KernelUCBSettings:
     oversampling: float = 1.0
 
     def __post_init__(self) -> None:
-        require_int("num_agents", self.num_agents, 2)
         for name in ("lengthscale", "ridge", "beta", "threshold", "oversampling"):
             require_positive(name, getattr(self, name))
 

@@ -8,7 +8,7 @@ Not in the paper. It differs from `flwr_fbo.agents.bandits.fed_go_ucb` in that
 - in phase II an action has a few features (`models.reference_features`) in place of the
   network's gradient, which noise would cover;
 - an agent acts on released totals only, its own trials in between are not used. Its
-  ellipsoid is that of `LinearUCBSettings`: noise can leave the total with eigenvalues
+  ellipsoid is that of `Confidence`: noise can leave the total with eigenvalues
   below 0, so the total is shifted by twice what bounds its noise;
 - it draws its estimate from that ellipsoid, N(theta_hat, beta V^-1), and plays the best
   action for it. The most optimistic estimate would be the same for all agents and all
@@ -58,6 +58,8 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         With ``privacy``.
     model, seed, slot
         See `NeuralUCBAgent`.
+    num_agents : int
+        N, whose releases are in a total.
     entropy : tuple of Entropy, optional
         Where the noise of each phase comes from; none is needed without noise.
     journal : Journal, optional
@@ -70,6 +72,7 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         model: RewardModel,
         seed: int,
         slot: int,
+        num_agents: int,
         entropy: tuple[Entropy, Entropy] | None = None,
         journal: Journal | None = None,
     ) -> None:
@@ -83,9 +86,8 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
             privacy.gradients(steps, size), first, journal
         )
         self._sums = ContinualRelease(privacy.releases, second, journal, after=steps)
-        self._belief = LinearUCBSettings(
-            privacy.releases, settings.num_agents, ridge=settings.ridge
-        )
+        linear = LinearUCBSettings(privacy.releases, ridge=settings.ridge)
+        self._belief = linear.confidence(num_agents)
         super().__init__(settings, model, seed, slot)
 
     @property

@@ -27,6 +27,7 @@ from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+from flwr_fbo.protocol.linear_ucb_settings import Confidence
 from flwr_fbo.protocol.peer_message import Bytes, PeerMessage
 
 FloatArray = NDArray[np.float64]
@@ -40,6 +41,7 @@ class RecordedPeer(RecordedBandit):
     Besides what `RecordedBandit` keeps, the journal has
 
         pool        whose sums it adds up
+        alpha       its pool's share
         heard       the newest synchronisation heard of, by slot, its own among them
         heard-in    in which iteration of the server that was
         peer-j      what agent j released then, of those in its pool
@@ -64,7 +66,15 @@ class RecordedPeer(RecordedBandit):
         self._graph = self.study.graph
 
     def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
-        return {**super()._facts_of(slot), "pool": np.array(self._graph.pools[slot])}
+        own = self._graph.confidence_of(slot, self.study.settings)
+        return {"pool": np.array(self._graph.pools[slot]), "alpha": np.array(own.alpha)}
+
+    def _confidence(self) -> Confidence:
+        if "pool" not in self._state:  # it has no slot yet
+            return super()._confidence()
+        # Recorded, as a graph's pools take long to find.
+        alpha = float(self._state["alpha"])
+        return Confidence(self.study.settings, len(self._pool), alpha)
 
     def deliver(self, mail: Iterable[Any], iteration: int, newest: int) -> list[Bytes]:
         """Take what neighbours have sent; return what is to be passed on.

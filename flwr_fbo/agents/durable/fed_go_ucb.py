@@ -69,7 +69,9 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         super().join(slot, number)
         about = self.study.settings, self._model, self.study.seed, slot
         if self.must_be_kept(self.study):
-            self.agent = PrivateNeuralUCBAgent(*about, self._entropy(), self._journal)
+            self.agent = PrivateNeuralUCBAgent(
+                *about, self.study.num_agents, self._entropy(), self._journal
+            )
         else:
             self.agent = NeuralUCBAgent(*about)
         if "own" in self._state:

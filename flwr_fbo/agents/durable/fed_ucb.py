@@ -15,11 +15,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +31,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.linear_ucb_settings import Confidence, DeterminantTrigger
 
 FloatArray = NDArray[np.float64]
 
@@ -126,13 +125,9 @@ class RecordedBandit(RecordedBanditAgent):
 
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
-        require_index("slot", slot, self.study.settings.num_agents)
+        require_index("slot", slot, self.study.num_agents)
         super().join(slot, number)
         vars(self).pop("agents", None)  # of no slot
-
-    def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
-        own = self.study.settings_of(slot)
-        return {"num_pooled": np.array(own.num_agents), "alpha": np.array(own.alpha)}
 
     def receive(self, total: FloatArray, included: int) -> None:
         """Take the sum of all agents' releases, ``included`` of our own among them."""
@@ -148,18 +143,14 @@ class RecordedBandit(RecordedBanditAgent):
         self._tell_own()
         return self.agents
 
+    def _confidence(self) -> Confidence:
+        return self.study.settings.confidence(self.study.num_agents)
+
     def _agents(self, total: FloatArray | None) -> list[LinearUCBAgent]:
-        settings = self.study.settings
-        if "alpha" in self._state:  # a graph's pools take long to find
-            settings = replace(
-                settings,
-                num_agents=int(self._state["num_pooled"]),
-                alpha=float(self._state["alpha"]),
-            )
-        shape = settings.releases.sum_shape
+        confidence, shape = self._confidence(), self.study.settings.releases.sum_shape
         total = np.zeros(shape) if total is None else total
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
-        return [LinearUCBAgent(settings, t) for t in total.reshape(-1, *shape[-2:])]
+        return [LinearUCBAgent(confidence, t) for t in total.reshape(-1, *shape[-2:])]
 
     def _tell_own(self) -> None:
         """Tell the agent its own trials that are not in the total, if it uses them."""

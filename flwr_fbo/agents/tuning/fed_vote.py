@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
@@ -56,6 +57,8 @@ class EvenVotes:
 
     Attributes
     ----------
+    num_agents : int
+        N.
     mean : ndarray of shape (M,)
         Of a vote. Its count is less near the faces of the cube, where k is cut off.
     threshold : float
@@ -65,6 +68,7 @@ class EvenVotes:
         vote can be told from chance and noise.
     """
 
+    num_agents: int
     mean: FloatArray
     threshold: float
     smallest_crowd: int
@@ -73,7 +77,7 @@ class EvenVotes:
 @lru_cache(maxsize=8)
 @one_blas_thread
 def even_votes(
-    settings: VotingSettings, space: SearchSpace, feature_seed: int
+    settings: VotingSettings, count: VoteCount, space: SearchSpace, feature_seed: int
 ) -> EvenVotes:
     """Return what votes for uniform draws from ``space`` look like."""
     rng = generator(feature_seed, Purpose.SEARCH)
@@ -83,20 +87,33 @@ def even_votes(
     length = settings.shared_lengthscale(space.dim)
     kernel = np.exp(-0.5 * (cdist(points, points) / length) ** 2)
     per_place = float(np.mean(kernel**2, axis=1).max())
-    by_chance = settings.num_agents / settings.sampling_probability * per_place
+    by_chance = count.num_agents / count.sampling_probability * per_place
     # What a vote seems to say about places far away.
-    afar = settings.num_agents * float(np.std(phi @ phi.T - kernel))
+    afar = count.num_agents * float(np.std(phi @ phi.T - kernel))
     quantile = float(norm.isf(_SIGNIFICANCE / settings.num_cells))
-    threshold = quantile * math.sqrt(by_chance + settings.noise_std**2 + afar**2)
+    threshold = quantile * math.sqrt(by_chance + count.noise_std**2 + afar**2)
     # A crowd is seen above what the same number of even votes would give there.
     share = max(1.0 - float((phi @ mean).max()), 1e-3)
-    return EvenVotes(mean, threshold, math.ceil(threshold / share))
+    crowd = math.ceil(threshold / share)
+    return EvenVotes(count.num_agents, mean, threshold, crowd)
 
 
 class VotingAgent(SearchAgent):
-    """One agent; see `SearchAgent` for the parameters."""
+    """One agent; see `SearchAgent` for the other parameters.
+
+    Parameters
+    ----------
+    count : VoteCount, optional
+        How votes are counted; given, where it receives any.
+    """
 
     settings: VotingSettings
+
+    def __init__(
+        self, *about: Any, count: VoteCount | None = None, **more: Any
+    ) -> None:
+        super().__init__(*about, **more)
+        self._count = count
 
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
@@ -126,11 +143,12 @@ class VotingAgent(SearchAgent):
     def _even(self) -> EvenVotes:
         # Only when there are votes to read: it takes longer than all else that the
         # fresh process of a deployment's message does.
-        return even_votes(self.settings, self.space, self._feature_seed)
+        assert self._count is not None
+        return even_votes(self.settings, self._count, self.space, self._feature_seed)
 
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         """Return the most voted place that is new here, if chance is no excuse."""
-        weights = self.settings.num_agents * (vectors - self._even.mean)
+        weights = self._even.num_agents * (vectors - self._even.mean)
         if self._num_tries(weights) >= self.settings.max_tries:
             return None
         places = self._candidates(iteration)

@@ -22,7 +22,6 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 _AGENTS: dict[type[SearchSettings], type[SearchAgent]] = {
     ThompsonSettings: ThompsonAgent,
     FTSSettings: FTSAgent,
-    VotingSettings: VotingAgent,
     RGPESettings: RGPEAgent,
     TAFSettings: TAFAgent,
 }
@@ -32,8 +31,10 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
     """Return the agent of ``slot``; ``entropy`` is the seed of its draws."""
     space, direction, settings = study.space, study.direction, study.agent
     if not isinstance(settings, RandomSearchSettings):
-        agent = _AGENTS[type(settings)]
-        return agent(space, direction, settings, slot, entropy, study.feature_seed)
+        about = space, direction, settings, slot, entropy, study.feature_seed
+        if isinstance(settings, VotingSettings):
+            return VotingAgent(*about, count=study.votes)
+        return _AGENTS[type(settings)](*about)
     sub_regions = space.sub_regions(settings.num_sub_regions)
     return RandomSearchAgent(
         space, direction, sub_regions, settings.num_initial, slot, entropy

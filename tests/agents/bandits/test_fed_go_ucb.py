@@ -26,7 +26,6 @@ FloatArray = NDArray[np.float64]
 N, T0, STEPS = 3, 2, 4
 MODEL = Network(6, 5)
 SETTINGS = NeuralUCBSettings(
-    N,
     num_exploration=T0,
     regression=LangevinSettings(STEPS, 0.1, 1e4),
     ridge=0.5,
@@ -59,7 +58,6 @@ def _started(slot: int = 0, count: int = 0, **fields: Any) -> NeuralUCBAgent:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_agents": 1}, "num_agents=1 is not allowed: an integer >= 2"),
         ({"num_exploration": -1}, "num_exploration=-1"),
         ({"ridge": 0.0}, "ridge=0.0"),
         ({"beta": -1.0}, "beta=-1.0"),
@@ -456,7 +454,8 @@ def test_a_server_goes_on_from_its_state() -> None:
 
 
 def _simulation(sharing: Sharing = "triggered", **fields: Any) -> Any:
-    return NeuralBanditSimulation(replace(SETTINGS, **fields), MODEL, TASK, 8, sharing)
+    settings = replace(SETTINGS, **fields)
+    return NeuralBanditSimulation(settings, TASK, N, 8, sharing, model=MODEL)
 
 
 @pytest.mark.parametrize("keep", ["last", "best"])
@@ -508,6 +507,7 @@ def test_an_unknown_baseline_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"num_agents": 1}, "num_agents=1 is not allowed: an integer >= 2"),
         ({"num_rounds": 1}, "num_rounds=1 is not allowed: at least num_exploration"),
         ({"model": Network(5)}, r"model\.dimension=5 is not allowed: 6"),
         ({"sharing": "sometimes"}, "sharing='sometimes'"),
@@ -521,8 +521,8 @@ def test_a_bad_simulation_is_refused(fields: dict[str, Any], message: str) -> No
 @pytest.mark.slow
 @pytest.mark.no_cover  # faster; others run the same lines
 def test_on_hartmann_it_is_far_ahead_of_a_linear_model() -> None:
-    task, settings = FunctionBanditTask(), NeuralUCBSettings(20)
-    ours = NeuralBanditSimulation(settings, Network(6), task, 100)
+    task, settings = FunctionBanditTask(), NeuralUCBSettings()
+    ours = NeuralBanditSimulation(settings, task, 20, 100, model=Network(6))
     linear = ours.baseline("dislinucb")
     linear = replace(linear, settings=replace(linear.settings, ridge=0.1, beta=0.01))
     run, other = ours.run(0), linear.run(0)

@@ -14,7 +14,11 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.protocol.linear_ucb_settings import (
+    Confidence,
+    DeterminantTrigger,
+    LinearUCBSettings,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -24,15 +28,20 @@ PLAIN = replace(PRIVATE, epsilon=math.inf)
 PUBLISHED = replace(PRIVATE, mechanism="tree", calibration="paper")
 
 
-def width_of(s: LinearUCBSettings, V: FloatArray) -> float:
+def width_of(s: Confidence, V: FloatArray) -> float:
     log_det = np.linalg.slogdet(V)[1]
     return float(s.width_at(log_det, np.linalg.eigvalsh(V)[0]))
 
 
-def settings(
+def confidence(
     releases: ContinualSettings = PLAIN, num_agents: int = 3, **more: Any
-) -> LinearUCBSettings:
-    return LinearUCBSettings(releases, num_agents, **{"width": "exact", **more})
+) -> Confidence:
+    settings = LinearUCBSettings(releases, **{"width": "exact", **more})
+    return settings.confidence(num_agents)
+
+
+def looking(exact: Confidence) -> Confidence:
+    return replace(exact, settings=replace(exact.settings, width="observed"))
 
 
 def action_sets(rng: np.random.Generator, count: int, size: int = 6) -> FloatArray:
@@ -99,7 +108,9 @@ def test_updates_stay_as_exact_as_a_new_factorisation(ridge: float) -> None:
 
 
 def test_exact_width() -> None:
-    s = settings(PRIVATE, num_agents=7, noise_scale=0.3, parameter_norm=2.0, alpha=0.1)
+    s = confidence(
+        PRIVATE, num_agents=7, noise_scale=0.3, parameter_norm=2.0, alpha=0.1
+    )
     bounds = sum_bounds(PRIVATE, 0.05, 7)
     assert s.bounds == bounds
     V = np.diag([1e3, 2e3, 3e3, 4e3])
@@ -111,8 +122,8 @@ def test_exact_width() -> None:
 
 def test_observed_width() -> None:
     values: dict[str, Any] = {"parameter_norm": 2.0, "alpha": 0.1}
-    exact = settings(PRIVATE, num_agents=7, **values)
-    observed = replace(exact, width="observed")
+    exact = confidence(PRIVATE, num_agents=7, **values)
+    observed = looking(exact)
     bounds = observed.bounds
     assert bounds == exact.bounds == sum_bounds(PRIVATE, 0.05, 7)
     assert bounds.kappa == pytest.approx(bounds.cross_norm / math.sqrt(bounds.rho_min))
@@ -127,9 +138,9 @@ def test_observed_width() -> None:
 
 
 def test_observed_width_without_noise() -> None:
-    exact = settings(ridge=0.25, parameter_norm=3.0)
+    exact = confidence(ridge=0.25, parameter_norm=3.0)
     V = np.diag([4.0, 9.0, 9.0, 9.0])
-    gain = width_of(exact, V) - width_of(replace(exact, width="observed"), V)
+    gain = width_of(exact, V) - width_of(looking(exact), V)
     assert gain == pytest.approx(3.0 * math.sqrt(0.25) - 3.0 * 0.25 / math.sqrt(4.0))
 
 
@@ -138,8 +149,8 @@ def test_observed_width_is_never_above_the_exact_one(
     releases: ContinualSettings,
 ) -> None:
     rng = np.random.default_rng(12)
-    exact = settings(releases)
-    observed = replace(exact, width="observed")
+    exact = confidence(releases)
+    observed = looking(exact)
     for scale in np.geomspace(1e-3, 1e6, 50):
         x = scale * rng.standard_normal((6, D))
         model = exact.ellipsoid(total_of(x, rng.uniform(-1, 1, 6)))
@@ -154,7 +165,7 @@ def test_observed_width_is_never_above_the_exact_one(
 def test_noise_and_shift_do_to_theta_what_the_observed_width_allows() -> None:
     """Where it is nearly an equality: least data in the direction of theta."""
     releases = replace(PRIVATE, dimension=2)
-    s = settings(releases, num_agents=3, alpha=0.2, width="observed")
+    s = confidence(releases, num_agents=3, alpha=0.2, width="observed")
     bounds, theta = s.bounds, np.array([1.0, 0.0])
     allowed = bounds.rho_max + bounds.cross_norm
     shares = []
@@ -181,8 +192,8 @@ def test_theta_is_in_the_ellipsoid_of_the_observed_width(
 ) -> None:
     alpha, num_runs, missed = 0.2, 60, 0
     releases = replace(PRIVATE, dimension=2, epsilon=epsilon, num_releases=4)
-    s = settings(releases, num_agents=2, alpha=alpha, width="observed")
-    s = replace(s, local_data=local_data, noise_scale=1.0)
+    chosen = {"alpha": alpha, "width": "observed", "local_data": local_data}
+    s = confidence(releases, num_agents=2, noise_scale=1.0, **chosen)
     gained = False
     for seed in range(num_runs):
         rng = np.random.default_rng(seed)
@@ -199,7 +210,7 @@ def test_theta_is_in_the_ellipsoid_of_the_observed_width(
                 width = s.width_at(model.log_det, model.least_eigenvalue)
                 error = model.factor.T @ (model.estimate - theta)
                 inside &= float(np.linalg.norm(error)) <= float(width)
-                exact = replace(s, width="exact")
+                exact = replace(s, settings=replace(s.settings, width="exact"))
                 least = model.least_eigenvalue
                 gained |= bool(width < exact.width_at(model.log_det, least))
                 actions = rng.standard_normal((4, 2))
@@ -236,7 +247,7 @@ def test_the_least_eigenvalue_is_that_after_a_power_of_two_of_observations() -> 
 
 @pytest.mark.parametrize("releases", [PRIVATE, PUBLISHED], ids=["exact", "paper"])
 def test_paper_width(releases: ContinualSettings) -> None:
-    s = settings(releases, num_agents=7, width="paper", alpha=0.1)
+    s = confidence(releases, num_agents=7, width="paper", alpha=0.1)
     of_agent = paper_bounds if releases is PUBLISHED else agent_bounds
     bounds = of_agent(releases, 0.1, 7)
     assert s.bounds == bounds
@@ -252,7 +263,7 @@ def test_paper_width(releases: ContinualSettings) -> None:
 
 
 def test_without_noise_the_ridge_takes_its_place() -> None:
-    s = settings(ridge=0.25)
+    s = confidence(ridge=0.25)
     V = np.diag([1.0, 2.0, 3.0, 4.0])
     volume = math.log(np.linalg.det(V) / 0.25**D)
     expected = 0.5 * math.sqrt(2 * math.log(2 * 3 / 0.01) + volume) + math.sqrt(0.25)
@@ -262,7 +273,7 @@ def test_without_noise_the_ridge_takes_its_place() -> None:
 def test_one_agent_without_noise_is_ridge_linear_ucb() -> None:
     rng = np.random.default_rng(3)
     theta = np.array([0.5, -0.2, 0.3, 0.1])
-    s = settings(num_agents=1, ridge=0.5, alpha=0.05, local_data="raw")
+    s = confidence(num_agents=1, ridge=0.5, alpha=0.05, local_data="raw")
     agent = LinearUCBAgent(s)
     V, u, explored = 0.5 * np.eye(D), np.zeros(D), set()
     for t, actions in enumerate(action_sets(rng, 400)):
@@ -285,7 +296,7 @@ def test_one_agent_without_noise_is_ridge_linear_ucb() -> None:
 @pytest.mark.parametrize("local_data", ["released", "raw"])
 def test_between_synchronisations(local_data: Any) -> None:
     rng = np.random.default_rng(4)
-    agent = LinearUCBAgent(settings(local_data=local_data))
+    agent = LinearUCBAgent(confidence(local_data=local_data))
     others_x, others_y = action_sets(rng, 50, 1)[:, 0], rng.uniform(-1, 1, 50)
     own_x, own_y = action_sets(rng, 20, 1)[:, 0], rng.uniform(-1, 1, 20)
     for x, y in zip(own_x[:10], own_y[:10], strict=True):
@@ -306,7 +317,7 @@ def test_between_synchronisations(local_data: Any) -> None:
 
 def test_private_statistics_and_choice() -> None:
     rng = np.random.default_rng(5)
-    s = settings(PRIVATE)
+    s = confidence(PRIVATE)
     agents = [LinearUCBAgent(s) for _ in range(3)]
     for agent in agents:
         for x in action_sets(rng, 200, 1)[:, 0]:
@@ -327,14 +338,14 @@ def test_private_statistics_and_choice() -> None:
 
 
 def test_of_equal_actions_the_first_is_chosen() -> None:
-    agent = LinearUCBAgent(settings())
+    agent = LinearUCBAgent(confidence())
     x = np.full(D, 0.5)
     assert agent.choose([0.5 * x, x, x, x]) == 1
 
 
 @pytest.mark.parametrize("width", ["exact", "paper"])
 def test_noise_beyond_its_bounds_is_shifted_away(width: Any) -> None:
-    s = settings(PRIVATE, width=width, local_data="raw")
+    s = confidence(PRIVATE, width=width, local_data="raw")
     least = s.bounds.rho_min * (3 if width == "paper" else 1)
     total = np.diag([-1e5, 1.0, 2.0, 3.0, 4.0])
     agent = LinearUCBAgent(s)
@@ -348,7 +359,7 @@ def test_noise_beyond_its_bounds_is_shifted_away(width: Any) -> None:
 
 
 def test_within_its_bounds_nothing_is_shifted_further() -> None:
-    s = settings(PRIVATE)
+    s = confidence(PRIVATE)
     total = np.diag([-s.bounds.rho_min * 0.99, 0.0, 1.0, 2.0, 3.0])
     model = s.ellipsoid(total)
     expected = total[:D, :D] + s.bounds.shift * np.eye(D)
@@ -358,7 +369,7 @@ def test_within_its_bounds_nothing_is_shifted_further() -> None:
 @pytest.mark.parametrize("local_data", ["released", "raw"])
 def test_an_agent_goes_on_from_its_state(local_data: Any) -> None:
     rng = np.random.default_rng(8)
-    s = settings(local_data=local_data, width="observed")
+    s = confidence(local_data=local_data, width="observed")
     agent = LinearUCBAgent(s)
     sets, rewards = action_sets(rng, 60), rng.uniform(-1, 1, 60)
 
@@ -397,7 +408,7 @@ def test_an_agent_goes_on_from_its_state(local_data: Any) -> None:
 )
 def test_bad_decision_sets(actions: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        LinearUCBAgent(settings()).choose(actions)
+        LinearUCBAgent(confidence()).choose(actions)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +421,7 @@ def test_bad_decision_sets(actions: Any, message: str) -> None:
     ],
 )
 def test_a_bad_trial_leaves_no_trace(action: Any, reward: float, message: str) -> None:
-    agent = LinearUCBAgent(settings(local_data="raw"))
+    agent = LinearUCBAgent(confidence(local_data="raw"))
     agent.tell([0.5] * D, 0.5)
     before = agent.state_dict()
     with pytest.raises(ValueError, match=message):
@@ -425,7 +436,7 @@ def test_a_bad_trial_leaves_no_trace(action: Any, reward: float, message: str) -
 )
 def test_bad_totals(total: FloatArray) -> None:
     with pytest.raises(ValueError, match="total="):
-        LinearUCBAgent(settings()).receive(total)
+        LinearUCBAgent(confidence()).receive(total)
 
 
 @pytest.mark.parametrize(
@@ -443,4 +454,4 @@ def test_bad_totals(total: FloatArray) -> None:
 )
 def test_bad_settings(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field}={value!r} is not allowed"):
-        replace(settings(), **{field: value})
+        confidence(**{field: value})

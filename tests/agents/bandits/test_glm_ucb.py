@@ -27,7 +27,7 @@ FloatArray = NDArray[np.float64]
 
 N, D, T = 3, 6, 8
 TASK = FunctionBanditTask(num_actions=12)
-LINEAR = GLMUCBSettings(N, ridge=0.5, beta=0.3, threshold=0.5, accuracy=1e-18)
+LINEAR = GLMUCBSettings(ridge=0.5, beta=0.3, threshold=0.5, accuracy=1e-18)
 LOGISTIC = replace(LINEAR, reward_range=(0.0, 3.4), curvature=0.2)
 BOTH = pytest.mark.parametrize("settings", [LINEAR, LOGISTIC])
 
@@ -85,7 +85,6 @@ def _synchronise(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_agents": 1}, "num_agents=1 is not allowed: an integer >= 2"),
         ({"ridge": 0.0}, "ridge=0.0"),
         ({"beta": -1.0}, "beta=-1.0"),
         ({"threshold": np.nan}, "threshold=nan"),
@@ -260,9 +259,10 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
 
 
 def test_with_an_identity_link_and_all_shared_it_is_linucb() -> None:
-    run = GLMBanditSimulation(LINEAR, TASK, T, "always").run(3)
-    settings = NeuralUCBSettings(N, num_exploration=0, ridge=0.5, beta=0.3)
-    linear = NeuralBanditSimulation(settings, LinearModel(D), TASK, T, "always").run(3)
+    run = GLMBanditSimulation(LINEAR, TASK, N, T, "always").run(3)
+    settings = NeuralUCBSettings(num_exploration=0, ridge=0.5, beta=0.3)
+    every = NeuralBanditSimulation(settings, TASK, N, T, "always", model=LinearModel(D))
+    linear = every.run(3)
     assert np.array_equal(run.actions, linear.actions)
     assert np.array_equal(run.regret, linear.regret)
     assert len(np.unique(run.actions)) > 3
@@ -273,7 +273,7 @@ def test_with_an_identity_link_and_all_shared_it_is_linucb() -> None:
 def test_with_all_shared_it_is_the_centralised_algorithm(
     settings: GLMUCBSettings,
 ) -> None:
-    run = GLMBanditSimulation(settings, TASK, T, "always").run(4)
+    run = GLMBanditSimulation(settings, TASK, N, T, "always").run(4)
     bandit = NonlinearBandit(TASK, 4)
     X = _with_constant(bandit.actions)
     chosen: list[int] = []
@@ -302,13 +302,13 @@ def test_the_counts_are_those_of_the_formula(
 
     monkeypatch.setattr(GLMBanditServer, "receive_gradients", counted)
     settings = replace(settings, accuracy=1.0, threshold=20.0)
-    run = GLMBanditSimulation(settings, TASK, T).run(3)
+    run = GLMBanditSimulation(settings, TASK, N, T).run(3)
     d, syncs = D + 1, run.num_synchronisations
     assert 0 < syncs < N * T
     assert set(gradients) == {N}
     expected = syncs * N * (2 * d**2 + d) + 2 * N * d * len(gradients)
     assert run.num_scalars[-1] == expected
-    alone = GLMBanditSimulation(settings, TASK, T, "never").run(3)
+    alone = GLMBanditSimulation(settings, TASK, N, T, "never").run(3)
     assert alone.num_scalars[-1] == alone.num_synchronisations == 0
     assert alone.regret.shape == (T,)
 
@@ -319,4 +319,4 @@ def test_the_counts_are_those_of_the_formula(
 )
 def test_a_bad_simulation_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(GLMBanditSimulation(LINEAR, TASK, T), **fields)
+        replace(GLMBanditSimulation(LINEAR, TASK, N, T), **fields)

@@ -27,7 +27,7 @@ FloatArray = NDArray[np.float64]
 N, D, T = 3, 6, 10
 TASK = FunctionBanditTask(num_actions=12)
 SETTINGS = KernelUCBSettings(
-    N, lengthscale=0.7, ridge=0.05, beta=0.3, threshold=2.0, oversampling=0.2
+    lengthscale=0.7, ridge=0.05, beta=0.3, threshold=2.0, oversampling=0.2
 )
 FULL = replace(SETTINGS, oversampling=1e12)
 
@@ -66,7 +66,6 @@ def _synchronise(server: KernelBanditServer, agents: list[KernelUCBAgent]) -> No
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_agents": 1}, "num_agents=1 is not allowed: an integer >= 2"),
         ({"lengthscale": 0.0}, "lengthscale=0.0"),
         ({"ridge": -1.0}, "ridge=-1.0"),
         ({"beta": np.inf}, "beta=inf"),
@@ -227,11 +226,13 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
 
 
 def test_with_all_shared_it_is_exact_kernel_ucb_of_one_agent() -> None:
-    run = KernelBanditSimulation(FULL, TASK, T, "always").run(4)
+    run = KernelBanditSimulation(FULL, TASK, N, T, "always").run(4)
     bandit = NonlinearBandit(TASK, 4)
     X = bandit.actions
     # All actions look alike at first: a random one, as in the exploration of others.
-    explored = NeuralBanditSimulation(NeuralUCBSettings(N), Network(D), TASK, 1).run(4)
+    explored = NeuralBanditSimulation(
+        NeuralUCBSettings(), TASK, N, 1, model=Network(D)
+    ).run(4)
     chosen = [int(explored.actions[0, 0])]
     rewards = [bandit.reward(0, 0, chosen[0])]
     for turn in range(1, N * T):
@@ -260,21 +261,21 @@ def _spied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_the_counts_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = _spied(monkeypatch)
     settings = replace(SETTINGS, ridge=1.0, oversampling=1.0)
-    run = KernelBanditSimulation(settings, TASK, T).run(3)
+    run = KernelBanditSimulation(settings, TASK, N, T).run(3)
     assert 0 < run.num_synchronisations == len(sizes) < N * T
     assert len({kept for _, kept in sizes}) > 1
     expected = sum(n * D + N * m * D + 2 * N * (m**2 + m) for n, m in sizes)
     assert run.num_scalars[-1] == expected
-    again = KernelBanditSimulation(settings, TASK, T).run(3)
+    again = KernelBanditSimulation(settings, TASK, N, T).run(3)
     assert np.array_equal(run.actions, again.actions)
-    alone = KernelBanditSimulation(SETTINGS, TASK, T, "never").run(3)
+    alone = KernelBanditSimulation(SETTINGS, TASK, N, T, "never").run(3)
     assert alone.num_scalars[-1] == alone.num_synchronisations == 0
 
 
 def test_if_nobody_draws_a_point_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = _spied(monkeypatch)
     settings = replace(SETTINGS, oversampling=1e-12)
-    run = KernelBanditSimulation(settings, TASK, 3).run(3)
+    run = KernelBanditSimulation(settings, TASK, N, 3).run(3)
     assert set(sizes) == {(0, 0)}
     assert run.num_scalars[-1] == 0 < run.num_synchronisations
     assert len(set(run.actions.ravel())) > 3
@@ -286,4 +287,4 @@ def test_if_nobody_draws_a_point_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_a_bad_simulation_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(KernelBanditSimulation(SETTINGS, TASK, T), **fields)
+        replace(KernelBanditSimulation(SETTINGS, TASK, N, T), **fields)

@@ -61,7 +61,6 @@ D_W = MODEL.num_parameters
 K = 5
 PRIVACY = NeuralPrivacy(epsilon=4.0, delta=1e-3, num_synchronisations=2, num_features=K)
 SETTINGS = NeuralUCBSettings(
-    num_agents=N,
     num_exploration=T0,
     regression=LangevinSettings(num_iterations=STEPS),
     beta=50.0,
@@ -79,13 +78,15 @@ APP = neural_bandit_app(make_environment)
 
 def strategy_of(settings: NeuralUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
     defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
-    return FedGOUCB(settings, **waiting({**defaults, "noise_seed": SEED, **options}))
+    return FedGOUCB(
+        settings, num_agents=N, **waiting({**defaults, "noise_seed": SEED, **options})
+    )
 
 
 def agent_of(slot: int = 0, **fields: Any) -> PrivateNeuralUCBAgent:
     settings = replace(SETTINGS, **fields)
     return PrivateNeuralUCBAgent(
-        settings, MODEL, SEED, slot, seeded_entropy(SEED, slot)
+        settings, MODEL, SEED, slot, N, seeded_entropy(SEED, slot)
     )
 
 
@@ -240,7 +241,7 @@ def test_bad_privacy_is_refused(fields: dict[str, Any], message: str) -> None:
         (lambda: strategy_of(noise_seed=-1), "noise_seed=-1"),
         (lambda: neural_bandit_app(make_environment, None, -1), "limits=-1"),  # type: ignore[arg-type]
         (
-            lambda: NeuralBanditSimulation(SETTINGS, MODEL, TASK, T, "always"),
+            lambda: NeuralBanditSimulation(SETTINGS, TASK, N, T, "always", model=MODEL),
             "sharing='always'",
         ),
     ],
@@ -301,7 +302,7 @@ def test_agents_draw_differently() -> None:
     chosen = []
     for slot in range(8):
         agent = PrivateNeuralUCBAgent(
-            replace(SETTINGS, num_agents=8), MODEL, SEED, slot, seeded_entropy(1, slot)
+            SETTINGS, MODEL, SEED, slot, 8, seeded_entropy(1, slot)
         )
         agent.start(MODEL.initial(np.random.default_rng(0)))
         chosen.append(agent.choose(actions))
@@ -312,7 +313,7 @@ def test_a_server_has_no_trial_counted_many_times() -> None:
     """One w for each of many points would be as many gradients of one trial."""
     model = LinearModel(6)
     settings = replace(SETTINGS, num_exploration=1)
-    agent = PrivateNeuralUCBAgent(settings, model, SEED, 0, seeded_entropy(SEED, 0))
+    agent = PrivateNeuralUCBAgent(settings, model, SEED, 0, N, seeded_entropy(SEED, 0))
     agent.tell(np.full(6, 0.5), 0.3)
     with pytest.raises(ValueError, match=r"w=\(1000, 7\) is not allowed"):
         agent.regression_message(np.zeros((1000, 7)))
@@ -355,7 +356,7 @@ def test_plays_as_the_simulator_does(explored: int) -> None:
     settings = replace(SETTINGS, num_exploration=explored)
     grid = InProcessGrid(APP, N)
     result = strategy_of(settings).start(grid)
-    simulated = NeuralBanditSimulation(settings, MODEL, TASK, T).run(SEED)
+    simulated = NeuralBanditSimulation(settings, TASK, N, T, model=MODEL).run(SEED)
     assert result.num_synchronisations == simulated.num_synchronisations == 2
     steps = STEPS if explored else 0
     for slot, context in enumerate(grid.contexts.values()):
@@ -547,7 +548,7 @@ def test_a_model_that_fails_is_not_quoted() -> None:
 
 
 def test_it_counts_what_is_sent() -> None:
-    run = NeuralBanditSimulation(SETTINGS, MODEL, TASK, T).run(SEED)
+    run = NeuralBanditSimulation(SETTINGS, TASK, N, T, model=MODEL).run(SEED)
     phase_one = 2 * STEPS * N * D_W + N * D_W
     assert run.num_scalars[T0 - 1] == phase_one
     assert run.num_scalars[-1] == phase_one + 2 * 2 * N * (K + 1) ** 2
@@ -561,4 +562,4 @@ def test_a_stranger_s_record_is_refused() -> None:
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord(config)})
     message = Message(content, next(iter(grid.contexts)), "train")
     [reply] = grid.send_and_receive([message])
-    assert "version 7" in str(reply.error.reason)
+    assert "version 8" in str(reply.error.reason)

@@ -8,6 +8,7 @@ import pytest
 from flwr_fbo import FTSSettings, ThompsonSettings, VotingSettings
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
@@ -16,7 +17,7 @@ from tests.federation import SPACE, objective_of
 
 AGENTS: dict[str, AgentSettings] = {
     "thompson": ThompsonSettings(num_features=20, num_initial=2, num_candidates=30),
-    "voting": VotingSettings(num_agents=3, num_features=20, num_initial=2),
+    "voting": VotingSettings(num_features=20, num_initial=2),
     "fts": FTSSettings(num_features=20, num_initial=2, num_candidates=30),
     "rgpe": RGPESettings(num_features=20, num_initial=2),
     "taf": TAFSettings(num_features=20, num_initial=2),
@@ -27,7 +28,13 @@ AGENTS: dict[str, AgentSettings] = {
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_message_is_made_again_from_the_record(tmp_path: Path, name: str) -> None:
     """By another process, after more trials, with other vectors, and drawn seeds."""
-    study = TuningStudy(SearchSpace(SPACE), "maximize", AGENTS[name], feature_seed=3)
+    study = TuningStudy(
+        SearchSpace(SPACE),
+        "maximize",
+        AGENTS[name],
+        feature_seed=3,
+        votes=VoteCount(3),
+    )
     identity, path = agent_identity(study, 1), tmp_path / "agent.sqlite"
     sent = []
     for release in (1, 2, 3):

@@ -18,6 +18,7 @@ from flwr_fbo.agents.tuning.fed_vote import VotingAgent, even_votes
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import NUM_AGENTS, numpy_app, run
@@ -32,8 +33,9 @@ def agent(
     slot: int = 0, space: SearchSpace = PLANE, direction: Any = "maximize", **more: Any
 ) -> VotingAgent:
     """Return one of 30 agents."""
-    settings = VotingSettings(**{"num_agents": 30, **more})
-    return VotingAgent(space, direction, settings, slot, slot, feature_seed=7)
+    count = VoteCount(more.pop("num_agents", 30), more.pop("noise_std", 0.0))
+    settings = VotingSettings(**more)
+    return VotingAgent(space, direction, settings, slot, slot, 7, count=count)
 
 
 def vectors(*places: tuple[float, float]) -> FloatArray:
@@ -166,8 +168,9 @@ def test_noise_alone_moves_an_agent_rarely(noise_std: float) -> None:
 
 
 def test_more_noise_needs_a_larger_crowd() -> None:
-    settings = [VotingSettings(num_agents=30, noise_std=s) for s in (0.0, 1.0, 5.0)]
-    limits = np.array([even_votes(s, PLANE, 7).threshold for s in settings])
+    counts = [VoteCount(30, noise_std) for noise_std in (0.0, 1.0, 5.0)]
+    even = [even_votes(VotingSettings(), count, PLANE, 7) for count in counts]
+    limits = np.array([one.threshold for one in even])
     # 0.05 / 16 in one tail of a Gaussian; 30 votes in 16 cells, a little more in the
     # cell that a sample of the plane makes largest, and what the features err by.
     squares = (limits / 2.734) ** 2
@@ -245,8 +248,8 @@ def test_it_is_the_default_and_keeps_to_its_budget() -> None:
     study = strategy()
     study.plan(40)
     assert study.server.iterations == (1, 5)
-    told = study.study.agent
-    assert isinstance(told, VotingSettings)
+    told = study.study.votes
+    assert told is not None
     z = study.server.release.settings.noise_multiplier
     assert told.num_agents == 30
     # A sensitivity of one vote, and all of them counted.
@@ -266,9 +269,10 @@ def test_how_many_must_agree_is_said(caplog: pytest.LogCaptureFixture) -> None:
         study.plan(40)
         with caplog.at_level("INFO", logger="flwr.fbo"):
             study.summary()
-    told, space = many.study.agent, many.study.space
-    assert isinstance(told, VotingSettings)
-    crowd = even_votes(told, space, many.study.feature_seed).smallest_crowd
+    told = many.study
+    assert told.votes is not None
+    even = even_votes(VotingSettings(), told.votes, told.space, told.feature_seed)
+    crowd = even.smallest_crowd
     assert 6 < crowd <= 9
     assert f"{crowd} agents with one opinion make the others try it" in caplog.text
     assert "would have to agree before their votes stand out, and there are 6" in (
@@ -281,8 +285,8 @@ def test_a_smallest_crowd_is_followed_and_half_of_it_is_not(
     dim: int, num_agents: int
 ) -> None:
     space = SearchSpace({str(i): FloatDistribution(0, 1) for i in range(dim)})
-    settings = VotingSettings(num_agents=num_agents, noise_std=2.0)
-    crowd = even_votes(settings, space, 7).smallest_crowd
+    count = VoteCount(num_agents, noise_std=2.0)
+    crowd = even_votes(VotingSettings(), count, space, 7).smallest_crowd
     assert crowd < num_agents
     rng = np.random.default_rng(5)
     followed = {crowd + 1: 0, crowd // 2: 0}
@@ -318,8 +322,8 @@ def test_what_voters_cannot_use_is_refused(name: str, value: float) -> None:
 def test_sampled_votes_are_counted_for_more_and_noisier() -> None:
     study = strategy(sampling_probability=0.5, noise_multiplier=3.0, epsilon=None)
     study.plan(40)
-    told = study.study.agent
-    assert isinstance(told, VotingSettings)
+    told = study.study.votes
+    assert told is not None
     assert told.noise_std == pytest.approx(6.0)
     assert told.sampling_probability == 0.5
 
@@ -347,13 +351,7 @@ def test_a_strategy_has_agents_of_its_kind() -> None:
         ("max_similarity", 0.0),
         ("max_similarity", 1.0),
         ("max_similarity", "much"),
-        ("num_agents", 0),
-        ("noise_std", -1.0),
-        ("noise_std", math.nan),
-        ("noise_std", math.inf),
         ("max_tries", 0),
-        ("sampling_probability", 0.0),
-        ("sampling_probability", 1.5),
         ("num_sub_regions", 4),
         ("num_features", 0),
         ("num_features", 99),
@@ -362,6 +360,22 @@ def test_a_strategy_has_agents_of_its_kind() -> None:
 def test_bad_settings_are_named(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name}={value!r} is not allowed"):
         VotingSettings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_agents", 0),
+        ("noise_std", -1.0),
+        ("noise_std", math.nan),
+        ("noise_std", math.inf),
+        ("sampling_probability", 0.0),
+        ("sampling_probability", 1.5),
+    ],
+)
+def test_bad_counts_are_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name}={value!r} is not allowed"):
+        VoteCount(**{"num_agents": 3, name: value})
 
 
 def test_agents_that_agree_find_the_optimum_sooner() -> None:

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._compat import NumPyClient, to_array_record
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.clients.limits import NO_LIMITS, Limits, node_limits, require_private
 from flwr_fbo.clients.site_budget import SiteBudget
@@ -98,8 +98,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
             budget.admit(instruction)
             return Answer(metrics=self.claim(context, study, folder))
         release = self.release_of(instruction)
-        require_int("slot", instruction.slot, 0)
-        require_int("release", release, 0)
+        require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
         with self.agent(context, instruction, folder) as agent:
             budget.charge(agent, instruction, release)
             return self.play(context, agent, instruction, arrays)

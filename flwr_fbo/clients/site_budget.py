@@ -41,11 +41,16 @@ class SiteBudget:
     ) -> None:
         self._state = context.state.config_records
         self._folder = folder
-        self._owner = configured_slot(context)
+        self._context = context
         of_run = context.run_config.get("fbo-folder")
         is_own = "fbo-folder" in context.node_config or str(folder) != str(of_run)
         self._lasts = folder is not None and is_own
         self.limits = [one for one in limits if one.bound_anything]
+
+    @property
+    def _owner(self) -> int:
+        """Whose data this is, where agents share a folder: its configured slot."""
+        return configured_slot(self._context)
 
     def check(self, study: Study, unprotected: str = "") -> None:
         """Raise `StudyRefusedError` unless a study is private enough."""

@@ -122,9 +122,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         with held_journal(
             context, identity, path, may_begin=True, patience=_PATIENCE
         ) as journal:
-            agent = RecordedTuner(journal, study, slot, self.enqueue)
-            agent.hear(instruction.num_released)
-            yield agent
+            made = instruction.num_released
+            yield RecordedTuner(journal, study, slot, self.enqueue, made)
 
     def release_of(self, instruction: TuningInstruction) -> int:
         """Return which of the promised releases is asked for; 0 for none."""

@@ -116,7 +116,8 @@ class Instruction(ABC):
         ------
         ValueError
             If the config is not of a flwr_fbo strategy, of another version, or of a
-            strategy with other clients.
+            strategy with other clients; or if a field is not of its type, or is below
+            0 (a slot: -1), or not below 2**63.
         """
         version, kind = config.get(_VERSION), config.get(_KIND)
         if version != PROTOCOL_VERSION:
@@ -131,6 +132,15 @@ class Instruction(ABC):
                 f"runs a {kind} study."
             )
         values = {name: config[entry] for name, entry in _entries(cls).items()}
+        for name, value in values.items():
+            if name in ("phase", "study"):
+                continue
+            least = -1 if name == "slot" else 0
+            wanted = type(getattr(cls, name))  # of its default: int or bool
+            if type(value) is not wanted or not least <= value < 2**63:
+                number = f"an integer >= {least}, below 2**63"
+                allowed = "True or False" if wanted is bool else number
+                raise ValueError(f"{name}={value!r} is not allowed: {allowed}.")
         values["phase"] = Phase(values["phase"])
         values["study"] = _parsed(cls.study_type, str(values["study"]))
         return cls(**values)

@@ -263,7 +263,9 @@ def test_names_of_a_study_are_no_markup(tmp_path: Path) -> None:
 
 def test_the_log_says_what_the_server_reads(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "flwr.fbo"):
-        strategy(agent=VotingSettings(num_initial=4)).summary()
+        study = strategy(agent=VotingSettings(num_initial=4))
+        study.plan(5)
+        study.summary()
         assert "it reads in each agent's message its exact best setting" in caplog.text
         strategy().summary()
         assert "message what it believes of its objective" in caplog.text

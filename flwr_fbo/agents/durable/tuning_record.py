@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require_int
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
@@ -28,8 +27,6 @@ from flwr_fbo.space.search_space import Params
 FloatArray = NDArray[np.float64]
 
 KIND = "agent"
-
-_LAST_ITERATION = 2**31
 
 
 def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
@@ -48,6 +45,13 @@ class RecordedTuner(RecordedAgent):
     slot : int
     enqueue : sequence of dict
         Known-good settings, evaluated first.
+    num_released : int, optional
+        How many releases the server says that it has made.
+
+    Raises
+    ------
+    JournalError
+        If it had made more before: its record is an older copy.
 
     Attributes
     ----------
@@ -65,8 +69,11 @@ class RecordedTuner(RecordedAgent):
         study: TuningStudy,
         slot: int,
         enqueue: Sequence[Params] = (),
+        num_released: int | None = None,
     ) -> None:
         super().__init__(journal)
+        if num_released is not None:
+            self._hear(num_released)
         self.agent = self._agent(study, slot, enqueue)
         pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
         self.made_after = {int(release): int(t) for release, t in pairs}
@@ -85,13 +92,10 @@ class RecordedTuner(RecordedAgent):
                 agent.tell(trial.iteration, trial.point, trial.value)
         return agent
 
-    def hear(self, num_released: int) -> None:
-        """Remember how many releases the server has made.
+    def _hear(self, num_released: int) -> None:
+        """Remember how many releases the server has made, and refuse to hear of fewer.
 
-        Raises
-        ------
-        JournalError
-            If it had made more: new noise for the same messages would lay them open.
+        New noise for the same messages would lay them open.
         """
         had = int(self._state.get("num-released", 0))
         if num_released < had:
@@ -122,7 +126,6 @@ class RecordedTuner(RecordedAgent):
         JournalError
             If the message for a later release is on record.
         """
-        require_int("iteration", iteration, 0, _LAST_ITERATION)
         played = max(self.agent.iterations, default=0)
         if iteration < played:  # else a message that has left would change
             raise JournalError(

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid, VotingSettings, tuning_app
 from flwr_fbo.cli import app as cli
-from flwr_fbo.privacy.spending import SpendingLedger, composed_epsilon
+from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
 from tests.federation import NUM_AGENTS, SilentGrid, numpy_app, strategy
 
 AFTER = (1, 3)
@@ -234,6 +234,34 @@ def test_a_study_that_goes_on_is_not_charged_twice(tmp_path: Path) -> None:
     assert len(study.server.ledger) == 2
     with SpendingLedger.held(tmp_path / "budget") as ledger:
         assert len(ledger.charges()) == 2
+
+
+def test_a_budget_that_is_given_later_counts_what_was_released(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"folder": tmp_path / "server", "max_epsilon": 50.0}
+    with pytest.raises(EndedError):
+        _study(**options, noise_seed=None).start(Ending("4"), num_rounds=6)
+    study = _study(**options, noise_seed=None, budget=tmp_path / "budget")
+    study.start(LateGrid(), num_rounds=6)
+    with SpendingLedger.held(tmp_path / "budget") as ledger:
+        assert len(ledger.charges()) == len(study.server.ledger) == 2
+
+
+def test_a_budget_that_others_spend_meanwhile_halts_the_releases(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Meanwhile(LateGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            if asked and asked[0].metadata.group_id == "4":
+                with SpendingLedger.held(tmp_path) as ledger:
+                    ledger.record(("tuning", "another"), 1, Charge(0.1))
+            return super().send_and_receive(asked, timeout=timeout)
+
+    study = _study(budget=tmp_path, max_epsilon=50.0, noise_seed=None)
+    result = study.start(Meanwhile(), num_rounds=6)
+    assert len(study.server.ledger) == 1
+    assert len(result.rounds) == 6
+    assert f"more by others with budget={tmp_path}" in caplog.text
 
 
 def test_the_lasting_budget_is_shown(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def _voting_round(releases: bool) -> Count:
 
 
 class _Environment:
-    """Two actions in the plane, of which the first is better."""
+    """Two actions in the plane; the first is better."""
 
     def contexts(self, t: int) -> FloatArray:
         return np.eye(2)

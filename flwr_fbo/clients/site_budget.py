@@ -42,9 +42,6 @@ class SiteBudget:
         self._state = context.state.config_records
         self._folder = folder
         self._context = context
-        of_run = context.run_config.get("fbo-folder")
-        is_own = "fbo-folder" in context.node_config or str(folder) != str(of_run)
-        self._lasts = folder is not None and is_own
         self.limits = [one for one in limits if one.bound_anything]
 
     @property
@@ -61,7 +58,9 @@ class SiteBudget:
         """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit."""
         if not self.limits:
             return
-        if not self._lasts:
+        of_run = self._context.run_config.get("fbo-folder")
+        is_own = "fbo-folder" in self._context.node_config
+        if self._folder is None or not (is_own or str(self._folder) != str(of_run)):
             _log.warning(
                 "This site's limits count what this run, or its folder, has released: "
                 "give the node config an fbo-folder, and they hold for all studies."

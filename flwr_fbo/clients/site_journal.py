@@ -36,7 +36,7 @@ def configured_slot(context: Context) -> int:
     Raises
     ------
     ValueError
-        If the node config holds something that is no integer >= 0.
+        If the node config's value is not an integer >= 0.
     """
     for key in ("agent-id", "partition-id"):
         if key in context.node_config:

@@ -39,7 +39,7 @@ def agent_id(context: Context, study: TuningStudy) -> int:
     Raises
     ------
     ValueError
-        If the node config holds something that is no integer >= 0.
+        If the node config's value is not an integer >= 0.
     """
     configured = configured_slot(context)
     return taken_slot(context, study) if configured < 0 else configured

@@ -153,7 +153,7 @@ class _BoundedFile(io.BufferedWriter):
         super().__init__(io.FileIO(path, "wb"))
         self._left = size
 
-    def write(self, content: bytes) -> int:  # type: ignore[override]
+    def write(self, content: Any) -> int:
         """Write, unless that is too much."""
         self._left -= len(content)
         if self._left < 0:

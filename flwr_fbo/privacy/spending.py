@@ -236,4 +236,4 @@ class SpendingLedger:
         facts = {**key, "charge": astuple(charge)}
         row = LedgerRow(len(self.rows), facts, np.zeros(0))
         self._journal.add_release(row, {})
-        self.rows = self._journal.ledger()
+        self.rows.append(row)

@@ -27,11 +27,14 @@ class Step:
         Which release agents are asked for, from 1; 0 for none.
     is_exhausted : bool
         Whether a release is due that the privacy budget does not allow.
+    is_over : bool
+        Whether nothing is left to ask agents for.
     """
 
     iteration: int
     release: int = 0
     is_exhausted: bool = False
+    is_over: bool = False
 
 
 class Server(ABC):

@@ -58,13 +58,10 @@ class NeuralStep(Step):
         Whether it is a step of phase I, for which gradients are asked; else sums are.
     num_evaluations : int
         How many evaluations, of both phases, an agent should have then.
-    is_over : bool
-        Whether all evaluations were made before: a phase I that was short.
     """
 
     regresses: bool = False
     num_evaluations: int = 0
-    is_over: bool = False
 
 
 class FedGOUCBServer(Server):

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, Message
 
 from flwr_fbo._compat import reply_metrics, to_array_record
 from flwr_fbo._validation import require, require_int, require_seed
@@ -29,7 +28,7 @@ from flwr_fbo.servers.fed_go_ucb import (
     spent_by_neural_agent,
 )
 from flwr_fbo.strategies.base import StudyStrategy
-from flwr_fbo.strategies.result import NeuralBanditResult, Round
+from flwr_fbo.strategies.result import NeuralBanditResult
 from flwr_fbo.strategies.study_record import NEURAL_KIND
 from flwr_fbo.strategies.study_rounds import vectors_record
 
@@ -156,25 +155,6 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
             release=made + 1,
             heard=heard + server.heard_before[slot],
         ).to_config()
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Ask every agent for what comes next; nobody, once all is evaluated."""
-        if self.server.step(len(self._rounds)).is_over:
-            self._asked = []
-            return []
-        return super().configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Hand the agents' messages to the server half; return its vectors."""
-        if not self._asked:
-            self._rounds.append(Round(len(self._rounds) + 1, 0, 0, 0))
-            self._commit()
-            return None, None
-        return super().aggregate_train(server_round, replies)
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
         spent = self.privacy_spent

@@ -147,8 +147,9 @@ class PrivateTuningStrategy(TuningStrategy):
         )
         super().__init__(server, study, **options)
         self._privacy = privacy
-        self._budget = check_folder("budget", privacy.budget)
-        real = self._budget is None or seeds.noise is None
+        budget = check_folder("budget", privacy.budget)
+        self._budget = None if privacy.noise_only else budget  # it spends nothing
+        real = budget is None or seeds.noise is None
         require(real, "seeds.noise", seeds.noise, "None, where budget is given")
         self._epsilon = epsilon
         self._seeds = seeds
@@ -185,10 +186,12 @@ class PrivateTuningStrategy(TuningStrategy):
 
     def _resume(self, num_rounds: int) -> None:
         super()._resume(num_rounds)
-        if self._budget is not None:  # which may not have been given before
-            with SpendingLedger.held(self._budget) as ledger:
-                for k, row in enumerate(self.server.ledger, 1):
-                    ledger.record(self._key, k, self.server.charge(row.iteration))
+        if self._budget is None:
+            return
+        with SpendingLedger.held(self._budget) as ledger:
+            # It may not have been given before.
+            for k, row in enumerate(self.server.ledger, 1):
+                ledger.record(self._key, k, self.server.charge(row.iteration))
         self._limit()  # now that it is known which study is this one
 
     @property
@@ -284,7 +287,7 @@ class PrivateTuningStrategy(TuningStrategy):
 
         False if other studies have spent the budget since this one was planned.
         """
-        if self._budget is None or self.server.release.settings.noise_only:
+        if self._budget is None:
             return True
         charge = self.server.charge(self.server.iterations[step.release - 1])
         most = self._privacy.max_epsilon
@@ -356,7 +359,7 @@ class PrivateTuningStrategy(TuningStrategy):
     def privacy_spent(self) -> PrivacySpent:
         """Epsilon at delta of all releases so far, in Flower's type.
 
-        With a ``noise_seed`` it is what the study would have spent with real noise.
+        With ``Seeds(noise=...)`` it is what the study would have spent with real noise.
         """
         return self.server.privacy_spent
 

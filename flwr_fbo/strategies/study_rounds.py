@@ -99,6 +99,8 @@ class StudyRounds(Strategy):
         # Those before are of an earlier run, and Flower counts from 1 again.
         is_first = server_round == 1
         self._step = step = self._decide(len(self._rounds))
+        if step.is_over:
+            return []
         self._before_round(step)
         # Once the study has begun, who is absent counts as zero; after a restart the
         # nodes still need time to come back.
@@ -149,6 +151,10 @@ class StudyRounds(Strategy):
         been committed: no other vectors can leave for this round.
         """
         step, before = self._step, len(self.server.ledger)
+        if step.is_over:
+            self._rounds.append(Round(step.iteration + 1, 0, 0, 0))
+            self._commit()
+            return None, None
         answers = self._answers(step, replies)
         contributions = self._contributions(step, answers)
         try:

@@ -110,7 +110,7 @@ class RecordedBanditAgent(RecordedAgent, ABC):
             If the journal is of another slot, or is not the one that the server knows:
             releases may have been made that are not in it.
         ValueError
-            If there is no such slot.
+            If the slot does not exist.
         """
         known = self.slot
         if known not in (NO_SLOT, slot):

@@ -124,7 +124,7 @@ class RecordedTuner(RecordedAgent):
         Raises
         ------
         JournalError
-            If the message for a later release is on record.
+            If a later iteration, or the message for a later release, is on record.
         """
         played = max(self.agent.iterations, default=0)
         if iteration < played:  # else a message that has left would change

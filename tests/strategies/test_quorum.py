@@ -246,6 +246,24 @@ def test_a_budget_that_is_given_later_counts_what_was_released(tmp_path: Path) -
         assert len(ledger.charges()) == len(study.server.ledger) == 2
 
 
+def test_a_control_spends_nothing_of_a_budget(tmp_path: Path) -> None:
+    """Nor where it goes on after its server was ended."""
+    options: dict[str, Any] = {
+        "folder": tmp_path / "server",
+        "budget": tmp_path / "budget",
+        "max_epsilon": 50.0,
+        "noise_only": True,
+        "noise_seed": None,
+    }
+    with pytest.raises(EndedError):
+        _study(**options).start(Ending("4"), num_rounds=6)
+    study = _study(**options)
+    study.start(LateGrid(), num_rounds=6)
+    assert len(study.server.ledger) == 2
+    with SpendingLedger.held(tmp_path / "budget") as ledger:
+        assert ledger.charges() == []
+
+
 def test_a_budget_that_others_spend_meanwhile_halts_the_releases(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

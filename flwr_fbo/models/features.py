@@ -24,6 +24,7 @@ FloatArray = NDArray[np.float64]
 FINE, _MAX_STEPS = 2.2e-9, 50
 _BLOCK = 250
 _TINY = np.finfo(np.float64).tiny
+_LONGEST = 1e30
 # Points that single precision may have put on the wrong side of the last place.
 _SPARE = 10
 
@@ -118,7 +119,7 @@ class RandomFeatures:
         ----------
         x : ndarray of shape (n, D)
         weights : ndarray of shape (P, M)
-            One function a row; entries far from 1 in size may overflow.
+            One function a row.
         index : ndarray of shape (n,)
             Which of the functions each point belongs to.
         rough : ndarray of shape (n,)
@@ -144,7 +145,8 @@ class RandomFeatures:
             As for `largest`.
         """
         values = np.empty(len(x))
-        weights = weights.astype(np.float32)
+        # An agent that lies may send numbers that single precision does not have.
+        weights = np.clip(weights, -_LONGEST, _LONGEST).astype(np.float32)
         # Larger arrays would be fetched from the operating system each time.
         for begin in range(0, len(x), _BLOCK):
             block = slice(begin, begin + _BLOCK)

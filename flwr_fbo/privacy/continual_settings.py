@@ -174,10 +174,15 @@ class ContinualSettings:
         return np.asarray(self.noise_std * np.sqrt(self.factorisation.variances()))
 
     @cached_property
-    def largest_entry(self) -> float:
-        """What no entry of an honest release exceeds: 2^33 trials, 100 deviations."""
-        longest = self.max_action_norm**2 + self.max_reward**2
-        return 2.0**33 * longest + 100 * float(self.release_std().max())
+    def largest_entries(self) -> FloatArray:
+        """What entries of an honest release do not exceed: shape (d + 1, d + 1).
+
+        Those of 2^33 trials, and 100 deviations of the noise.
+        """
+        longest = np.full(self.dimension + 1, self.max_action_norm)
+        longest[-1] = self.max_reward
+        noise = 100 * self.release_std().max()
+        return np.asarray(2.0**33 * np.outer(longest, longest) + noise)
 
     @cached_property
     def grid(self) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flwr_fbo._validation import require
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
+from flwr_fbo.protocol.wire_arrays import is_release
 
 FloatArray = NDArray[np.float64]
 
@@ -70,11 +71,11 @@ class PeerMessage:
         header = (origin, number, hops)
         require(ok, "message", header, "of an agent, a synchronisation, a hop")
         entries = np.frombuffer(text, "<f8", offset=_HEADER.itemsize)
-        ok = bool((np.abs(entries) <= settings.largest_entry).all())  # nor is NaN
-        require(ok, "message", "its numbers", f"up to {settings.largest_entry:g}")
         release = np.zeros(shape)
         entries = entries.reshape(*shape[:-2], len(rows))
         release[..., rows, columns] = release[..., columns, rows] = entries
+        ok = is_release(release, settings)
+        require(ok, "message", "its numbers", "a sum that an honest agent may release")
         return cls(origin, number, hops, release)
 
 

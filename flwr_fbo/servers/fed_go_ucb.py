@@ -157,7 +157,7 @@ class FedGOUCBServer(Server):
 
         Raises
         ------
-        NoGradientsError, FloatingPointError
+        NoGradientsError
             See `NeuralBanditServer.receive_gradients`. Nothing has changed.
         """
         assert isinstance(step, NeuralStep)

@@ -11,7 +11,6 @@ in the total with what it sent last.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +20,15 @@ from numpy.typing import NDArray
 from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
-from flwr_fbo.protocol.wire_arrays import is_array, is_sum
+from flwr_fbo.protocol.wire_arrays import is_array, is_raw_sum, is_release
 
 FloatArray = NDArray[np.float64]
 
 _log = logging.getLogger("flwr.fbo")
+
+
+# How far a step of the regression may go, over 1 + the norm of where it starts.
+_LONGEST_STEP = 100.0
 
 
 class NoGradientsError(RuntimeError):
@@ -60,15 +63,9 @@ class NeuralBanditServer:
         self.settings = settings
         self._size = model.num_parameters
         self._shape = settings.sums_shape(self._size)
-        # A client that lies cannot stop the others: no honest release is longer.
-        privacy = settings.privacy
-        self._largest_gradient = self._largest_sum = math.inf
-        if privacy is not None:
-            steps = settings.regression.num_iterations
-            gradients = privacy.gradients(steps, self._size)
-            self._largest_gradient = gradients.largest_entry
-            self._largest_sum = privacy.releases.largest_entry
         start = initial_parameters(model, seed)
+        longest_step = _LONGEST_STEP * (1 + float(np.linalg.norm(start)))
+        self._longest_gradient = longest_step / settings.regression.step
         self.regression = LangevinDynamics(settings.regression, start, seed)
         self._sums: dict[int, Sums] = {}
 
@@ -86,16 +83,12 @@ class NeuralBanditServer:
         ------
         NoGradientsError
             If there is none. Nothing has changed, and the step can be tried again.
-        FloatingPointError
-            If the step leads to no finite numbers; likewise.
         """
         step = self.regression.num_steps + 1
-        needs_losses = self.settings.regression.needs_losses
-        shape = (self._size + needs_losses,)
         good = {}
         for slot in sorted(messages):
-            if is_array(messages[slot], shape, self._largest_gradient):
-                good[slot] = messages[slot]
+            if self._is_gradient(messages[slot]):
+                good[slot] = self._shortened(slot, messages[slot])
             else:
                 _log.warning("\t> agent %d: no gradient in step %d", slot, step)
         if not good:
@@ -104,11 +97,47 @@ class NeuralBanditServer:
                 "gradient. The regression is where it was before."
             )
         mean = np.mean(list(good.values()), axis=0)
-        if needs_losses:
+        if self.settings.regression.needs_losses:
             self.regression.advance(mean[:-1], float(mean[-1]))
         else:
             self.regression.advance(mean)
         return list(good)
+
+    def _is_gradient(self, message: Any) -> bool:
+        """Return whether an honest agent may send it in phase I."""
+        regression, privacy = self.settings.regression, self.settings.privacy
+        if privacy is not None:
+            gradients = privacy.gradients(regression.num_iterations, self._size)
+            return is_array(message, (self._size,), gradients.largest_entry)
+        if not regression.needs_losses:
+            return is_array(message, (self._size,))
+        return is_array(message, (self._size + 1,)) and message[-1] >= 0
+
+    def _shortened(self, slot: int, message: FloatArray) -> FloatArray:
+        """Return a message with its gradient no longer than the longest.
+
+        One that is longer would, alone, take w so far that others may be finite no
+        more.
+        """
+        gradient = message[: self._size]
+        length, longest = np.linalg.norm(gradient), self._longest_gradient
+        if length <= longest:
+            return message
+        _log.warning(
+            "\t> agent %d: its gradient is %.3g long, and counts as %.3g. If those of "
+            "most agents are, step=%g is too large.",
+            slot,
+            length,
+            longest,
+            self.settings.regression.step,
+        )
+        return np.append(gradient * (longest / length), message[self._size :])
+
+    def _is_sum(self, values: Any) -> bool:
+        """Return whether an honest agent may send it in phase II."""
+        if self.settings.privacy is not None:
+            return is_release(values, self.settings.privacy.releases)
+        return is_raw_sum(values, self._shape)
 
     @property
     def w0(self) -> FloatArray:
@@ -127,10 +156,7 @@ class NeuralBanditServer:
         """
         taken = []
         for slot, message in messages.items():
-            ok = isinstance(message, Sums) and is_sum(
-                message.values, self._shape, self._largest_sum
-            )
-            if not ok:
+            if not (isinstance(message, Sums) and self._is_sum(message.values)):
                 _log.warning("\t> agent %d: what it sent is no sum", slot)
             elif message.num_evaluations >= self.num_included(slot):
                 self._sums[slot] = message

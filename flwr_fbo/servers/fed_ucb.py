@@ -20,7 +20,7 @@ from flwr_fbo._version import __version__
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.wire_arrays import is_sum
+from flwr_fbo.protocol.wire_arrays import is_release
 from flwr_fbo.servers.base import Server, Step
 
 FloatArray = NDArray[np.float64]
@@ -87,9 +87,10 @@ class LinearBanditServer(ReleaseCountingServer):
     agents have made private themselves (`ContinualRelease`), and adding that up is
     post-processing. The confidence ellipsoid is sure with mixed releases too, as the
     noise of each is bounded by that of the largest, if who answers does not depend on
-    the noise. A client that lies can send any sum that it likes, and so spoil the
-    estimates of all: nothing here keeps it from that. It cannot stop them: what is
-    longer than any honest sum is refused.
+    the noise. A client that lies can send any sum that an honest one could, and so
+    spoil the estimates of all: nothing here keeps it from that. What no honest client
+    sends is refused: a sum that is too long, or, without noise, not positive
+    semidefinite. If a total is of no use all the same, agents leave it aside.
     """
 
     def __init__(self, study: LinearBanditStudy) -> None:
@@ -125,7 +126,7 @@ class LinearBanditServer(ReleaseCountingServer):
             releases[:] = self.ledger[-1].vectors
         counts = self.num_releases
         for slot, message in messages.items():
-            if is_sum(message, (size, size), settings.largest_entry):
+            if is_release(message, settings):
                 releases[slot] = message
                 counts[slot] += 1
             else:

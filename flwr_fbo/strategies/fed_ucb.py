@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 from flwr.app import Message
 
 from flwr_fbo._compat import reply_metrics
@@ -186,5 +188,7 @@ class FedUCB(LinearBanditStrategy):
         total = self.server.vectors
         if total is not None:
             confidence = self.study.settings.confidence(self.study.num_agents)
-            result.estimate = confidence.ellipsoid(total).estimate
+            # A lying agent can make it of no use: agents leave it aside, too.
+            with suppress(np.linalg.LinAlgError):
+                result.estimate = confidence.ellipsoid(total).estimate
         super()._end(result)

@@ -74,7 +74,8 @@ class BanditResult(StudyResult):
     estimate : ndarray of shape (d,), or None
         Of the shared parameter, from the sum that was synchronised last. It is
         computed from released sums alone, and so costs no privacy. None where nothing
-        was released.
+        was released, or where nothing can be learned from it: without noise a lying
+        agent can make it so.
     """
 
     estimate: FloatArray | None = None

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from flwr_fbo import (
     BanditResult,
-    ContinualSettings,
     FedUCB,
     InProcessGrid,
     LinearBanditClient,
@@ -389,25 +388,6 @@ def test_what_is_no_release_is_named(
     assert strategy.server.num_releases == [3, 3, 0, 3]
     named = [r for r in caplog.messages if "agent 2" in r]
     assert len(named) >= 3
-
-
-@pytest.mark.parametrize("releases", [NOT_PRIVATE, RELEASES])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_one_that_lies_does_not_stop_the_others(
-    tmp_path: Path, releases: ContinualSettings, sign: float
-) -> None:
-    largest = releases.largest_entry
-    refused, allowed = np.full((2, 4, 4), 2 * largest), np.full((1, 4, 4), largest)
-    sites = Liars(tmp_path)
-    sites.lies = iter(sign * np.concatenate([refused, allowed]))
-    settings = replace(SETTINGS, releases=releases, local_data="raw")
-    strategy = fed_ucb(settings, interval=0.0, noise_seed=NOISE_SEED)
-    result = strategy.start(sites)
-    assert strategy.server.num_releases == [3, 3, 1, 3]
-    assert [r.results for r in result.rounds] == [M] * 7
-    _, ticket = sites.policy(0).choose(ACTIONS)
-    sites.policy(0).reward(ticket, 1.0)
-    assert sites.policy(0).choose(ACTIONS)[1] == ticket + 1
 
 
 def test_what_a_strategy_refuses() -> None:

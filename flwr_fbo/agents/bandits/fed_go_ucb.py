@@ -51,6 +51,9 @@ from flwr_fbo.protocol.wire_arrays import is_sum
 
 FloatArray = NDArray[np.float64]
 
+# How far w may be from w0, over 1 + ||w0||: a network's values are finite there.
+_FARTHEST = 1e6
+
 
 class NeuralUCBAgent:
     """One agent: `choose` and `tell`, always; the rest by phase.
@@ -224,18 +227,22 @@ class NeuralUCBAgent:
     # Phase II
 
     def _ellipsoid(self) -> tuple[Ellipsoid, float]:
-        """Return that of w - w0, and its log det V when it was synchronised last.
-
-        Factorised where it is used: between two choices there may be many totals.
-        """
+        """Return that of w - w0, and its log det V when it was synchronised last."""
         if self._cached is None:
-            matrix = self._total[:-1] + self.settings.ridge * np.eye(len(self._own) - 1)
-            ellipsoid = Ellipsoid(matrix, self._total[-1])
-            log_det = float(ellipsoid.log_det)
-            for g, residual in self._seen[self._num_included :]:
-                ellipsoid.observe(g, residual)
-            self._cached = ellipsoid, log_det
+            self._believe(self._ellipsoid_of(self._total))
+        assert self._cached is not None
         return self._cached
+
+    def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
+        """Return what a total alone says."""
+        matrix = total[:-1] + self.settings.ridge * np.eye(len(self._own) - 1)
+        return Ellipsoid(matrix, total[-1])
+
+    def _believe(self, ellipsoid: Ellipsoid) -> None:
+        """Go on from what a total says, and from what is in none."""
+        self._cached = ellipsoid, float(ellipsoid.log_det)
+        for g, residual in self._seen[self._num_included :]:
+            ellipsoid.observe(g, residual)
 
     def _upper_bounds(self, x: FloatArray) -> FloatArray:
         """Return each action's largest reward within the ball; NaN if not finite."""
@@ -323,6 +330,10 @@ class NeuralUCBAgent:
         ------
         ValueError
             If it is no such sum, or of more evaluations than there are.
+        numpy.linalg.LinAlgError
+            If no w can be told from it: it is not positive definite, or w would be
+            farther from w0 than any honest sum takes it. What was received before is
+            kept.
         """
         total = np.asarray(total, dtype=float)
         shape = self._own.shape
@@ -332,7 +343,14 @@ class NeuralUCBAgent:
         ok = self._num_included <= num_included <= known
         allowed = f"from {self._num_included} to {known}"
         require(ok, "num_included", num_included, allowed)
+        ellipsoid = self._ellipsoid_of(total)
+        start = 0.0 if self.w0 is None else np.linalg.norm(self.w0)
+        farthest = _FARTHEST * (1 + start)
+        if not np.linalg.norm(ellipsoid.estimate) <= farthest:
+            raise np.linalg.LinAlgError("The total's estimate is out of bounds.")
         self._total, self._num_included, self._cached = total, num_included, None
+        if self.w0 is not None:  # else it has missed the end of phase I
+            self._believe(ellipsoid)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory, as arrays."""

@@ -179,11 +179,12 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         assert self.settings.privacy is not None
         return self.settings.privacy
 
-    def _ellipsoid(self) -> tuple[Ellipsoid, float]:
-        if self._cached is None:
-            ellipsoid = self._belief.ellipsoid(self._total)
-            self._cached = ellipsoid, float(ellipsoid.log_det)
-        return self._cached
+    def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
+        return self._belief.ellipsoid(total)
+
+    def _believe(self, ellipsoid: Ellipsoid) -> None:
+        """Go on from what a total says alone: own raw trials are not acted on."""
+        self._cached = ellipsoid, float(ellipsoid.log_det)
 
     def _finite_bounds(
         self, x: FloatArray, values: FloatArray, gradients: FloatArray

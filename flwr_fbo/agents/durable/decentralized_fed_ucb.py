@@ -146,21 +146,14 @@ class RecordedPeer(RecordedBandit):
         return PeerMessage(self.slot, number, farther, released).to_bytes()
 
     def believe(self, number: int) -> None:
-        """Believe the sum of what has arrived, once for each synchronisation.
-
-        One that no belief can be made of, as without noise a lying agent's may be, is
-        left aside, and what was believed stays.
-        """
+        """Believe the sum of what has arrived, once for each synchronisation."""
         self._check(number)
         if number <= self._believed:
             return
         total = np.zeros(self.study.settings.releases.sum_shape)
         for slot in self._pool:
             total += self._newest_of(slot)
-        try:
-            self.receive(total, self.num_releases)
-        except np.linalg.LinAlgError:
-            _log.warning("\t> synchronisation %d: its sum is left aside", number)
+        self.receive(total, self.num_releases)
         self._put({"believed": np.array(number)})
 
     def _check(self, number: int) -> None:

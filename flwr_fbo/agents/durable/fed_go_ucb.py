@@ -14,7 +14,11 @@ from flwr_fbo.agents.bandits.private_fed_go_ucb import (
     seeded_entropy,
 )
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
-from flwr_fbo.agents.durable.recorded_agent import RecordedBanditAgent, older_copy
+from flwr_fbo.agents.durable.recorded_agent import (
+    RecordedBanditAgent,
+    older_copy,
+    say_left_aside,
+)
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.network import RewardModel
@@ -152,7 +156,10 @@ class RecordedNeuralAgent(RecordedBanditAgent):
                 "another study."
             )
         if instruction.totals:
-            self.agent.receive(left.pop(0), instruction.included)
+            try:
+                self.agent.receive(left.pop(0), instruction.included)
+            except np.linalg.LinAlgError:
+                say_left_aside()
         self._save()
 
     def _play(self, environment: BanditEnvironment, num_evaluations: int) -> None:

@@ -25,7 +25,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._validation import is_number, require, require_index
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
-from flwr_fbo.agents.durable.recorded_agent import NO_SLOT, RecordedBanditAgent
+from flwr_fbo.agents.durable.recorded_agent import (
+    NO_SLOT,
+    RecordedBanditAgent,
+    say_left_aside,
+)
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
@@ -130,8 +134,16 @@ class RecordedBandit(RecordedBanditAgent):
         vars(self).pop("agents", None)  # of no slot
 
     def receive(self, total: FloatArray, included: int) -> None:
-        """Take the sum of all agents' releases, ``included`` of our own among them."""
-        agents = self._agents(total)  # raises where it is no sum
+        """Take the sum of all agents' releases, ``included`` of our own among them.
+
+        One that nothing can be learned from, as an agent that lies may make it, is left
+        aside, and what was received before stays.
+        """
+        try:
+            agents = self._agents(total)
+        except np.linalg.LinAlgError:
+            say_left_aside()
+            return
         self._put({"total": np.asarray(total), "included": np.array(included)})
         self.agents = agents
         self._tell_own()

@@ -6,6 +6,7 @@ nothing is evaluated twice, and nothing released twice.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.codec import Study
 
 NO_SLOT = -1
+
+_log = logging.getLogger("flwr.fbo")
 
 
 class RecordedAgent:
@@ -123,6 +126,14 @@ class RecordedBanditAgent(RecordedAgent, ABC):
     def _facts_of(self, slot: int) -> dict[str, NDArray[Any]]:
         """Return what the agent of a slot keeps of the study, as arrays."""
         return {}
+
+
+def say_left_aside() -> None:
+    """Log that a total is of no use: without noise a lying agent can make it so."""
+    _log.warning(
+        "The agents' total is left aside, as nothing can be learned from it: this "
+        "agent goes on with the last one that was good."
+    )
 
 
 def older_copy(made: int, known: int) -> JournalError:

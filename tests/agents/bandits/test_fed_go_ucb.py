@@ -199,13 +199,22 @@ def test_without_a_gradient_nothing_is_lost() -> None:
 
 
 def test_a_regression_that_diverges_says_so() -> None:
-    settings = replace(SETTINGS, regression=LangevinSettings(3, step=9.0))
-    server = NeuralBanditServer(settings, MODEL, 7)
-    before = server.regression.w
+    before = np.zeros(3)
+    regression = LangevinDynamics(LangevinSettings(3, step=9.0), before, 7)
     with pytest.raises(FloatingPointError, match=r"step=9\.0 is too large"):
-        server.receive_gradients({0: np.full(MODEL.num_parameters, 1e308)})
-    assert np.array_equal(server.regression.w, before)
-    assert server.regression.num_steps == 0
+        regression.advance(np.full(3, 1e308))
+    assert np.array_equal(regression.w, before)
+    assert regression.num_steps == 0
+
+
+def test_a_server_says_which_gradients_are_too_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = NeuralBanditServer(SETTINGS, MODEL, 7)
+    server.receive_gradients({4: np.full(MODEL.num_parameters, 1e20)})
+    assert "agent 4: its gradient is" in caplog.text
+    assert "step=0.1 is too large" in caplog.text
+    assert np.linalg.norm(server.regression.w) < 1e4
 
 
 def test_an_agent_without_data_has_no_gradient() -> None:

@@ -68,6 +68,10 @@ def require_seed(field: str, value: Any) -> None:
 def nearest(word: object, known: Iterable[str]) -> str:
     """Return the known words for an error, and which of them was meant, perhaps."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(word), names, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"one of {names}{hint}"
+    return f"one of {names}{did_you_mean(word, names)}"
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return which of the known words was meant, for an error, or nothing."""
+    close = difflib.get_close_matches(str(word), sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

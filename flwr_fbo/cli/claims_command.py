@@ -12,9 +12,15 @@ from rich.markup import escape
 
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.tables import count
 from flwr_fbo.experiment_runner.base import Claim, Experiment, Run
 from flwr_fbo.experiment_runner.claims import Finding, finding_of, findings
-from flwr_fbo.experiment_runner.config import find_experiment
+from flwr_fbo.experiment_runner.config import (
+    builtin_experiments,
+    find_experiment,
+    load_experiment,
+    published_experiments,
+)
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.results import FILE_NAME, read_results
 from flwr_fbo.experiment_runner.wording import humanised
@@ -26,7 +32,9 @@ _WHEN = {"final": "in the end", "mean": "in the mean", "scalars": "fewer scalars
 
 
 def claims(
-    experiments: Annotated[list[str], typer.Argument(metavar="NAME|FILE...")],
+    experiments: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME|FILE...")
+    ] = None,
     output: Annotated[
         Path, typer.Option(help="Folder of the results.", file_okay=False)
     ] = Path("results"),
@@ -34,13 +42,18 @@ def claims(
     """Print a Markdown table: what papers claim, and what the runs in OUTPUT say.
 
     The verdicts follow a rule: see flwr_fbo/experiment_runner/claims.py. An experiment
-    without results is a row that says "not run".
+    without results is a row that says "not run". Without a name the experiments that
+    have claims are listed.
 
     Examples
     --------
+    $ flwr-fbo claims
     $ flwr-fbo claims fig3d
     """
     with plain_errors(ValueError):
+        if not experiments:
+            typer.echo("\n".join(_listed()))
+            return
         rows = [row for name in experiments for row in _rows(name, output)]
     typer.echo("\n".join([_HEADER, *rows]))
 
@@ -55,32 +68,50 @@ def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) 
         console.print(escape(text))
 
 
+def _listed() -> list[str]:
+    """Return the experiments that have claims, a line each."""
+    files = {**builtin_experiments(), **published_experiments()}
+    plans = {name: load_experiment(path) for name, path in files.items()}
+    claimed = {name: plan.claims for name, plan in plans.items() if plan.claims}
+    width = max(map(len, claimed), default=0)
+    return [
+        f"{name:{width}}  {count(len(claims), 'claim')}"
+        for name, claims in sorted(claimed.items())
+    ]
+
+
 def _rows(name: str, output: Path) -> list[str]:
     plan = find_experiment(name)
-    require(len(plan.claims) > 0, "experiment", name, "one that has claims")
-    runs = _runs_of(plan, output)
-    return [_row(name, plan, claim, runs) for claim in plan.claims]
+    allowed = "one that has claims: flwr-fbo claims lists them"
+    require(len(plan.claims) > 0, "experiment", name, allowed)
+    runs, missing = _runs_of(plan, output)
+    return [_row(name, plan, claim, runs, missing) for claim in plan.claims]
 
 
-def _runs_of(plan: Experiment, output: Path) -> list[Run]:
-    """Return the runs that are there, and are those of the plan."""
+def _runs_of(plan: Experiment, output: Path) -> tuple[list[Run], str]:
+    """Return the runs of the plan that are there, and why there may be none."""
     path = output / plan.name / FILE_NAME
     if not path.is_file():
-        return []
+        return [], "not run"
     stored, runs = read_results(path)
+    if stored.num_iterations < plan.num_iterations:
+        short = f"{stored.num_iterations} of {plan.num_iterations} iterations run"
+        return [], short
     same = {
         name
         for name in {*plan.methods} & {*stored.methods}
         if stored.recipe(name) == plan.recipe(name)
     }
-    return [run for run in runs if run.method in same]
+    return [run for run in runs if run.method in same], "not run with these settings"
 
 
-def _row(name: str, plan: Experiment, claim: Claim, runs: Sequence[Run]) -> str:
+def _row(
+    name: str, plan: Experiment, claim: Claim, runs: Sequence[Run], missing: str
+) -> str:
     try:
         finding = finding_of(claim, plan, runs)
     except ValueError:  # a method has not been run yet
-        num_seeds, came_out, verdict = 0, "not run", "-"
+        num_seeds, came_out, verdict = 0, missing, "-"
     else:
         num_seeds = finding.gain.num_runs
         came_out, verdict = outcome(finding), finding.verdict

@@ -37,6 +37,8 @@ def plain_errors(*more: type[Exception]) -> Iterator[None]:
         reason = f"{error.strerror}{where}."
     except refused as error:
         reason = str(error).splitlines()[0]
+        # Names to choose from, a line each.
+        reason = "\n  ".join([reason, *getattr(error, "known", ())])
     else:
         return
     typer.echo(f"Error: {reason}", err=True)

@@ -18,8 +18,13 @@ from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 def tradeoff(
     results: Annotated[list[Path], typer.Argument()],
     until: Annotated[
-        int, typer.Option(help="Utility is the mean best value over 1 to this.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Utility is the mean best value over 1 to this: 20, or fewer where "
+            "there are fewer.",
+        ),
+    ] = None,
     figure: Annotated[
         Path, typer.Option(dir_okay=False, help="The picture, a PNG.")
     ] = Path("tradeoff.png"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import did_you_mean, nearest
 from flwr_fbo.experiment_runner.base import Claim, Experiment
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
@@ -113,6 +113,27 @@ def builtin_experiments() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
+class UnknownExperimentError(ValueError):
+    """There is no experiment of that name.
+
+    Attributes
+    ----------
+    known : list of str
+        The names that there are.
+    """
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.known = sorted(known)
+        meant = did_you_mean(name, self.known)
+        allowed = f"a TOML file, or a name that flwr-fbo list prints{meant}"
+        super().__init__(f"experiment={name!r} is not allowed: {allowed}.")
+
+
+def published_experiments() -> dict[str, Path]:
+    """Return the files of the folder ``experiments``, where published figures lie."""
+    return {path.stem: path for path in sorted(Path("experiments").glob("*.toml"))}
+
+
 def find_experiment(name: str) -> Experiment:
     """Return the built-in experiment of that name, else the one in that file.
 
@@ -121,18 +142,19 @@ def find_experiment(name: str) -> Experiment:
 
     Raises
     ------
+    UnknownExperimentError
+        If there is none.
     ValueError
-        If there is none; the message names the nearest, or see `load_experiment`.
+        See `load_experiment`.
     """
     builtin = builtin_experiments()
     if name in builtin:
         return load_experiment(builtin[name])
-    published = {path.stem: path for path in Path("experiments").glob("*.toml")}
+    published = published_experiments()
     path = published.get(name, Path(name))
     if not path.is_file() and (name.endswith(".toml") or "/" in name):
         raise ValueError(f"There is no file {name}.")
     known = [*builtin, *published]
-    require(
-        path.is_file(), "experiment", name, f"a TOML file, or {nearest(name, known)}"
-    )
+    if not path.is_file():
+        raise UnknownExperimentError(name, known)
     return load_experiment(path)

@@ -179,7 +179,9 @@ def _lines(path: Path) -> list[bytes]:
 
 def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
     allowed = "a file that flwr-fbo run wrote"
-    require(len(lines) > 0, "results", str(path), allowed)
+    whole = len(lines) > 0
+    found = "has no complete line" if path.stat().st_size else "is empty"
+    require(whole, "results", str(path), f"{allowed}; this one {found}")
     try:
         values = json.loads(lines[0])
         header = {key: values[key] for key in ("flwr_fbo", "experiment")}
@@ -187,7 +189,8 @@ def _header_of(path: Path, lines: list[bytes]) -> dict[str, Any]:
             raise TypeError("no experiment")
         return header
     except (ValueError, TypeError, KeyError) as error:
-        require(lines[0].startswith(_START), "results", str(path), allowed)
+        ours = lines[0].startswith(_START)
+        require(ours, "results", str(path), f"{allowed}; this one begins with no JSON")
         raise _damaged(path, 1) from error
 
 

@@ -40,6 +40,7 @@ from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
 
 # Of the lines of a method, at one value each of what else is swept.
 _STYLES = ("-", "--", "-.")
+_UNTIL = 20
 
 Results = tuple[TuningExperiment, Sequence[Run]]
 
@@ -82,15 +83,16 @@ def draw_series(
     _finish(figure, axes, title_of(experiment, runs), runs, path)
 
 
-def draw_tradeoff(results: Sequence[Results], until: int, path: Target) -> None:
+def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -> None:
     """Write a PNG: utility against epsilon, one standard error as bars and bands.
 
     Parameters
     ----------
     results : sequence of (Experiment, runs)
         Of one task, number of agents and horizon.
-    until : int
-        Utility is the mean best value over iterations 1 to this.
+    until : int, optional
+        Utility is the mean best value over iterations 1 to this; 20 unless given, or
+        all where there are fewer.
     path : Path or binary file
 
     Raises
@@ -101,8 +103,9 @@ def draw_tradeoff(results: Sequence[Results], until: int, path: Target) -> None:
     first = results[0][0]
     for experiment, _ in results:
         _require_same(first, experiment, ("task", "num_agents", "num_iterations"))
-    allowed = f"1 to {first.num_iterations}"
-    require(1 <= until <= first.num_iterations, "until", until, allowed)
+    last = first.num_iterations
+    until = min(_UNTIL, last) if until is None else until
+    require(1 <= until <= last, "until", until, f"1 to {last}")
     figure, axes = new_figure()
     for setting in sorted({experiment.setting for experiment, _ in results}):
         group = [one for one in results if one[0].setting == setting]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -26,7 +28,7 @@ from flwr_fbo.cli.tables import count, print_report, report_json
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.config import find_experiment
 from flwr_fbo.experiment_runner.results import FILE_NAME, ResultsFile
-from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.experiment_runner.runner import Runs
 
 
 def run(
@@ -97,6 +99,20 @@ def run(
         console.print(f"Figure:  {folder / 'figure.png'}")
 
 
+class _Moving(Progress):
+    """A bar that moves within a run, too."""
+
+    def __init__(self, runs: Runs, *columns: ProgressColumn, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self._runs = runs
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return what is drawn, ten times a second."""
+        for bar in self.task_ids:
+            self.update(bar, completed=self._runs.num_done)
+        return super().get_renderables()
+
+
 def _run(
     plan: Experiment, seeds: range, jobs: int, results: ResultsFile, console: Console
 ) -> None:
@@ -116,7 +132,9 @@ def _run(
     if len(todo) < len(every):
         done = len(every) - len(todo)
         console.print(f"{done} of {len(every)} runs are in {results.path}: going on.")
-    with Progress(
+    going = Runs(plan, todo)
+    with _Moving(
+        going,
         TextColumn("[progress.description]{task.description:22}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -127,7 +145,7 @@ def _run(
         disable=not console.is_terminal,
     ) as progress:
         bar = progress.add_task("starting workers", total=len(todo))
-        for run in run_all(plan, todo, jobs):
+        for run in going.play(jobs):
             results.append(run)
             text = f"{plan.label_of(run.method)}, seed {run.seed}"
-            progress.update(bar, advance=1, description=text)
+            progress.update(bar, description=text)

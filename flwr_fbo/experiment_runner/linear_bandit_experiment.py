@@ -36,6 +36,7 @@ from flwr_fbo.simulation.linear_bandits import (
     BanditSimulation,
     play_together,
 )
+from flwr_fbo.simulation.progress import counted
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
 # How many points a curve has; fewer where they would fall together.
@@ -173,7 +174,7 @@ class BanditExperiment(BanditDesign):
     def play(self, methods: Sequence[str], seed: int) -> list[RegretRun]:
         """Run some of the methods on one seed, on the same trials."""
         batches = self.batches(methods)
-        return [run for batch in batches for run in self._play(batch, seed)]
+        return [run for batch in counted(batches) for run in self._play(batch, seed)]
 
     def _play(self, batch: Sequence[str], seed: int) -> list[RegretRun]:
         began = time.perf_counter()

@@ -23,6 +23,7 @@ from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
 from flwr_fbo.experiment_runner.nonlinear_bandit_methods import METHODS, NonlinearMethod
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped, humanised
+from flwr_fbo.simulation.progress import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ class NonlinearBanditExperiment(NonlinearDesign):
 
     def play(self, methods: Sequence[str], seed: int) -> list[NonlinearRun]:
         """Run some of the methods on one seed."""
-        return [self._play(METHODS[name], seed) for name in methods]
+        return [self._play(METHODS[name], seed) for name in counted(methods)]
 
     def _play(self, method: NonlinearMethod, seed: int) -> NonlinearRun:
         began = time.perf_counter()

@@ -44,6 +44,7 @@ from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
+from flwr_fbo.simulation.progress import counted
 
 _CONTROLS = ("ts", "random", "noise-only")
 _OF_MESSAGES = ("num_features", "lengthscale", "regularization")
@@ -196,7 +197,7 @@ class TransferExperiment(OptimisationExperiment):
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
         """Run some of the methods on one seed, after what all agents do first."""
-        return [_run(self, method, seed) for method in methods]
+        return [_run(self, method, seed) for method in counted(methods)]
 
     def spending(self, method: str) -> FloatArray:
         """Return epsilon after each iteration: infinite, once messages are used."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.servers.base import Server
+from flwr_fbo.simulation.progress import counted
 
 
 def run_loop(
@@ -27,7 +28,7 @@ def run_loop(
     num_iterations : int
         T, the queries of an agent after its initial points.
     """
-    for iteration in range(num_iterations + 1):
+    for iteration in counted(range(num_iterations + 1)):
         vectors, step = server.vectors, server.step(iteration)
         wanted = step.release > 0
         messages = {

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.simulation.progress import counted
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 
 FloatArray = NDArray[np.float64]
@@ -152,7 +153,7 @@ class Federation(ABC, Generic[A, Server]):
         rounds, bandit = self.simulation.num_rounds, self._bandit
         actions = np.empty((rounds, len(self.agents)), dtype=np.int64)
         regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
-        for t in range(rounds):
+        for t in counted(range(rounds)):
             for slot in range(len(self.agents)):
                 actions[t, slot] = chosen = self._play(slot, t)
                 regret[t] += bandit.regret(chosen)

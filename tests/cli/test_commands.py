@@ -297,7 +297,7 @@ def test_what_the_machine_refuses_is_one_line(
     def killed(*_: Any) -> Any:
         raise TerminatedWorkerError
 
-    monkeypatch.setattr("flwr_fbo.cli.run_command.run_all", killed)
+    monkeypatch.setattr("flwr_fbo.cli.run_command.Runs.play", killed)
     more = [one.replace("seeds=1", "seeds=2") for one in arguments]  # some to run
     line = _one_line_error(_invoke(*more, str(tmp_path)))
     assert "a worker process was killed" in line
@@ -315,7 +315,7 @@ def test_an_interrupted_command_says_how_to_go_on(
             raise KeyboardInterrupt
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("flwr_fbo.cli.run_command.run_all", interrupted)
+    monkeypatch.setattr("flwr_fbo.cli.run_command.Runs.play", interrupted)
     result = _invoke("run", file, "--output", str(tmp_path))
     assert result.exit_code == 130
     assert "the same command goes on" in result.output.replace("\n", " ")

@@ -26,7 +26,7 @@ from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.experiment_runner.runner import Runs
 from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
@@ -266,7 +266,7 @@ def test_results_come_back(experiment: BanditExperiment, tmp_path: Path) -> None
     todo = [(name, seed) for seed in range(2) for name in experiment.methods]
     path = tmp_path / "results" / "results.jsonl"
     with ResultsFile(path, experiment) as results:
-        for run in run_all(experiment, todo, 2):
+        for run in Runs(experiment, todo).play(2):
             results.append(run)
         done = results.runs
     there, runs = read_results(path)

@@ -31,7 +31,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearRun,
 )
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.experiment_runner.runner import Runs
 from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
@@ -402,7 +402,7 @@ def test_results_come_back(
     todo = [(name, seed) for seed in range(2) for name in experiment.methods]
     path = tmp_path / "results" / "results.jsonl"
     with ResultsFile(path, experiment) as results:
-        for run in run_all(experiment, todo, 1):
+        for run in Runs(experiment, todo).play(1):
             results.append(run)
         done = results.runs
     there, runs = read_results(path)

@@ -26,7 +26,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.experiment_runner.runner import Runs
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
 from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
@@ -35,6 +35,7 @@ from flwr_fbo.experiment_runner.tuning_methods import METHODS, USUAL_METHODS
 from flwr_fbo.experiment_runner.tuning_play import run_one
 from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.privacy.release import Release
+from flwr_fbo.simulation.progress import told
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
@@ -143,13 +144,13 @@ def test_one_process_has_one_blas_thread_too(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(TuningExperiment, "play", play)
     with threadpool_limits(2):
-        assert list(run_all(SMALL, [("ts", 0)], 1)) == []
+        assert list(Runs(SMALL, [("ts", 0)]).play(1)) == []
     assert threads == [{1}]
 
 
 def test_runs_repeat_whatever_the_number_of_workers() -> None:
     todo = [("ts", seed) for seed in range(3)]
-    one, two = list(run_all(SMALL, todo, 1)), list(run_all(SMALL, todo, 2))
+    one, two = list(Runs(SMALL, todo).play(1)), list(Runs(SMALL, todo).play(2))
     curves = {run.seed: run.curve.tolist() for run in one}
     assert curves == {run.seed: run.curve.tolist() for run in two}
 
@@ -558,3 +559,22 @@ def test_the_figure_is_a_picture(tmp_path: Path) -> None:
     runs = _runs({name: [0.5, 0.6] for name in NAMES})
     draw(SMALL, runs, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_it_is_known_how_far_the_runs_are(jobs: int) -> None:
+    todo = [("ts", 0), ("random", 0), ("ts", 1)]
+    runs = Runs(SMALL, todo)
+    assert runs.num_done == 0
+    seen = [runs.num_done for _ in runs.play(jobs)]
+    assert seen == sorted(seen)
+    assert 0 < seen[0] <= len(todo)
+    assert runs.num_done == len(todo)
+
+
+def test_a_run_tells_how_far_it_is() -> None:
+    shares: list[float] = []
+    with told(shares.append):
+        SMALL.play(["ts"], 0)
+    assert len(set(shares)) == SMALL.num_iterations + 1
+    assert shares[-1] == 1

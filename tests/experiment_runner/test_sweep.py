@@ -15,7 +15,7 @@ from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.experiment_runner.runner import run_all
+from flwr_fbo.experiment_runner.runner import Runs
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 PLAIN = """
@@ -325,7 +325,7 @@ def test_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "results" / "mine" / "results.jsonl"
     half = sweep.methods[:7]
     with ResultsFile(path, sweep) as results:
-        for run in run_all(sweep, [(name, 0) for name in half], 1):
+        for run in Runs(sweep, [(name, 0) for name in half]).play(1):
             results.append(run)
     path.write_text(path.read_text() + '{"method": "fed-')  # killed as it wrote
     invoke = CliRunner().invoke

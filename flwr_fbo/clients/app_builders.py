@@ -116,7 +116,7 @@ def with_tuning(
     def tuning_client_fn(context: Context) -> Client:
         return _TwoStages(
             lambda: client_fn(context).to_client(),
-            lambda: SiteClient(site, context).to_client(),
+            lambda: SiteClient(lambda: site, context).to_client(),
         )
 
     return tuning_client_fn

@@ -35,7 +35,7 @@ _log = logging.getLogger("flwr.fbo")
 _MAX_FAILURES = 3
 _SILENT = "client did not answer"
 _MIN_TIMEOUT = 1.0
-_LONGEST_REASON = 200
+_LONGEST_REASON = 300
 # What Flower's mods raise on a message that they are not for; clients do not.
 _MOD = re.compile(r"_mod |DpMod |clipping_norm|KeyError|EOFError|zip\(\)")
 

@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
 from flwr_fbo._compat import NumPyClient
+from flwr_fbo.clients.site import SiteError
 from flwr_fbo.journal.journal_file import JournalError
 from tests.federation import (
     NUM_AGENTS,
@@ -140,7 +141,7 @@ def test_a_training_message_to_the_tuning_stage_is_named() -> None:
     app = add_tuning(ClientApp(), make_objective)
     context = next(iter(InProcessGrid(app, 1).contexts.values()))
     record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
-    with pytest.raises(ValueError, match="not written for this app"):
+    with pytest.raises(SiteError, match="not written for this app"):
         _ask(app, context, "train.tune", record)
 
 

@@ -90,9 +90,9 @@ def test_agent_id_goes_before_partition_id() -> None:
     [
         ((0, 1, 2, 2), "agent-id=2 is held by another node"),
         ((0, 1, 2, 4), "agent-id=4 (else partition-id) is not allowed: 0 to 3"),
-        ((0, 1, 2, "x"), "agent-id='x' is not allowed: an integer"),
-        ((0, 1, 2, -1), "agent-id=-1 is not allowed: an integer"),
-        ((0, 1, 2, 1.5), "agent-id=1.5 is not allowed: an integer"),
+        ((0, 1, 2, "x"), "node config agent-id is not allowed: an integer"),
+        ((0, 1, 2, -1), "node config agent-id is not allowed: an integer"),
+        ((0, 1, 2, 1.5), "node config agent-id is not allowed: an integer"),
     ],
 )
 def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:

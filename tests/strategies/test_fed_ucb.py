@@ -515,7 +515,7 @@ def test_who_asks_for_a_synchronisation_does_not_get_one_without_a_trigger() -> 
 
     def client_fn(context: Context) -> Any:
         lies = context.node_config["partition-id"] == 0
-        return SiteClient(liar if lies else site, context).to_client()
+        return SiteClient(lambda: liar if lies else site, context).to_client()
 
     strategy = fed_ucb(interval=0.0, noise_seed=NOISE_SEED)
     strategy.start(InProcessGrid(ClientApp(client_fn=client_fn), M))

@@ -19,7 +19,7 @@ from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, Metrics, Site
 from flwr_fbo.clients.site_journal import held_journal
-from flwr_fbo.clients.tuning_journals import agent_id, journal_path
+from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.protocol.tuning_settings import Direction, check_direction
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -121,6 +121,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         with held_journal(
             context, identity, path, may_begin=True, patience=_PATIENCE
         ) as journal:
+            if folder is not None:
+                note_last_study(folder, study, slot)
             made = instruction.num_released
             yield RecordedTuner(journal, study, slot, self.enqueue, made)
 

@@ -152,6 +152,16 @@ def _config(federation: Any, num_rounds: int, **more: object) -> str:
     return " ".join(f"{name}={value}" for name, value in every.items())
 
 
+def _fingerprint(federation: Any, site: int) -> str:
+    path = federation.keys / f"site-{site}" / "node_key.pub"
+    command = ["ssh-keygen", "-lf", str(path)]
+    return (
+        subprocess.run(command, capture_output=True, check=True)
+        .stdout.split()[1]
+        .decode()
+    )
+
+
 def _agent(folder: Path, site: int) -> Agent:
     (path,) = folder.glob(f"*-agent-{site}.sqlite")
     with Journal(None, path) as journal:
@@ -201,7 +211,8 @@ def test_a_federation_with_tls_and_authentication(
     make_key_pair(federation.keys / "site-9")  # nobody has registered it
     _start_site(federation, 9)
     _start_sites(federation, {}, NUM_SITES)
-    with _begun(federation, EXAMPLE, _config(federation, num_rounds)) as end:
+    keys = '"' + " ".join(_fingerprint(federation, i) for i in range(NUM_SITES)) + '"'
+    with _begun(federation, EXAMPLE, _config(federation, num_rounds, keys=keys)) as end:
         printed = end(300)
     assert "aggregate_train: 3 results, 0 failures, 0 missing" in printed
     assert "Recommended: {'C': " in printed, printed

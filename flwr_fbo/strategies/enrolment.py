@@ -28,6 +28,7 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
+from flwr_fbo._text import printable
 from flwr_fbo.protocol.codec import Config
 from flwr_fbo.strategies.options import Durability
 
@@ -340,4 +341,4 @@ def first_line(reason: str | None) -> str:
     """Return what an error's traceback says in one line, fit for a log."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
     line = lines[-1] if lines else "no reason given"
-    return "".join(c if c.isprintable() else "?" for c in line[:_LONGEST_REASON])
+    return printable(line[:_LONGEST_REASON])

@@ -35,6 +35,12 @@ class TuningClient(SiteClient):
     space, direction, limits : optional
         See `tuning_app`.
 
+    Notes
+    -----
+    The server reads each message: in a study of `FedVote` the site's exact best
+    setting, in one of `DPFTSDE` or `FTS` what the site believes of its objective. What
+    is private is what the server gives to others.
+
     Examples
     --------
     >>> def client_fn(context):

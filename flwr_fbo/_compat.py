@@ -127,15 +127,13 @@ def to_array_record(arrays: Sequence[np.ndarray[Any, Any]]) -> ArrayRecord:
 
 
 def key_fingerprints(grid: Grid, nodes: Collection[int]) -> dict[int, str]:
-    """Return the fingerprint of the key of each node that has one.
-
-    As ``ssh-keygen -lf`` prints it: SHA-256 of the key in OpenSSH's format.
-    """
+    """Return the fingerprint of the key of each node that has one."""
     keys = {node.node_id: node.public_key for node in grid.get_nodes()}
-    return {node: _fingerprint(keys[node]) for node in nodes if keys.get(node)}
+    return {node: fingerprint_of(keys[node]) for node in nodes if keys.get(node)}
 
 
-def _fingerprint(pem: bytes) -> str:
+def fingerprint_of(pem: bytes) -> str:
+    """Return a public key's SHA-256 in OpenSSH's format, as ``ssh-keygen -lf`` does."""
     key = load_pem_public_key(pem)
     line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     digest = hashlib.sha256(b64decode(line.split()[1])).digest()

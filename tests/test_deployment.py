@@ -1,5 +1,6 @@
 """SuperLink, SuperNodes and what they start, as real processes on loopback."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,13 +155,10 @@ def _config(federation: Any, num_rounds: int, **more: object) -> str:
 
 
 def _fingerprint(federation: Any, site: int) -> str:
-    path = federation.keys / f"site-{site}" / "node_key.pub"
-    command = ["ssh-keygen", "-lf", str(path)]
-    return (
-        subprocess.run(command, capture_output=True, check=True)
-        .stdout.split()[1]
-        .decode()
-    )
+    """Return what ``ssh-keygen -lf`` prints of a site's key."""
+    line = (federation.keys / f"site-{site}" / "node_key.pub").read_bytes()
+    digest = hashlib.sha256(b64decode(line.split()[1])).digest()
+    return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
 
 def _agent(folder: Path, site: int) -> Agent:

@@ -1,13 +1,16 @@
 """Enrolment: who takes part, under which slot, and who is waited for."""
 
 import logging
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -19,6 +22,7 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 
 from flwr_fbo import InProcessGrid, tuning_app
+from flwr_fbo._compat import fingerprint_of
 from flwr_fbo.strategies.enrolment import TooFewAgentsError, first_line
 from tests.federation import (
     NUM_AGENTS,
@@ -218,20 +222,29 @@ class KeyGrid(InProcessGrid):
         ]
 
 
-def _key() -> tuple[bytes, str]:
-    """Return a new key as Flower has it, and its fingerprint by ``ssh-keygen``."""
-    key = ec.generate_private_key(ec.SECP384R1()).public_key()
-    line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    said = subprocess.run(
-        ["ssh-keygen", "-lf", "-"], input=line, capture_output=True, check=True
+def _pem(key: Any) -> bytes:
+    """Return a public key as Flower has it."""
+    return bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+
+KEYS = [
+    _pem(ec.generate_private_key(ec.SECP384R1()).public_key())
+    for _ in range(NUM_AGENTS + 1)
+]
+PRINTS = [fingerprint_of(key) for key in KEYS]
+LISTED = dict(enumerate(PRINTS[:NUM_AGENTS]))
+
+
+def test_a_fingerprint_is_what_ssh_keygen_prints() -> None:
+    """For this key, with ``-lf``."""
+    line = (
+        "ecdsa-sha2-nistp384 "
+        "AAAAE2VjZHNhLXNoYTItbmlzdHAzODQAAAAIbmlzdHAzODQAAABhBLkpgDHkV0WugcCp"
+        "Nug2c0R7OCtt3bbW0+EvHpmLPlweToc0YKpUt9UCTFcA03oyIjyq/ZJUZk22Y5+6+8zU"
+        "YupKRTMY3rSICywGvk/lpAcXOy+ipjFfIWs6q7E8jGB8ag=="
     )
-    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    return pem, said.stdout.split()[1].decode()
-
-
-_MADE = [_key() for _ in range(NUM_AGENTS + 1)]
-KEYS = [pem for pem, _ in _MADE]
-LISTED = {slot: fingerprint for slot, (_, fingerprint) in enumerate(_MADE[:NUM_AGENTS])}
+    said = "SHA256:EGmOzE2PfJhmiZZ46M7xnRyzvbLDpX8E0AjTSjKPXUQ"
+    assert fingerprint_of(_pem(load_ssh_public_key(line.encode()))) == said
 
 
 def test_a_slot_is_given_to_the_key_that_is_listed_for_it(
@@ -248,7 +261,7 @@ def test_a_slot_is_given_to_the_key_that_is_listed_for_it(
     study._running = True
     nobody = ConfigRecord()
     assert len(list(study.configure_train(1, ArrayRecord(), nobody, grid))) == 3
-    assert f"agent-id=3 came with {_MADE[-1][1]}, which is not the key" in caplog.text
+    assert f"agent-id=3 came with {PRINTS[-1]}, which is not the key" in caplog.text
     grid.contexts[rest[-1]] = late
     assert len(list(study.configure_train(2, ArrayRecord(), nobody, grid))) == 4
     assert study._enrolment.slots == dict(zip(rest, range(4), strict=True))

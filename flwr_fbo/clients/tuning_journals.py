@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from flwr.app import Context
 
@@ -97,11 +97,16 @@ def note_last_study(folder: Path, study: TuningStudy, slot: int) -> None:
     path = folder / _NOTE.format(slot)
     if path.is_file() and path.read_text() == study.study_id:
         return
-    with NamedTemporaryFile("w", dir=folder, prefix=".note-", delete=False) as file:
-        file.write(study.study_id)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
+    handle, name = tempfile.mkstemp(prefix=".note-", dir=folder)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(study.study_id)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def best_params(context: Context, default: Params) -> Params:
@@ -170,7 +175,8 @@ def _last_journal(context: Context) -> Journal | None:
 
 def _only_slot(folder: Path) -> int:
     """Return the slot of the journals in a folder; -1 if there is none, or several."""
-    slots = {path.stem.rpartition("-")[2] for path in _journals(folder)}
+    ends = {path.stem.rpartition("-")[2] for path in _journals(folder)}
+    slots = {end for end in ends if end.isdecimal()}
     if len(slots) > 1:
         _log.warning(
             "%s has journals of several agents, and this client does not know which "

@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
 from flwr_fbo._compat import NumPyClient
 from flwr_fbo.clients.site import SiteError
-from flwr_fbo.clients.tuning_journals import journal_path
+from flwr_fbo.clients.tuning_journals import journal_path, note_last_study
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.space.search_space import Params
 from tests.federation import (
@@ -238,6 +238,22 @@ def test_best_params_that_two_studies_could_mean_are_the_default(
     assert "journals of several studies of agent 0" in caplog.text
     older.unlink()
     assert best_params(fresh, default=DEFAULT) == best
+
+
+def test_a_note_that_cannot_be_written_leaves_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (strategy(study_seed=seed).study for seed in (1, 2))
+    note_last_study(tmp_path, first, 0)
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        note_last_study(tmp_path, second, 0)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
 
 def test_many_agents_with_one_folder_do_not_search_it(

@@ -4,6 +4,12 @@ The public names are listed in ``__init__.pyi``. They are resolved on first use,
 ``import flwr_fbo`` loads neither Flower nor any of the heavy optional libraries.
 """
 
+import logging
+
 import lazy_loader
+
+from flwr_fbo._text import PrintableFilter
+
+logging.getLogger("flwr.fbo").addFilter(PrintableFilter())
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

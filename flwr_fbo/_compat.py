@@ -6,17 +6,25 @@ It also owns how records are named: a Message-API client reads ``arrays`` and
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, Literal, get_args
 
 import numpy as np
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
 from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
 from flwr.common.constant import SType
+from flwr.serverapp import Grid
 from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
 from numpy.lib import format as npy
@@ -116,6 +124,20 @@ def reply_metrics(content: RecordDict) -> Mapping[str, Any]:
 def to_array_record(arrays: Sequence[np.ndarray[Any, Any]]) -> ArrayRecord:
     """Return arrays as a record, named by their order as a `NumPyClient` names them."""
     return ArrayRecord({str(i): Array(array) for i, array in enumerate(arrays)})
+
+
+def key_fingerprints(grid: Grid, nodes: Collection[int]) -> dict[int, str]:
+    """Return the fingerprint of the key of each node that has one."""
+    keys = {node.node_id: node.public_key for node in grid.get_nodes()}
+    return {node: fingerprint_of(keys[node]) for node in nodes if keys.get(node)}
+
+
+def fingerprint_of(pem: bytes) -> str:
+    """Return a public key's SHA-256 in OpenSSH's format, as ``ssh-keygen -lf`` does."""
+    key = load_pem_public_key(pem)
+    line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    digest = hashlib.sha256(b64decode(line.split()[1])).digest()
+    return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
 
 def ensure_task_identity() -> None:

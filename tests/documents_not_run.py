@@ -114,6 +114,10 @@ def _ssh_keygen(command: list[str]) -> None:
         shutil.rmtree(folder)
 
 
+def _fingerprint(command: list[str]) -> None:
+    assert command[1:] == ["-lf", "site-0.pub"]
+
+
 def _all_figures(command: list[str]) -> None:
     for file in ROOT.glob(command[3].rstrip(";")):
         load_experiment(file)
@@ -141,7 +145,8 @@ NOT_RUN = (
         "a server; tests/test_deployment.py runs some",
         _flower("flwr.supernode.cli.flower_supernode", "_parse_args_run_supernode"),
     ),
-    Command("ssh-keygen ", "not ours, and not everywhere", _ssh_keygen),
+    Command("ssh-keygen -lf ", "of a file that is not there", _fingerprint),
+    Command("ssh-keygen -t ", "not ours, and not everywhere", _ssh_keygen),
     Command("for f in ", "a night", _all_figures),
     Command("python -m benchmarks.", "minutes, and figures of a machine", _benchmark),
     Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),

@@ -56,7 +56,7 @@ def numpy_app(
     """Return a ClientApp around `TuningClient`."""
 
     def client_fn(context: Context) -> Any:
-        return TuningClient(make(context), context).to_client()
+        return TuningClient(make, context).to_client()
 
     return ClientApp(client_fn=client_fn, mods=mods)
 

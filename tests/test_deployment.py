@@ -1,5 +1,6 @@
 """SuperLink, SuperNodes and what they start, as real processes on loopback."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,6 +154,13 @@ def _config(federation: Any, num_rounds: int, **more: object) -> str:
     return " ".join(f"{name}={value}" for name, value in every.items())
 
 
+def _fingerprint(federation: Any, site: int) -> str:
+    """Return what ``ssh-keygen -lf`` prints of a site's key."""
+    line = (federation.keys / f"site-{site}" / "node_key.pub").read_bytes()
+    digest = hashlib.sha256(b64decode(line.split()[1])).digest()
+    return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
+
+
 def _agent(folder: Path, site: int) -> Agent:
     (path,) = folder.glob(f"*-agent-{site}.sqlite")
     with Journal(None, path) as journal:
@@ -201,7 +210,8 @@ def test_a_federation_with_tls_and_authentication(
     make_key_pair(federation.keys / "site-9")  # nobody has registered it
     _start_site(federation, 9)
     _start_sites(federation, {}, NUM_SITES)
-    with _begun(federation, EXAMPLE, _config(federation, num_rounds)) as end:
+    keys = '"' + " ".join(_fingerprint(federation, i) for i in range(NUM_SITES)) + '"'
+    with _begun(federation, EXAMPLE, _config(federation, num_rounds, keys=keys)) as end:
         printed = end(300)
     assert "aggregate_train: 3 results, 0 failures, 0 missing" in printed
     assert "Recommended: {'C': " in printed, printed

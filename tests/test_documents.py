@@ -1,5 +1,6 @@
 """The code in README and documentation runs as it is written."""
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -149,6 +150,39 @@ def test_links_between_pages_and_files_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
             if not target.startswith(("http://", "https://")):
                 assert (path.parent / target).exists(), f"{_name(path)}: {target}"
+
+
+def _threats(heading: str) -> list[tuple[str, ...]]:
+    """Return the rows of a section's table, cell by cell, in the threat model."""
+    text = (ROOT / "docs/explanation/threat-model.md").read_text()
+    (section,) = re.findall(rf"^## {heading}$(.*?)^## ", text, re.M | re.S)
+    lines = re.findall(r"^\| (.+) \|$", section, re.MULTILINE)
+    return [tuple(line.split(" | ")) for line in lines[2:]]
+
+
+def test_every_attack_has_a_promise_and_tests_that_exist() -> None:
+    rows = _threats("Attacks, promises and tests")
+    assert len(rows) > 30
+    for _attack, _promise, tests in rows:
+        named = re.findall(r"`(tests/[a-z_/0-9]+\.py)::(test_[a-z_0-9]+)`", tests)
+        assert " ".join(f"`{path}::{name}`" for path, name in named) == tests
+        for path, name in named:
+            source = (ROOT / path).read_text()
+            assert re.search(rf"^def {name}\(", source, re.M), f"{path}::{name}"
+
+
+def test_every_error_with_a_text_that_leaves_is_in_the_threat_model() -> None:
+    """Those that are made with ``public=``."""
+    made = {
+        call.func.id
+        for path in (ROOT / "flwr_fbo").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and any(keyword.arg == "public" for keyword in call.keywords)
+    }
+    listed = {kind.strip("`") for kind, _ in _threats("Texts that leave a site")}
+    assert {name for name in made if name.endswith("Error")} == listed
 
 
 def test_every_public_name_is_in_the_reference() -> None:

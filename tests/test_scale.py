@@ -104,7 +104,7 @@ class CountingDict(dict[int, int]):
 def test_enrolment_walks_through_the_slots_once_for_all(known: bool) -> None:
     walks = []
     for num_agents in (10, 200):
-        enrolment = Enrolment(num_agents, 0.0, "both", False)
+        enrolment = Enrolment(num_agents, "both", Durability(patience=0.0))
         enrolment.slots = slots = CountingDict()
         enrolment.journals = journals = CountingDict()
         claims = {

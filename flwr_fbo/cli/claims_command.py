@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from flwr_fbo._text import printable
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import count
@@ -55,7 +55,7 @@ def claims(
             typer.echo("\n".join(_listed()))
             return
         rows = [row for name in experiments for row in _rows(name, output)]
-    typer.echo("\n".join([_HEADER, *rows]))
+    typer.echo(printable("\n".join([_HEADER, *rows])))
 
 
 def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) -> None:
@@ -65,7 +65,7 @@ def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) 
     console.print("\nWhat is claimed, and what these runs show (95% t intervals):")
     for finding in findings(experiment, runs):
         text = f"- {finding.claim.text}: {outcome(finding)}: {finding.verdict}"
-        console.print(escape(text))
+        console.print(text)
 
 
 def _listed() -> list[str]:

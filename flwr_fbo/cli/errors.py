@@ -12,6 +12,7 @@ import typer
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from sqlalchemy.exc import SQLAlchemyError
 
+from flwr_fbo._text import printable
 from flwr_fbo.datasets.base import DataError
 from flwr_fbo.journal.journal_file import JournalError
 
@@ -36,9 +37,9 @@ def plain_errors(*more: type[Exception]) -> Iterator[None]:
         where = f": {error.filename}" if error.filename else ""
         reason = f"{error.strerror}{where}."
     except refused as error:
-        reason = str(error).splitlines()[0]
         # Names to choose from, a line each.
-        reason = "\n  ".join([reason, *getattr(error, "known", ())])
+        lines = [str(error).splitlines()[0], *getattr(error, "known", ())]
+        reason = "\n  ".join(map(printable, lines))
     else:
         return
     typer.echo(f"Error: {reason}", err=True)

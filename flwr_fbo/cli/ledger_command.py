@@ -21,7 +21,7 @@ from flwr_fbo.agents.durable.fed_ucb import FILE_NAME as SITE_FILE_NAME
 from flwr_fbo.agents.durable.fed_ucb import KIND as SITE_KIND
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import RULED
+from flwr_fbo.cli.tables import RULED, TextConsole
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
@@ -80,7 +80,7 @@ def show(
     if as_json:
         typer.echo(json.dumps([_json(*one) for one in found], indent=2))
         return
-    console = Console(markup=False)  # names are of whoever wrote the study
+    console = TextConsole()
     if not console.is_terminal:
         console.width = 160  # nothing is cut off for whatever reads it
     for identity, rows, spent in found:
@@ -122,7 +122,7 @@ def _print(
 ) -> None:
     kind = _KINDS[identity["kind"]]
     for name, value in sorted(identity.items()):
-        console.print(f"{name}: {value}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
     console.print(_table(kind.columns, rows))
     if spent is not None:
         noun = "release" if spent.num_releases == 1 else "releases"

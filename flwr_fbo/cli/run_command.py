@@ -24,7 +24,7 @@ from rich.progress import (
 from flwr_fbo.cli.claims_command import print_claims
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
-from flwr_fbo.cli.tables import count, print_report, report_json
+from flwr_fbo.cli.tables import TextConsole, count, print_report, report_json
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.config import find_experiment
 from flwr_fbo.experiment_runner.results import FILE_NAME, ResultsFile
@@ -61,7 +61,7 @@ def run(
     $ flwr-fbo run digits
     $ flwr-fbo run mine.toml --seeds 2 --output results
     """
-    console = Console(stderr=as_json)
+    console = TextConsole(stderr=as_json)
     with plain_errors(ValueError, ImportError):
         plan = find_experiment(experiment)
         if iterations is not None:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import print_report, report_json
+from flwr_fbo.cli.tables import TextConsole, print_report, report_json
 from flwr_fbo.experiment_runner.results import read_results
 
 
@@ -36,4 +35,4 @@ def show(
         if as_json:
             typer.echo(report_json(experiment, runs, until))
         else:
-            print_report(experiment, runs, Console(), until)
+            print_report(experiment, runs, TextConsole(), until)

@@ -11,7 +11,9 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from flwr_fbo._text import printable
 from flwr_fbo.experiment_runner.base import Column, Experiment, Row, Run
 from flwr_fbo.experiment_runner.curves import common_seeds
 from flwr_fbo.experiment_runner.estimates import Estimate
@@ -19,6 +21,17 @@ from flwr_fbo.experiment_runner.wording import humanised
 
 # A rule below the headings, in characters that any file and terminal has.
 RULED = box.Box(str(box.SIMPLE_HEAD).replace("\u2500", "-"), ascii=True)
+
+
+class TextConsole(Console):
+    """A console that prints names as they are: no markup, and nothing invisible."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the text to print, of every string and every cell of a table."""
+        return super().render_str(printable(text), **options)
 
 
 def count(number: int, noun: str) -> str:

@@ -49,6 +49,13 @@ def tuning_app(
         ``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``. Without any a site
         takes part in any study, private or not.
 
+    Notes
+    -----
+    The server reads each message: in a study of `FedVote` the site's exact best
+    setting, in one of `DPFTSDE` or `FTS` what the site believes of its objective. What
+    is private is what the server gives to others. What goes wrong at a site is said in
+    its log; the server learns the error's type.
+
     Examples
     --------
     >>> def make_objective(context):
@@ -116,7 +123,7 @@ def with_tuning(
     def tuning_client_fn(context: Context) -> Client:
         return _TwoStages(
             lambda: client_fn(context).to_client(),
-            lambda: SiteClient(site, context).to_client(),
+            lambda: SiteClient(lambda: site, context).to_client(),
         )
 
     return tuning_client_fn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 from flwr.app import Context
 
+from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.agents.durable.recorded_agent import (
@@ -29,14 +29,12 @@ MadeT = TypeVar("MadeT")
 AskedT = TypeVar("AskedT", bound=Instruction)
 BanditT = TypeVar("BanditT", bound=RecordedBanditAgent)
 
-_log = logging.getLogger("flwr.fbo")
-
 # Seconds to wait while a policy of the site has the journal: for the time of one call.
 _PATIENCE = 30.0
 
 
-class EnvironmentFailedError(RuntimeError):
-    """An environment raised, or gave what is not allowed; the text quotes nothing."""
+class EnvironmentFailedError(PublicError, RuntimeError):
+    """An environment raised, or gave what is not allowed."""
 
 
 class BanditSite(Site[AskedT, BanditT]):
@@ -101,17 +99,11 @@ def require_function(field: str, value: Any) -> None:
 
 @contextmanager
 def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[MadeT]:
-    """Make an environment; say what goes wrong while it is played, and do not send it.
-
-    Flower sends an exception's text to the server, and it may quote trials.
-    """
+    """Make an environment; what goes wrong while it is played may quote trials."""
     try:
         yield make(context)
     except JournalError:
         raise
     except Exception as error:
-        _log.exception("The environment failed")
-        raise EnvironmentFailedError(
-            f"The environment failed: {type(error).__name__} (the client's log has the "
-            "details)."
-        ) from None
+        text = f"The environment failed: {type(error).__name__}."
+        raise EnvironmentFailedError(text, public=text) from error

@@ -10,14 +10,16 @@ from typing import Any
 
 from flwr.app import Context
 
+from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon
 
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6
 
 
-class StudyRefusedError(RuntimeError):
+class StudyRefusedError(PublicError, RuntimeError):
     """A study promises less, or would release more, than a site wants."""
 
 
@@ -119,7 +121,8 @@ class Limits:
         if most is not None and releases > most:
             raise _refused(
                 f"with its other studies that is {releases} releases, and "
-                f"max_releases={most}"
+                f"max_releases={most}",
+                public="max_releases",
             )
         if not self.bound_epsilon:
             return
@@ -129,7 +132,8 @@ class Limits:
         if epsilon > self.max_epsilon * (1 + _ROUNDING):
             raise _refused(
                 f"with its other studies that is epsilon={epsilon:.4g} at "
-                f"max_delta={self.max_delta:g}, and max_epsilon={self.max_epsilon:g}"
+                f"max_delta={self.max_delta:g}, and max_epsilon={self.max_epsilon:g}",
+                public="max_epsilon",
             )
 
 
@@ -142,8 +146,10 @@ def require_private(promise: Promise) -> None:
         raise _refused("the study is not private: no noise, seeded noise, or a trigger")
 
 
-def _refused(why: str) -> StudyRefusedError:
-    return StudyRefusedError(f"This site takes no part: {why}.")
+def _refused(why: str, public: str = "") -> StudyRefusedError:
+    """Return the error; all of it is public, unless another reason is."""
+    text = "This site takes no part: {}."
+    return StudyRefusedError(text.format(why), public=text.format(public or why))
 
 
 def node_limits(context: Context) -> Limits:
@@ -151,7 +157,7 @@ def node_limits(context: Context) -> Limits:
 
     Raises
     ------
-    ValueError
+    NodeConfigError
         If one is not allowed; the text names the key.
     """
     names = {f.name: f"fbo-{f.name.replace('_', '-')}" for f in fields(Limits)}
@@ -166,7 +172,10 @@ def node_limits(context: Context) -> Limits:
         text = str(error)
         for field, key in names.items():
             text = text.replace(field, key)
-        raise ValueError(f"node config {text}") from None
+        key = text.partition("=")[0]
+        raise NodeConfigError(
+            f"node config {text}", public=f"node config {key} is not allowed."
+        ) from None
 
 
 def _number(value: Any) -> Any:

@@ -22,6 +22,7 @@ from flwr_fbo.clients.bandit_site import (
 )
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
+from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
@@ -70,12 +71,13 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         return super().folder_of(context) if own is None else Path(own)
 
     def check(self, context: Context, study: LinearBanditStudy) -> None:
-        """Raise ValueError if there is neither a folder nor an environment."""
+        """Raise NodeConfigError if there is neither a folder nor an environment."""
         if self.make_environment is None and self.folder_of(context) is None:
-            raise ValueError(
+            text = (
                 "This site has no folder for its policy: give linear_bandit_app one, "
                 "or its node config an fbo-folder."
             )
+            raise NodeConfigError(text, public=text)
 
     def agent_in(
         self, journal: Journal, study: LinearBanditStudy, context: Context
@@ -178,7 +180,9 @@ class LinearBanditClient(SiteClient):
         make_environment: MakeEnvironment | None = None,
         limits: Limits | None = None,
     ) -> None:
-        super().__init__(LinearBanditSite(folder, make_environment, limits), context)
+        super().__init__(
+            lambda: LinearBanditSite(folder, make_environment, limits), context
+        )
 
 
 def linear_bandit_app(

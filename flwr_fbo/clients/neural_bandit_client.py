@@ -115,7 +115,7 @@ class NeuralBanditClient(SiteClient):
         limits: Limits | None = None,
     ) -> None:
         super().__init__(
-            NeuralBanditSite(make_environment, make_model, limits), context
+            lambda: NeuralBanditSite(make_environment, make_model, limits), context
         )
 
 

@@ -6,8 +6,9 @@ of its two client APIs.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._compat import NumPyClient, to_array_record
+from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.clients.limits import NO_LIMITS, Limits, node_limits, require_private
@@ -30,6 +32,13 @@ Arrays = Sequence[NDArray[Any]]
 Metrics = dict[str, int | float]
 AskedT = TypeVar("AskedT", bound=Instruction)
 AgentT = TypeVar("AgentT", bound=RecordedAgent)
+ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger("flwr.fbo")
+
+
+class InstructionError(PublicError, ValueError):
+    """A message is not one that this client can carry out."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
     ) -> Answer:
         """Carry out one instruction.
 
-        Flower sends an exception's text to the server: none of these quotes data.
+        What it raises is for the site; `reported` says what the server learns.
 
         Parameters
         ----------
@@ -72,9 +81,10 @@ class Site(ABC, Generic[AskedT, AgentT]):
 
         Raises
         ------
+        InstructionError
+            If the config is not of the site's kind of study.
         ValueError
-            If the config or the arrays are not of the site's kind of study, or a value
-            of the node config is not allowed.
+            If the arrays are not, or a value of the node config is not allowed.
         ImportError
             If real noise is wanted and OpenDP is missing; the message names the extra.
         StudyRefusedError
@@ -84,7 +94,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         JournalHeldError
             If an earlier evaluation still runs.
         """
-        instruction = self.instruction_type.from_config(config)
+        instruction = self._read(config)
         study = instruction.study
         limits = (self.limits or NO_LIMITS, node_limits(context))
         folder = self.folder_of(context)
@@ -102,6 +112,12 @@ class Site(ABC, Generic[AskedT, AgentT]):
         with self.agent(context, instruction, folder) as agent:
             budget.charge(agent, instruction, release)
             return self.play(context, agent, instruction, arrays)
+
+    def _read(self, config: Mapping[str, Any]) -> AskedT:
+        try:
+            return self.instruction_type.from_config(config)
+        except ValueError as error:  # it quotes what the server has sent itself
+            raise InstructionError(str(error), public=str(error)) from error
 
     @property
     def only_private(self) -> bool:
@@ -146,11 +162,54 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """Do what is asked; return what goes back."""
 
 
-class SiteClient(NumPyClient):
-    """A `NumPyClient` that hands every instruction to a site."""
+class SiteError(RuntimeError):
+    """What a server learns of an error at a site.
 
-    def __init__(self, site: Site[Any, Any], context: Context) -> None:
-        self._site = site
+    That is the error's type, and what is public of its text (`PublicError`).
+    """
+
+
+def reported(work: Callable[[], ResultT]) -> ResultT:
+    """Do a piece of work for a server; log its errors here, and report them there.
+
+    Flower sends an exception's type and text to the server.
+
+    Raises
+    ------
+    SiteError
+        If it raised.
+    """
+    try:
+        return work()
+    except Exception as error:
+        _log.error("A server's instruction failed at this site.", exc_info=error)
+        report = _report(error)
+    # Not while the error is handled: it would be the report's context.
+    raise report
+
+
+def _report(error: Exception) -> SiteError:
+    text = type(error).__name__
+    if isinstance(error, PublicError) and error.public:
+        text += f": {error.public}"
+    return SiteError(f"{text.removesuffix('.')} (the site's log has the details).")
+
+
+class SiteClient(NumPyClient):
+    """A `NumPyClient` that hands every instruction to a site.
+
+    Parameters
+    ----------
+    make_site : callable
+        Returns the site; a ``client_fn`` is called by a message, so that what it raises
+        would reach the server.
+    context : flwr.app.Context
+    """
+
+    def __init__(
+        self, make_site: Callable[[], Site[Any, Any]], context: Context
+    ) -> None:
+        self._site = reported(make_site)
         self._context = context
 
     def fit(
@@ -164,8 +223,8 @@ class SiteClient(NumPyClient):
             The arrays of the answer; 1, whatever the size of the site's data, which is
             private; metrics that were asked for.
         """
-        reply = self._site.answer(self._context, parameters, config)
-        return list(reply.arrays), 1, dict(reply.metrics)
+        answer = reported(lambda: self._site.answer(self._context, parameters, config))
+        return list(answer.arrays), 1, dict(answer.metrics)
 
 
 def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> None:
@@ -181,20 +240,26 @@ def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> N
 
     @app.train(action)
     def train(message: Message, context: Context) -> Message:
-        content = message.content
-        config: Mapping[str, Any] = content.config_records.get("config") or {}
-        if not is_instruction(config):
-            raise ValueError(
-                "This message is not written for this app by the Message API: it is of "
-                'another strategy, or needs client_api="both" or "message" ("action" '
-                "for add_tuning)."
-            )
-        arrays = [a.numpy() for a in content.array_records["arrays"].values()]
-        reply = site.answer(context, arrays, config)
-        answer = RecordDict()
-        answer["arrays"] = to_array_record(reply.arrays)
-        answer["metrics"] = MetricRecord({**reply.metrics})
-        return Message(answer, reply_to=message)
+        content = reported(lambda: _content(site, context, message.content))
+        return Message(content, reply_to=message)
+
+
+def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> RecordDict:
+    """Return the content of the answer to a message of the Message API."""
+    config: Mapping[str, Any] = asked.config_records.get("config") or {}
+    if not is_instruction(config):
+        text = (
+            "This message is not written for this app by the Message API: it is of "
+            'another strategy, or needs client_api="both" or "message" ("action" '
+            "for add_tuning)."
+        )
+        raise InstructionError(text, public=text)
+    arrays = [a.numpy() for a in asked.array_records["arrays"].values()]
+    answer = site.answer(context, arrays, config)
+    content = RecordDict()
+    content["arrays"] = to_array_record(answer.arrays)
+    content["metrics"] = MetricRecord({**answer.metrics})
+    return content
 
 
 def site_app(site: Site[Any, Any]) -> ClientApp:

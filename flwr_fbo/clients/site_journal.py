@@ -14,10 +14,14 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_fbo._validation import require
+from flwr_fbo._errors import PublicError
 from flwr_fbo.agents.durable.recorded_agent import older_copy
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
+
+
+class NodeConfigError(PublicError, ValueError):
+    """A value of a site's node config is not allowed, or is missing."""
 
 
 def configured_folder(context: Context) -> Path | None:
@@ -26,7 +30,8 @@ def configured_folder(context: Context) -> Path | None:
     if not folder:
         return None
     path = Path(str(folder))
-    require(path.is_absolute(), "fbo-folder", folder, "an absolute path")
+    if not path.is_absolute():
+        raise _not_allowed("fbo-folder", folder, "an absolute path")
     return path
 
 
@@ -45,8 +50,15 @@ def configured_slot(context: Context) -> int:
             if str(value).isdecimal():
                 return int(value)
             allowed = "an integer from 0 to the number of agents - 1"
-            require(False, f"node config {key}", value, allowed)
+            raise _not_allowed(f"node config {key}", value, allowed)
     return -1
+
+
+def _not_allowed(field: str, value: object, allowed: str) -> NodeConfigError:
+    return NodeConfigError(
+        f"{field}={value!r} is not allowed: {allowed}.",
+        public=f"{field} is not allowed: {allowed}.",
+    )
 
 
 @contextmanager
@@ -91,20 +103,22 @@ def held_journal(
     content: Any = known.get("journal") if path is None else None
     if not may_begin and not (content if path is None else path.is_file()):
         where = "in context.state" if path is None else str(path)
-        raise JournalError(
+        text = (
             "This agent's journal is lost, and with it the noise of its releases, so "
-            f"it stops: give it back, or begin another study. It was {where}."
+            "it stops: give it back, or begin another study."
         )
+        raise JournalError(f"{text} It was {where}.", public=text)
     try:
         if path is None:
             journal = Journal(identity, content=content)
         else:
             journal = open_patiently(identity, path, patience)
     except JournalHeldError:
-        raise JournalHeldError(
+        busy = (
             "This site is busy: its journal is held by another process, such as an "
             "evaluation of an earlier round that still runs."
-        ) from None
+        )
+        raise JournalHeldError(busy, public=busy) from None
     with closing(journal):
         if not may_begin and journal.num_releases < had:
             raise older_copy(journal.num_releases, had)

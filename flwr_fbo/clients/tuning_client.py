@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flwr.app import Context
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import SiteClient
@@ -21,10 +20,11 @@ class TuningClient(SiteClient):
 
     Parameters
     ----------
-    objective : callable
-        Takes a `Trial`: a dict of parameters with Optuna's ``suggest_`` methods.
-        Returns a float. An exception (``optuna.TrialPruned`` too) or a value that is
-        not finite makes it a failed trial; the agent goes on.
+    make_objective : callable
+        Takes the client's context and returns the objective: a function of a `Trial`,
+        a dict of parameters with Optuna's ``suggest_`` methods, that returns a float.
+        An exception in it (``optuna.TrialPruned`` too) or a value that is not finite
+        makes it a failed trial; the agent goes on.
     context : flwr.app.Context
         The client's context. The agent's memory is a journal in the folder that
         ``fbo-folder`` of the node or run config names, else in ``context.state``.
@@ -35,16 +35,22 @@ class TuningClient(SiteClient):
     space, direction, limits : optional
         See `tuning_app`.
 
+    Notes
+    -----
+    The server reads each message: in a study of `FedVote` the site's exact best
+    setting, in one of `DPFTSDE` or `FTS` what the site believes of its objective. What
+    is private is what the server gives to others.
+
     Examples
     --------
     >>> def client_fn(context):
-    ...     return TuningClient(make_objective(context), context).to_client()
+    ...     return TuningClient(make_objective, context).to_client()
     >>> app = ClientApp(client_fn=client_fn)  # doctest: +SKIP
     """
 
     def __init__(
         self,
-        objective: Objective,
+        make_objective: Callable[[Context], Objective],
         context: Context,
         *,
         enqueue: Sequence[Params] = (),
@@ -53,8 +59,9 @@ class TuningClient(SiteClient):
         direction: Direction | None = None,
         limits: Limits | None = None,
     ) -> None:
-        require(callable(objective), "objective", objective, "a function")
-        site = TuningSite(
-            lambda _: objective, enqueue, trial_timeout, space, direction, limits
+        super().__init__(
+            lambda: TuningSite(
+                make_objective, enqueue, trial_timeout, space, direction, limits
+            ),
+            context,
         )
-        super().__init__(site, context)

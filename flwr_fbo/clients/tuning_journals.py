@@ -7,6 +7,8 @@ restarted finds its own.
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from pathlib import Path
 
 from flwr.app import Context
@@ -24,10 +26,14 @@ from flwr_fbo.space.search_space import Params
 
 _log = logging.getLogger("flwr.fbo")
 
+# In a site's folder: by study and slot, and by slot.
+_JOURNAL = "study-{}-agent-{}.sqlite"
+_NOTE = "last-study-agent-{}"
+
 
 def journal_path(folder: Path | None, study: TuningStudy, slot: int) -> Path | None:
     """Return the file of an agent's journal, if the client has a folder."""
-    return folder and folder / f"study-{study.study_id}-agent-{slot}.sqlite"
+    return folder and folder / _JOURNAL.format(study.study_id, slot)
 
 
 def agent_id(context: Context, study: TuningStudy) -> int:
@@ -58,7 +64,7 @@ def taken_slot(context: Context, study: TuningStudy) -> int:
     if folder is None:
         return -1
     prefix = f"study-{study.study_id}-agent-"
-    slots = [p.stem.removeprefix(prefix) for p in folder.glob(f"{prefix}*.sqlite")]
+    slots = [p.stem.removeprefix(prefix) for p in _journals(folder, study.study_id)]
     slots = [slot for slot in slots if slot.isdecimal()]  # not of a longer study_id
     return int(slots[0]) if len(slots) == 1 else -1
 
@@ -83,16 +89,38 @@ def kept_agent(context: Context, study: TuningStudy) -> Agent | None:
         return load_agent(journal, study, slot)
 
 
+def note_last_study(folder: Path, study: TuningStudy, slot: int) -> None:
+    """Note in the folder that this is the agent's last study.
+
+    The time of a journal does not tell: clocks are changed, and files restored.
+    """
+    path = folder / _NOTE.format(slot)
+    if path.is_file() and path.read_text() == study.study_id:
+        return
+    handle, name = tempfile.mkstemp(prefix=".note-", dir=folder)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(study.study_id)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
 def best_params(context: Context, default: Params) -> Params:
     """Return this client's best setting of its last study.
 
-    The study may be over, or another run's if the client's journals are in a folder.
+    The study may be over, or another run's if the client's journals are in a folder,
+    which notes the last study of each agent.
 
     Parameters
     ----------
     context : flwr.app.Context
     default : dict
-        What to return where no trial has succeeded.
+        What to return where no trial has succeeded, or, with a warning, where it is not
+        known which journal is meant.
 
     Raises
     ------
@@ -111,22 +139,52 @@ def best_params(context: Context, default: Params) -> Params:
 
 
 def _last_journal(context: Context) -> Journal | None:
-    """Open the journal that this client wrote last, if there is one."""
+    """Open the journal of this client's last study, if it is known which that is."""
     folder = configured_folder(context)
     known = context.state.config_records.get(record_name(KIND))
     if folder is None:
         content = known.get("journal") if known else None
         return Journal(None, content=content) if isinstance(content, bytes) else None
-    slot = configured_slot(context)
-    if slot < 0 and known:
-        slot = int(str(known["slot"]))
-    paths = list(folder.glob(f"study-*-agent-{'*' if slot < 0 else slot}.sqlite"))
-    if len({path.stem.rpartition("-")[2] for path in paths}) > 1:
+    if known:  # of this run
+        slot, last = int(str(known["slot"])), str(known["study_id"])
+    else:
+        slot = configured_slot(context)
+        slot = _only_slot(folder) if slot < 0 else slot
+        note = folder / _NOTE.format(slot)
+        last = note.read_text() if note.is_file() else ""
+    # Only where there is no note the folder is searched: it may be that of many agents.
+    named = [folder / _JOURNAL.format(last, slot)] if last else []
+    paths = named or _journals(folder, slot=str(slot))
+    if len(paths) > 1:
+        _log.warning(
+            "%s has journals of several studies of agent %d, and no note which was the "
+            "last: best_params gives the default. Move the others elsewhere.",
+            folder,
+            slot,
+        )
+        return None
+    if last and not paths[0].is_file():
+        _log.warning(
+            "The journal of the last study, %s, is not there: best_params gives the "
+            "default.",
+            paths[0],
+        )
+        return None
+    return Journal(None, paths[0]) if paths else None
+
+
+def _only_slot(folder: Path) -> int:
+    """Return the slot of the journals in a folder; -1 if there is none, or several."""
+    ends = {path.stem.rpartition("-")[2] for path in _journals(folder)}
+    slots = {end for end in ends if end.isdecimal()}
+    if len(slots) > 1:
         _log.warning(
             "%s has journals of several agents, and this client does not know which "
             "it is: give its node config an agent-id.",
             folder,
         )
-        return None
-    newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
-    return None if newest is None else Journal(None, newest)
+    return int(slots.pop()) if len(slots) == 1 else -1
+
+
+def _journals(folder: Path, study_id: str = "*", slot: str = "*") -> list[Path]:
+    return sorted(folder.glob(_JOURNAL.format(study_id, slot)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from flwr.app import Context
 from optuna.distributions import BaseDistribution
 
+from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
@@ -19,19 +19,17 @@ from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, Metrics, Site
 from flwr_fbo.clients.site_journal import held_journal
-from flwr_fbo.clients.tuning_journals import agent_id, journal_path
+from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.protocol.tuning_settings import Direction, check_direction
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
-
-_log = logging.getLogger("flwr.fbo")
 
 # Seconds to wait for the journal of an evaluation that is just ending.
 _PATIENCE = 1.0
 
 
-class ObjectiveFailedError(RuntimeError):
-    """A site's ``make_objective`` gave no objective; the text quotes nothing of it."""
+class ObjectiveFailedError(PublicError, RuntimeError):
+    """A site's ``make_objective`` gave no objective."""
 
 
 @dataclass(frozen=True)
@@ -82,22 +80,23 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         if self.space is not None and SearchSpace(self.space) != study.space:
             raise SpaceMismatchError(
                 f"This client declares the space {dict(self.space)}, the study has "
-                f"{study.space.distributions}."
+                f"{study.space.distributions}.",
+                public="This client declares another space than the study has.",
             )
         if self.direction is not None and self.direction != study.direction:
             raise SpaceMismatchError(
                 f"This client declares direction={self.direction!r}, the study has "
-                f"{study.direction!r}."
+                f"{study.direction!r}.",
+                public="This client declares another direction than the study has.",
             )
         for i, params in enumerate(self.enqueue):
             try:
                 study.space.to_unit(params)
             except ValueError as error:
-                _log.error("enqueue[%d]: %s", i, error)  # a setting is the site's own
-                raise ValueError(
-                    f"enqueue[{i}] does not fit the study's space (the client's log "
-                    "says why)."
-                ) from None
+                raise SpaceMismatchError(
+                    f"enqueue[{i}]: {error}",
+                    public=f"enqueue[{i}] does not fit the study's space.",
+                ) from error
 
     def unprotected(self, instruction: TuningInstruction) -> str:
         """Return the metric that is asked for, if there is one."""
@@ -122,6 +121,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         with held_journal(
             context, identity, path, may_begin=True, patience=_PATIENCE
         ) as journal:
+            if folder is not None:
+                note_last_study(folder, study, slot)
             made = instruction.num_released
             yield RecordedTuner(journal, study, slot, self.enqueue, made)
 
@@ -157,18 +158,16 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         return Answer([agent.message(release)] if release else [], metrics)
 
     def _objective(self, context: Context) -> Objective:
-        """Return the site's objective; what goes wrong is said here, and not sent."""
+        """Return the site's objective; of what goes wrong the type is public."""
         try:
             objective = self.make_objective(context)
         except Exception as error:
-            _log.exception("make_objective failed")
-            raise ObjectiveFailedError(
-                f"make_objective failed: {type(error).__name__} (the client's log has "
-                "the details)"
-            ) from None
+            text = f"make_objective failed: {type(error).__name__}."
+            raise ObjectiveFailedError(text, public=text) from error
         if not callable(objective):
-            raise ObjectiveFailedError(
+            text = (
                 f"make_objective returned a {type(objective).__name__}, which is no "
-                "function of a trial"
+                "function of a trial."
             )
+            raise ObjectiveFailedError(text, public=text)
         return objective

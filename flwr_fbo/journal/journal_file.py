@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from flwr_fbo._errors import PublicError
 from flwr_fbo.journal.checksums import (
     LABELS,
     SCHEMA,
@@ -38,7 +39,7 @@ _DAMAGES = (ValueError, OverflowError, MemoryError, RecursionError)
 _ERRORS = (*_DAMAGES, sqlite3.Error)
 
 
-class JournalError(RuntimeError):
+class JournalError(PublicError, RuntimeError):
     """A journal cannot be used; the message says why and what to do."""
 
 

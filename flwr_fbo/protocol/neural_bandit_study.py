@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
+from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require_int, require_seed
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network, RewardModel
@@ -20,6 +21,10 @@ from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
+
+
+class ModelMismatchError(PublicError, ValueError):
+    """A study and a client have not one reward model."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +83,21 @@ class NeuralBanditStudy(Study):
 
         Raises
         ------
-        ValueError
+        ModelMismatchError
             If the two do not fit each other.
         """
         if self.network is not None:
             if own is not None:
-                raise ValueError("The study has a network, and this client has model=.")
+                text = "The study has a network, and this client has model=."
+                raise ModelMismatchError(text, public=text)
             return self.network
         if own is None or own.num_parameters != self.num_parameters:
             found = "none" if own is None else f"one of {own.num_parameters}"
-            raise ValueError(
+            raise ModelMismatchError(
                 f"The study has a model of {self.num_parameters} parameters, which "
-                f"every client has to bring as model=; this one has {found}."
+                f"every client has to bring as model=; this one has {found}.",
+                public="The study has a model, which every client has to bring as "
+                "model=.",
             )
         return own
 

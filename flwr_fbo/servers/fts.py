@@ -71,5 +71,6 @@ class RelayServer(Server):
         return [
             f"{self.num_agents} agents; messages of {self._length} numbers are passed "
             f"on after {when}",
-            "NOT PRIVATE: every agent's message reaches all others as it is",
+            "NOT PRIVATE: every agent's message reaches the server and all others as "
+            "it is, and says what it believes of its objective",
         ]

@@ -49,7 +49,9 @@ class DPFTSDE(PrivateTuningStrategy):
     Notes
     -----
     *Formal guarantees*: those of `Release`, composed over the rounds; see
-    `PrivateTuningStrategy`.
+    `PrivateTuningStrategy`. *Not covered*: the server itself. It reads each agent's
+    message: a sample of what the agent believes of its objective, and so about where
+    its best setting lies.
 
     Examples
     --------

@@ -23,11 +23,14 @@ from flwr.serverapp import Grid
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
+    key_fingerprints,
     message_type,
     reply_metrics,
     to_array_record,
 )
+from flwr_fbo._text import printable
 from flwr_fbo.protocol.codec import Config
+from flwr_fbo.strategies.options import Durability
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -35,7 +38,7 @@ _log = logging.getLogger("flwr.fbo")
 _MAX_FAILURES = 3
 _SILENT = "client did not answer"
 _MIN_TIMEOUT = 1.0
-_LONGEST_REASON = 200
+_LONGEST_REASON = 300
 # What Flower's mods raise on a message that they are not for; clients do not.
 _MOD = re.compile(r"_mod |DpMod |clipping_norm|KeyError|EOFError|zip\(\)")
 
@@ -56,30 +59,31 @@ class Enrolment:
     """Keeps the slots.
 
     Without Flower's node authentication a node is whom it says it is: one that claims
-    the slot of an agent that is offline takes its place. With it a node id stands for a
-    key, and a slot stays with the node that was first to have it.
+    the slot of an agent that is offline takes its place, and one that is first to claim
+    a slot keeps its true agent out. With it a node id stands for a key, and a slot
+    stays with the node that was first to have it. With ``keys`` a slot is given to its
+    key alone.
 
     Parameters
     ----------
     num_agents : int
         N, the number of slots.
-    patience : float
-        Seconds to wait for enough agents.
     client_api : {"both", "message", "numpy", "action"}
-    authenticated : bool
+    durability : Durability
+        How long to wait for enough agents, and whether they prove who they are.
     """
 
     def __init__(
         self,
         num_agents: int,
-        patience: float,
         client_api: ClientApi,
-        authenticated: bool,
+        durability: Durability,
     ) -> None:
         self._num_agents = num_agents
-        self._patience = patience
+        self._patience = durability.patience
         self._client_api = client_api
-        self._authenticated = authenticated
+        self._authenticated = durability.authenticated
+        self._keys = durability.keys
         self._said: set[str] = set()
         self._failures: dict[int, list[str]] = {}  # node id -> what its client raised
         self._refused: dict[int, str] = {}  # node id -> why it never gets a slot
@@ -88,8 +92,8 @@ class Enrolment:
         self.journals: dict[int, int] = {}  # slot -> its agent's, where agents say so
 
     def resume(self, slots: dict[int, int], journals: dict[int, int]) -> None:
-        """Go on with the slots that an earlier run issued."""
-        self.slots = slots
+        """Go on with the slots that an earlier run issued; where keys count, anew."""
+        self.slots = slots if self._keys is None else {}
         self.journals = journals
         self._begun = bool(slots)
 
@@ -188,11 +192,31 @@ class Enrolment:
         claims, trouble, failures = _read_claims(asked, replies)
         for node, failure in failures.items():
             self._failures.setdefault(node, []).append(failure)
+        claims = self._proven(grid, claims, trouble)
         trouble += self._bind(claims, set(grid.get_node_ids()))
         for line in sorted(set(trouble) - self._said):
             _log.warning("Not enrolled: %s", line)
         self._said |= set(trouble)
         return trouble
+
+    def _proven(
+        self, grid: Grid, claims: dict[int, _Claim], trouble: list[str]
+    ) -> dict[int, _Claim]:
+        """Return the claims of those that have the key of the slot; refuse others."""
+        if self._keys is None:
+            return claims
+        proven, found = {}, key_fingerprints(grid, claims)
+        for node, claim in claims.items():
+            if claim.slot in self._keys and self._keys[claim.slot] != found.get(node):
+                key = found.get(node, "no key")
+                self._refused[node] = (
+                    f"agent-id={claim.slot} came with {key}, which is not the key that "
+                    "Durability(keys=) has for it"
+                )
+                trouble.append(self._refused[node])
+            else:
+                proven[node] = claim
+        return proven
 
     def _bind(self, claims: Mapping[int, _Claim], connected: set[int]) -> list[str]:
         """Give every node its slot, known ones first; return who got none."""
@@ -232,9 +256,15 @@ class Enrolment:
     ) -> str:
         """Return why a slot cannot be given now, or nothing."""
         if self.journals.get(slot, journal) != journal:
-            return (
+            why = (
                 f"agent-id={slot} came without the journal that it had, in which "
                 "its releases are: give it back, or begin another study"
+            )
+            if self._keys is not None:
+                return why
+            return (
+                f"{why}; or another node took the slot first, which Durability(keys=) "
+                "prevents"
             )
         if owner not in (-1, slot) or (is_held and owner == slot):
             return (
@@ -262,7 +292,7 @@ class Enrolment:
             )
         if claim < 0 and free >= self._num_agents:
             return f"all {self._num_agents} slots are taken"
-        if claim in holders and self._authenticated:
+        if claim in holders and self._authenticated and self._keys is None:
             return (
                 f"agent-id={claim} belongs to another node id: another key, or a "
                 "SuperLink that has lost its database (authenticated=True)"
@@ -311,4 +341,4 @@ def first_line(reason: str | None) -> str:
     """Return what an error's traceback says in one line, fit for a log."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
     line = lines[-1] if lines else "no reason given"
-    return "".join(c if c.isprintable() else "?" for c in line[:_LONGEST_REASON])
+    return printable(line[:_LONGEST_REASON])

@@ -69,7 +69,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     *Formal guarantees*: with ``settings.privacy`` those of `NeuralPrivacy`, at each
     agent: (epsilon, delta)-DP for one trial replaced by another, against all that ever
     leaves the site, the server and the other sites included. An agent whose journal is
-    lost is refused: it could draw its noise again; never put a backup back. Without
+    lost is refused: it could draw its noise again; never go on with an older copy of
+    it, of a backup, a snapshot or a cloned machine. Without
     ``privacy`` none: what agents send are gradients and sums of their raw evaluations,
     and the noise of Langevin dynamics is far too small to hide any.
 

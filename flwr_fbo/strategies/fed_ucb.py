@@ -74,8 +74,10 @@ class FedUCB(LinearBanditStrategy):
     epsilon, too, where the site says what it takes part in (`Limits`). With
     ``local_data="raw"`` only for a change of one trial that leaves all others as they
     were; with a trigger none. An agent whose journal is lost is refused: it could draw
-    its noise again. So it could if an older copy of its journal were put back and the
-    last release, which had been made, had not come here: never put a backup back.
+    its noise again. So it could with an older copy of its journal, if the last release
+    had been made and had not come here: never go on with an older copy, of a backup, a
+    snapshot or a cloned machine. Without ``Durability(keys=...)`` whoever is first to
+    name a slot, with a journal of its own, locks its true agent out.
 
     Examples
     --------

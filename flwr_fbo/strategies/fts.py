@@ -43,8 +43,9 @@ class FTS(TuningStrategy):
     Notes
     -----
     *Formal guarantees*: none. Each agent's message, a sample of M numbers from the
-    posterior of its objective, reaches all other agents as it is. `DPFTSDE` is the
-    method with differential privacy.
+    posterior of its objective, reaches the server and all other agents as it is: they
+    read about where its best setting lies. `DPFTSDE` is the method with differential
+    privacy.
 
     Examples
     --------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,6 +19,8 @@ from flwr_fbo._validation import (
 from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
+
+_FINGERPRINT = re.compile("SHA256:[A-Za-z0-9+/]{43}")
 
 
 def check_folder(field: str, folder: str | Path | None) -> Path | None:
@@ -193,7 +196,12 @@ class Durability:
         names it as its ``agent-id``, and so with its key; where the SuperLink's
         database was lost, and the node ids with it, go on with False. Otherwise a node
         that claims the slot of an agent that is away takes its place, since a
-        SuperNode that restarts has a new node id.
+        SuperNode that restarts has a new node id. Whoever is first to name a slot
+        keeps its true agent out: give ``keys``.
+    keys : mapping of int to str, optional
+        Fingerprint of the SuperNode's public key for each slot, 0 to N - 1, as
+        ``ssh-keygen -lf KEY.pub`` prints it (``"SHA256:..."``). Only that key gets
+        the slot, under whatever node id. Needs ``authenticated=True``.
     max_empty_rounds : int
         Rounds in a row, >= 1, in which nobody gives a result; then the run ends with an
         error. In an earlier one a release that is due is postponed. A round in which no
@@ -209,6 +217,7 @@ class Durability:
     min_agents: int | None = None
     patience: float = 300.0
     authenticated: bool = False
+    keys: Mapping[int, str] | None = None
     max_empty_rounds: int = 1
 
     def __post_init__(self) -> None:
@@ -217,7 +226,20 @@ class Durability:
         ok = is_number(self.patience) and self.patience >= 0
         require(ok, "patience", self.patience, "a number of seconds >= 0")
         require_bool("authenticated", self.authenticated)
+        if self.keys is not None:
+            require(self.authenticated, "keys", self.keys, "with authenticated=True")
+            self._check_keys(self.keys)
         require_int("max_empty_rounds", self.max_empty_rounds, 1)
+
+    def _check_keys(self, keys: Any) -> None:
+        ok = isinstance(keys, Mapping)
+        require(ok, "keys", keys, "a mapping of slots to fingerprints")
+        for slot, key in keys.items():
+            require_int("slot", slot, 0)
+            ok = isinstance(key, str) and _FINGERPRINT.fullmatch(key) is not None
+            require(ok, f"keys[{slot}]", key, "as `ssh-keygen -lf` prints it, SHA256:")
+        ok = len(set(keys.values())) == len(keys)
+        require(ok, "keys", keys, "another key for every slot")
 
 
 @dataclass(frozen=True)

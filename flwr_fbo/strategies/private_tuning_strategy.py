@@ -209,7 +209,9 @@ class PrivateTuningStrategy(TuningStrategy):
         return accountant.spent().epsilon
 
     # What the server reads in a message.
-    _readable = "what it believes of its objective"
+    _readable = (
+        "what it believes of its objective, and so about where its best setting lies"
+    )
 
     def _lines(self) -> list[str]:
         lines = [

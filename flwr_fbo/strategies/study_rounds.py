@@ -54,9 +54,10 @@ class StudyRounds(Strategy):
         self.server = server
         self.study = study
         self._client_api: ClientApi = client_api
-        self._enrolment = Enrolment(
-            num_agents, durability.patience, client_api, durability.authenticated
-        )
+        keys = durability.keys
+        ok = keys is None or keys.keys() == set(range(num_agents))
+        require(ok, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
+        self._enrolment = Enrolment(num_agents, client_api, durability)
         self._max_empty_rounds = durability.max_empty_rounds
         self._min_agents = num_agents if min_agents is None else min_agents
         self._running = False

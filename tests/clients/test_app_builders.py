@@ -1,5 +1,6 @@
 """A Flower app gains a tuning stage and stays as it is."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
 from flwr_fbo._compat import NumPyClient
+from flwr_fbo.clients.site import SiteError
+from flwr_fbo.clients.tuning_journals import journal_path, note_last_study
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.space.search_space import Params
 from tests.federation import (
     NUM_AGENTS,
     assert_same,
@@ -140,7 +144,7 @@ def test_a_training_message_to_the_tuning_stage_is_named() -> None:
     app = add_tuning(ClientApp(), make_objective)
     context = next(iter(InProcessGrid(app, 1).contexts.values()))
     record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
-    with pytest.raises(ValueError, match="not written for this app"):
+    with pytest.raises(SiteError, match="not written for this app"):
         _ask(app, context, "train.tune", record)
 
 
@@ -189,6 +193,86 @@ def test_best_params_of_the_last_study(tmp_path: Path) -> None:
     context = next(iter(grid.contexts.values()))
     best = best_params(context, default=DEFAULT)
     assert objective_of(0)(best) == agent.best_value
+
+
+def _two_studies(folder: Path) -> tuple[list[Path], Params, Context]:
+    """Return an agent's journals of two studies, its last best, and a fresh context."""
+    config: UserConfig = {"fbo-folder": str(folder)}
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
+    paths = []
+    for seed in (1, 2):
+        study = strategy(study_seed=seed)
+        study.start(grid, num_rounds=2)
+        path = journal_path(folder, study.study, 0)
+        assert path is not None
+        paths.append(path)
+    agent = grid.agents(study.study)[0]
+    best = agent.space.from_unit(agent.points[int(np.argmax(agent.values))])
+    return paths, best, Context(2, 99, {"agent-id": 0}, RecordDict(), config)
+
+
+def test_best_params_go_by_no_clock_and_no_file_time(tmp_path: Path) -> None:
+    """An older journal may be newer as a file: one that was restored, or touched."""
+    (older, newer), best, fresh = _two_studies(tmp_path)
+    os.utime(newer, (0, 0))
+    older.touch()
+    assert best_params(fresh, default=DEFAULT) == best
+
+
+def test_best_params_of_a_journal_that_is_lost_are_the_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not those of the study before it."""
+    (_, newer), _, fresh = _two_studies(tmp_path)
+    newer.unlink()
+    assert best_params(fresh, default=DEFAULT) == DEFAULT
+    assert f"{newer}, is not there" in caplog.text
+
+
+def test_best_params_that_two_studies_could_mean_are_the_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (older, _), best, fresh = _two_studies(tmp_path)
+    (tmp_path / "last-study-agent-0").unlink()
+    assert best_params(fresh, default=DEFAULT) == DEFAULT
+    assert "journals of several studies of agent 0" in caplog.text
+    older.unlink()
+    assert best_params(fresh, default=DEFAULT) == best
+
+
+def test_a_note_that_cannot_be_written_leaves_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (strategy(study_seed=seed).study for seed in (1, 2))
+    note_last_study(tmp_path, first, 0)
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        note_last_study(tmp_path, second, 0)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_many_agents_with_one_folder_do_not_search_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N searches of N journals would be quadratic."""
+    config: UserConfig = {"fbo-folder": str(tmp_path)}
+
+    def search(*_: Any) -> Any:
+        raise AssertionError("the folder is searched")
+
+    for name in ("glob", "iterdir"):
+        monkeypatch.setattr(Path, name, search)
+    grid = InProcessGrid(numpy_app(), NUM_AGENTS, run_config=config)
+    strategy().start(grid, num_rounds=2)
+    for context in grid.contexts.values():
+        fresh = Context(2, 99, context.node_config, RecordDict(), dict(config))
+        for one in (context, fresh):
+            assert best_params(one, default=DEFAULT) != DEFAULT
 
 
 def test_without_a_success_there_is_the_default() -> None:

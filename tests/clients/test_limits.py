@@ -11,7 +11,6 @@ from flwr_fbo import (
     Limits,
     LinearBanditClient,
     NeuralBanditClient,
-    Trial,
     TuningClient,
     add_tuning,
     linear_bandit_app,
@@ -20,6 +19,7 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo.clients.limits import StudyRefusedError, node_limits
+from flwr_fbo.clients.site import SiteError
 from flwr_fbo.privacy.spending import Charge, Promise
 
 
@@ -97,24 +97,33 @@ def _environment(context: Context) -> Any:
     raise AssertionError("not made")
 
 
-def _objective(trial: Trial) -> float:
-    return 0.0
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda limits: tuning_app(_environment, limits=limits),
         lambda limits: add_tuning(ClientApp(), _environment, limits=limits),
         lambda limits: with_tuning(_environment, _environment, limits=limits),
-        lambda limits: TuningClient(_objective, _context(), limits=limits),
         lambda limits: linear_bandit_app(limits=limits),
-        lambda limits: LinearBanditClient(_context(), limits=limits),
         lambda limits: neural_bandit_app(_environment, limits=limits),
+    ],
+)
+def test_every_app_takes_limits(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"limits=3 is not allowed: Limits"):
+        make(3)
+    make(Limits(2.0, 1e-3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda limits: TuningClient(_environment, _context(), limits=limits),
+        lambda limits: LinearBanditClient(_context(), limits=limits),
         lambda limits: NeuralBanditClient(_context(), _environment, limits=limits),
     ],
 )
-def test_every_app_and_client_takes_limits(make: Any) -> None:
-    with pytest.raises(ValueError, match=r"limits=3 is not allowed: Limits"):
+def test_every_client_takes_limits(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A server's message makes it: what is wrong is said at the site."""
+    with pytest.raises(SiteError, match=r"^ValueError \(the site's log"):
         make(3)
+    assert "limits=3 is not allowed: Limits" in caplog.text
     make(Limits(2.0, 1e-3))

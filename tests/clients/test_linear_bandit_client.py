@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -186,7 +187,9 @@ def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
         assert record.ledger() == []
 
 
-def test_an_older_copy_of_the_journal_stops_the_site(tmp_path: Path) -> None:
+def test_an_older_copy_of_the_journal_stops_the_site(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     sites = Sites(tmp_path)
     path = sites.folders[1] / FILE_NAME
     copies: list[bytes] = []
@@ -200,7 +203,8 @@ def test_an_older_copy_of_the_journal_stops_the_site(tmp_path: Path) -> None:
     strategy = site_strategy(tmp_path)
     strategy.start(sites)
     [error] = sites.errors(4)
-    assert "lacks release 1 of this site" in error
+    assert "This agent's journal is an older copy, or another one" in error
+    assert "lacks release 1 of this site" in caplog.text
     assert strategy.server.num_releases == [3, 1, 3, 3]
 
 
@@ -240,6 +244,7 @@ def test_a_site_takes_part_in_what_it_wants(
     settings: LinearUCBSettings,
     noise_seed: int | None,
     refusal: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whatever the server says."""
     sites = Sites(tmp_path, app=linear_bandit_app(limits=limits))
@@ -247,12 +252,15 @@ def test_a_site_takes_part_in_what_it_wants(
     if not refusal:
         strategy.start(sites)
         return
-    with pytest.raises(TooFewAgentsError, match=refusal):
+    with pytest.raises(TooFewAgentsError, match="StudyRefusedError: This site takes"):
         strategy.start(sites)
+    assert re.search(refusal, caplog.text)
     assert not any(folder.exists() for folder in sites.folders)
 
 
-def test_an_older_copy_is_noticed_by_the_site_too(tmp_path: Path) -> None:
+def test_an_older_copy_is_noticed_by_the_site_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where the server has not got the release that is missing in it."""
     sites = Sites(tmp_path)
     path = sites.folders[1] / FILE_NAME
@@ -269,7 +277,8 @@ def test_an_older_copy_is_noticed_by_the_site_too(tmp_path: Path) -> None:
     sites.before = {2: lose, 3: restore}
     site_strategy(tmp_path).start(sites)
     [error] = sites.errors(4)
-    assert "has 0 releases and had 1: it is an older copy" in error
+    assert "This agent's journal is an older copy" in error
+    assert "has 0 releases and had 1: it is an older copy" in caplog.text
 
 
 def test_a_site_that_was_not_taken_has_no_policy(tmp_path: Path) -> None:

@@ -344,7 +344,9 @@ def test_a_bandit_without_a_folder_releases_no_trial_twice() -> None:
 
 
 @FOLDERS
-def test_studies_of_a_federation_in_a_row(tmp_path: Path, in_folder: bool) -> None:
+def test_studies_of_a_federation_in_a_row(
+    tmp_path: Path, in_folder: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """All its sites refuse the third, whoever runs the server."""
 
     def study() -> Any:
@@ -358,8 +360,9 @@ def test_studies_of_a_federation_in_a_row(tmp_path: Path, in_folder: bool) -> No
     grid = InProcessGrid(app, NUM_AGENTS, node_configs=configs)
     for _ in range(2):
         assert study().start(grid, num_rounds=4).privacy_spent.num_releases > 0
-    with pytest.raises(TooFewAgentsError, match=r"at max_delta=0\.001, and max_eps"):
+    with pytest.raises(TooFewAgentsError, match="takes no part: max_epsilon"):
         study().start(grid, num_rounds=4)
+    assert "at max_delta=0.001, and max_epsilon=3" in caplog.text  # at the sites
 
 
 def test_a_study_that_spends_the_limit_is_let_in() -> None:

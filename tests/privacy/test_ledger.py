@@ -296,5 +296,5 @@ def test_fixed_size_says_that_it_does_not_compare(
 
 
 def test_a_client_cannot_write_lines_of_the_log() -> None:
-    assert first_line("Boom\nevil\x1b[2J: " + "x" * 999).startswith("evil?[2J: x")
-    assert len(first_line("x" * 999)) == 200
+    assert first_line("Boom\nevil\x1b[2J: " + "x" * 999).startswith(r"evil\x1b[2J: x")
+    assert len(first_line("x" * 999)) == 300

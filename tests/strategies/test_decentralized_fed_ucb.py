@@ -251,7 +251,7 @@ def test_a_cut_edge_loses_only_what_crossed_it(
 # The server never reads.
 
 
-def sealed_app(key: int) -> ClientApp:
+def encrypting_app(key: int) -> ClientApp:
     """Return an app whose messages only those who have the key can read."""
     app = linear_bandit_app(make_environment=make_environment)
 
@@ -284,7 +284,7 @@ def _stream(key: int, length: int) -> NDArray[np.uint8]:
 
 def test_the_server_never_reads_a_message() -> None:
     """Agents play the same where it could not read one: all are encrypted."""
-    grids = [InProcessGrid(APP, M), InProcessGrid(sealed_app(99), M)]
+    grids = [InProcessGrid(APP, M), InProcessGrid(encrypting_app(99), M)]
     strategies = [strategy_of(RING), strategy_of(RING)]
     for strategy, grid in zip(strategies, grids, strict=True):
         strategy.start(grid)

@@ -27,7 +27,6 @@ from flwr_fbo import (
     Durability,
     InProcessGrid,
     ThompsonSettings,
-    TuningClient,
     tuning_app,
 )
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
@@ -374,8 +373,6 @@ def test_a_large_delta_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_is_no_function_is_named() -> None:
-    with pytest.raises(ValueError, match="objective=3 is not allowed"):
-        TuningClient(3, None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="make_objective=3 is not allowed"):
         tuning_app(3)  # type: ignore[arg-type]
 

@@ -1,9 +1,16 @@
 """Enrolment: who takes part, under which slot, and who is waited for."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -12,8 +19,10 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 
 from flwr_fbo import InProcessGrid, tuning_app
+from flwr_fbo._compat import fingerprint_of
 from flwr_fbo.strategies.enrolment import TooFewAgentsError, first_line
 from tests.federation import (
     NUM_AGENTS,
@@ -90,9 +99,9 @@ def test_agent_id_goes_before_partition_id() -> None:
     [
         ((0, 1, 2, 2), "agent-id=2 is held by another node"),
         ((0, 1, 2, 4), "agent-id=4 (else partition-id) is not allowed: 0 to 3"),
-        ((0, 1, 2, "x"), "agent-id='x' is not allowed: an integer"),
-        ((0, 1, 2, -1), "agent-id=-1 is not allowed: an integer"),
-        ((0, 1, 2, 1.5), "agent-id=1.5 is not allowed: an integer"),
+        ((0, 1, 2, "x"), "node config agent-id is not allowed: an integer"),
+        ((0, 1, 2, -1), "node config agent-id is not allowed: an integer"),
+        ((0, 1, 2, 1.5), "node config agent-id is not allowed: an integer"),
     ],
 )
 def test_bad_agent_ids_are_named(ids: tuple[Any, ...], words: str) -> None:
@@ -185,6 +194,132 @@ def test_a_slot_is_bound_to_a_key(
     context.node_id = 1003
     grid.contexts[1003] = context
     assert len(list(study.configure_train(3, ArrayRecord(), nobody, grid))) == 4
+
+
+class EndedError(Exception):
+    """The run is over, in the middle of a study."""
+
+
+class KeyGrid(InProcessGrid):
+    """Whose nodes have keys, by node id; the run may end in a round."""
+
+    ends_in = ""
+
+    def __init__(self, num_nodes: int, **options: Any) -> None:
+        super().__init__(numpy_app(), num_nodes, **options)
+        self.keys = dict(zip(self.contexts, KEYS, strict=False))
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        asked = list(messages)
+        if self.ends_in in {message.metadata.group_id for message in asked} - {""}:
+            raise EndedError
+        return super().send_and_receive(asked, timeout=timeout)
+
+    def get_nodes(self) -> Any:
+        return [
+            NodeInfo(node_id=node, public_key=self.keys[node])
+            for node in self.get_node_ids()
+        ]
+
+
+def _pem(key: Any) -> bytes:
+    """Return a public key as Flower has it."""
+    return bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+
+KEYS = [
+    _pem(ec.generate_private_key(ec.SECP384R1()).public_key())
+    for _ in range(NUM_AGENTS + 1)
+]
+PRINTS = [fingerprint_of(key) for key in KEYS]
+LISTED = dict(enumerate(PRINTS[:NUM_AGENTS]))
+
+
+def test_a_fingerprint_is_what_ssh_keygen_prints() -> None:
+    """For this key, with ``-lf``."""
+    line = (
+        "ecdsa-sha2-nistp384 "
+        "AAAAE2VjZHNhLXNoYTItbmlzdHAzODQAAAAIbmlzdHAzODQAAABhBLkpgDHkV0WugcCp"
+        "Nug2c0R7OCtt3bbW0+EvHpmLPlweToc0YKpUt9UCTFcA03oyIjyq/ZJUZk22Y5+6+8zU"
+        "YupKRTMY3rSICywGvk/lpAcXOy+ipjFfIWs6q7E8jGB8ag=="
+    )
+    said = "SHA256:EGmOzE2PfJhmiZZ46M7xnRyzvbLDpX8E0AjTSjKPXUQ"
+    assert fingerprint_of(_pem(load_ssh_public_key(line.encode()))) == said
+
+
+def test_a_slot_is_given_to_the_key_that_is_listed_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A stranger that is first to claim it is refused, and its agent takes part."""
+    ids = _node_configs(3, 0, 1, 2, 3)
+    grid = KeyGrid(NUM_AGENTS + 1, node_configs=ids)
+    first, *rest = grid.contexts
+    grid.keys = dict(zip([*rest, first], KEYS, strict=True))
+    late = grid.contexts.pop(rest[-1])  # of slot 3: the stranger is before it
+    study = strategy(authenticated=True, keys=LISTED, min_agents=3)
+    study.plan(4)
+    study._running = True
+    nobody = ConfigRecord()
+    assert len(list(study.configure_train(1, ArrayRecord(), nobody, grid))) == 3
+    assert f"agent-id=3 came with {PRINTS[-1]}, which is not the key" in caplog.text
+    grid.contexts[rest[-1]] = late
+    assert len(list(study.configure_train(2, ArrayRecord(), nobody, grid))) == 4
+    assert study._enrolment.slots == dict(zip(rest, range(4), strict=True))
+
+
+def test_a_listed_key_keeps_its_slot_under_another_node_id() -> None:
+    """Such as after the SuperLink's database was lost."""
+    grid = KeyGrid(NUM_AGENTS)
+    study = strategy(authenticated=True, keys=LISTED)
+    study.plan(4)
+    study._running = True
+    nobody = ConfigRecord()
+    list(study.configure_train(1, ArrayRecord(), nobody, grid))
+    context = grid.contexts.pop(1003)
+    context.node_id, grid.contexts[77] = 77, context
+    grid.keys[77] = grid.keys.pop(1003)
+    assert len(list(study.configure_train(2, ArrayRecord(), nobody, grid))) == 4
+    assert study._enrolment.slots[77] == 2
+
+
+def test_a_squatter_loses_its_slot_when_keys_are_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the run that goes on: what an earlier one issued is not taken over."""
+    grid = KeyGrid(NUM_AGENTS)
+    grid.keys[1002], grid.ends_in = KEYS[-1], "2"
+    options: dict[str, Any] = {"folder": tmp_path, "authenticated": True}
+    with pytest.raises(EndedError):
+        strategy(**options).start(grid, num_rounds=3)
+    grid.ends_in = ""
+    study = strategy(**options, keys=LISTED)
+    study.start(grid, num_rounds=3)
+    assert study._enrolment.slots == {1001: 0, 1003: 2, 1004: 3}
+    assert "agent-id=1 came with SHA256:" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ([1], "a mapping of slots"),
+        ({0: LISTED[0]}, r"one for each slot, 0 to 3"),
+        ({**LISTED, 3: "SHA256:short"}, r"keys\[3\]='SHA256:short' is not allowed"),
+        ({**LISTED, 3: LISTED[0]}, "another key for every slot"),
+        ({"x": LISTED[0]}, "slot='x'"),
+    ],
+)
+def test_wrong_keys_are_named(keys: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        strategy(authenticated=True, keys=keys)
+
+
+def test_keys_that_nobody_proves_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"keys=.* with authenticated=True"):
+        strategy(keys=LISTED)
+    with pytest.raises(TooFewAgentsError, match="agent-id=0 came with no key"):
+        strategy(authenticated=True, keys=LISTED).start(
+            InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2
+        )
 
 
 def test_nobody_who_enrols_is_named() -> None:

@@ -203,6 +203,7 @@ def test_a_site_that_comes_back_without_its_journal_is_not_enrolled(
     strategy = site_strategy(tmp_path)
     strategy.start(sites)
     assert "agent-id=1 came without the journal that it had" in caplog.text
+    assert "or another node took the slot first" in caplog.text
     assert strategy.server.num_releases == [3, 1, 3, 3]
 
 
@@ -495,7 +496,7 @@ def test_who_asks_for_a_synchronisation_does_not_get_one_without_a_trigger() -> 
 
     def client_fn(context: Context) -> Any:
         lies = context.node_config["partition-id"] == 0
-        return SiteClient(liar if lies else site, context).to_client()
+        return SiteClient(lambda: liar if lies else site, context).to_client()
 
     strategy = fed_ucb(interval=0.0, noise_seed=NOISE_SEED)
     strategy.start(InProcessGrid(ClientApp(client_fn=client_fn), M))

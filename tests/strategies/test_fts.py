@@ -270,7 +270,7 @@ def test_it_says_that_it_is_not_private(
 ) -> None:
     strategy = _strategy(folder=tmp_path)
     strategy.summary()
-    assert "NOT PRIVATE: every agent's message reaches all others" in caplog.text
+    assert "NOT PRIVATE: every agent's message reaches the server and" in caplog.text
     strategy.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=3)
     shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path)])
     assert shown.exit_code == 0

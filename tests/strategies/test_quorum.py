@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 from collections.abc import Mapping
@@ -15,11 +16,20 @@ from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import InProcessGrid, VotingSettings, tuning_app
+from flwr_fbo import (
+    DPFTSDE,
+    FTS,
+    FedVote,
+    InProcessGrid,
+    TuningClient,
+    VotingSettings,
+    tuning_app,
+)
 from flwr_fbo.cli import app as cli
 from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
-from tests.federation import NUM_AGENTS, SilentGrid, numpy_app, strategy
+from tests.federation import NUM_AGENTS, SPACE, SilentGrid, numpy_app, strategy
 
+ROOT = Path(__file__).parents[2]
 AFTER = (1, 3)
 
 
@@ -307,11 +317,43 @@ def test_names_of_a_study_are_no_markup(tmp_path: Path) -> None:
     assert "[link=x]" in shown.output
 
 
-def test_the_log_says_what_the_server_reads(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: strategy(agent=VotingSettings(num_initial=4)),
+            "it reads in each agent's message its exact best setting",
+        ),
+        (strategy, "message what it believes of its objective, and so about where its"),
+        (
+            lambda: FTS(SPACE, "maximize", num_agents=NUM_AGENTS),
+            "message reaches the server and all others as it is, and says what it",
+        ),
+    ],
+)
+def test_the_log_says_what_the_server_reads(
+    make: Any, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a study begins, and where its classes are documented."""
+    study = make()
     with caplog.at_level(logging.INFO, "flwr.fbo"):
-        study = strategy(agent=VotingSettings(num_initial=4))
-        study.plan(5)
-        study.summary()
-        assert "it reads in each agent's message its exact best setting" in caplog.text
-        strategy().summary()
-        assert "message what it believes of its objective" in caplog.text
+        study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
+    assert words in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("documented", "words"),
+    [
+        (FedVote, "It reads each agent's exact best setting"),
+        (DPFTSDE, "It reads each agent's message: a sample of what the agent believes"),
+        (FTS, "reaches the server and all other agents as it is"),
+        (TuningClient, "in a study of `FedVote` the site's exact best setting"),
+        (tuning_app, "in a study of `FedVote` the site's exact best setting"),
+        (ROOT / "README.md", "it reads in each vote a site's exact best setting"),
+        (ROOT / "docs/explanation/threat-model.md", "the site's exact best setting"),
+    ],
+)
+def test_documents_say_what_the_server_reads(documented: Any, words: str) -> None:
+    is_page = isinstance(documented, Path)
+    text = documented.read_text() if is_page else inspect.getdoc(documented) or ""
+    assert words in " ".join(text.split())

@@ -25,6 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         delta=1e-3,
         durability=Durability(
             authenticated=bool(config["authenticated"]),
+            keys=dict(enumerate(str(config["keys"]).split())) or None,
             max_empty_rounds=3,
             patience=float(config["patience"]),
         ),

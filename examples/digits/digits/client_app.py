@@ -36,7 +36,7 @@ def make_objective(context: Context) -> Callable[[dict[str, Any]], float]:
 
 def client_fn(context: Context) -> Any:
     """Return the client of one node."""
-    return TuningClient(make_objective(context), context).to_client()
+    return TuningClient(make_objective, context).to_client()
 
 
 app = ClientApp(client_fn=client_fn)

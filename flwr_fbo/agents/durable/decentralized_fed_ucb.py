@@ -126,7 +126,8 @@ class RecordedPeer(RecordedBandit):
         if number < heard[self.slot]:
             raise JournalError(
                 f"Synchronisation {number} is asked for, and this agent has made "
-                f"{heard[self.slot]}: the server's record is an older copy."
+                f"{heard[self.slot]}: the server's record is an older copy.",
+                public="The server's record is an older copy.",
             )
         if number > heard[self.slot]:
             # Before the release, so that this one is asked for again, and no next one.

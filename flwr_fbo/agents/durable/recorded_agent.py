@@ -138,29 +138,35 @@ def say_left_aside() -> None:
 
 def older_copy(made: int, known: int) -> JournalError:
     """Return the error for a journal with fewer releases than are known of."""
+    advice = "is an older copy. Give the newer one back, or begin another study."
     return JournalError(
-        f"This agent's journal has {made} releases and had {known}: it is an older "
-        "copy. Give the newer one back, or begin another study."
+        f"This agent's journal has {made} releases and had {known}: it {advice}",
+        public=f"This agent's journal {advice}",
     )
 
 
 def lacks_release(release: int) -> JournalError:
     """Return the error for a journal that does not know of the site's own release."""
+    advice = "is an older copy, or another one. Give it back, or begin another study."
     return JournalError(
-        f"This agent's journal lacks release {release} of this site: it is an older "
-        "copy, or another one. Give it back, or begin another study."
+        f"This agent's journal lacks release {release} of this site: it {advice}",
+        public=f"This agent's journal {advice}",
     )
 
 
 def of_another_slot(known: int, named: int) -> JournalError:
     """Return the error for a journal of an agent that the server does not mean."""
-    return JournalError(f"This is the journal of agent {known}, not {named}.")
+    return JournalError(
+        f"This is the journal of agent {known}, not {named}.",
+        public="This is the journal of another agent.",
+    )
 
 
 def another_journal() -> JournalError:
     """Return the error for a journal that the server does not know."""
-    return JournalError(
+    text = (
         "This is not the journal that this agent enrolled with: releases that it has "
         "made are recorded there, and noise drawn again for their sums would lay them "
         "open. Give it back, or begin another study."
     )
+    return JournalError(text, public=text)

@@ -101,7 +101,8 @@ class RecordedTuner(RecordedAgent):
         if num_released < had:
             raise JournalError(
                 f"The server's record has {num_released} releases and had {had}: it is "
-                "an older copy. Give the newer one back, or begin another study."
+                "an older copy. Give the newer one back, or begin another study.",
+                public="The server's record is an older copy.",
             )
         if num_released > had:
             self._put({"num-released": np.array(num_released)})
@@ -130,12 +131,14 @@ class RecordedTuner(RecordedAgent):
         if iteration < played:  # else a message that has left would change
             raise JournalError(
                 f"Iteration {iteration} comes too late: {played} is on record. The "
-                "server's record is an older copy."
+                "server's record is an older copy.",
+                public="The server's record is an older copy.",
             )
         last = max(self.made_after, default=0)
         if 0 < release < last:
             raise JournalError(
-                f"Release {release} comes too late: {last} is on record."
+                f"Release {release} comes too late: {last} is on record.",
+                public="A later release is on record.",
             )
         play_round(self.agent, objective, iteration, vectors, False, self._journal)
         if release:

@@ -16,8 +16,10 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from flwr_fbo._errors import PublicError
 
-class SpaceMismatchError(ValueError):
+
+class SpaceMismatchError(PublicError, ValueError):
     """An objective asks for a parameter that the study does not declare like that."""
 
 

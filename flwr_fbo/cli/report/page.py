@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from flwr_fbo._text import printable
 from flwr_fbo._version import __version__
 from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.space.search_space import SearchSpace
@@ -120,7 +121,7 @@ def write_page(page: Page, path: Path) -> None:
 
 
 def render(page: Page) -> str:
-    """Return the page as HTML."""
+    """Return the page as HTML, with nothing invisible in it."""
     environment = Environment(
         loader=PackageLoader("flwr_fbo.cli.report", "."),
         autoescape=True,
@@ -129,7 +130,7 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.tests["figure"] = lambda part: isinstance(part, Figure)
-    return environment.get_template("page.html.jinja").render(page=page)
+    return printable(environment.get_template("page.html.jinja").render(page=page))
 
 
 def journal_settings(identity: Mapping[str, Any]) -> Section:

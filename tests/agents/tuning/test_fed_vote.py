@@ -12,6 +12,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from scipy.optimize import least_squares
 
 from flwr_fbo import DPFTSDE, FedVote, SearchSpace, ThompsonSettings, VotingSettings
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent, even_votes
@@ -66,6 +67,22 @@ def test_a_vote_is_for_the_best_setting_and_has_norm_one() -> None:
         expected = who._shared(np.array([[0.2, 0.9], [0.7, 0.1]]))[best]
         np.testing.assert_allclose(who.message(0), expected, atol=1e-12)
         assert np.linalg.norm(who.message(0)) == pytest.approx(1.0)
+
+
+def test_a_vote_shows_the_exact_best_setting() -> None:
+    """To the server, which knows the features: the documents say so."""
+    best = np.array([0.31415926535, 0.2718281828])
+    voter = agent()
+    voter.tell(0, best, 1.0)
+    vote = voter.message(0)
+
+    def error(x: FloatArray) -> FloatArray:
+        return np.asarray(voter._shared(x[None])[0] - vote)
+
+    places = np.random.default_rng(0).random((2000, 2))
+    nearest = places[int(np.argmax(voter._shared(places) @ vote))]
+    read = least_squares(error, nearest, xtol=1e-15, ftol=1e-15, gtol=1e-15).x
+    np.testing.assert_allclose(read, best, atol=1e-9)
 
 
 def test_a_vote_can_be_sent_again_after_more_was_learnt() -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 from flwr.app import Context
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.agents.tuning.timeout import time_limit
-from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError
+from flwr_fbo.agents.tuning.trial import (
+    Objective,
+    ObjectiveFailedError,
+    SpaceMismatchError,
+)
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, Metrics, Site
 from flwr_fbo.clients.site_journal import held_journal
@@ -26,10 +29,6 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 
 # Seconds to wait for the journal of an evaluation that is just ending.
 _PATIENCE = 1.0
-
-
-class ObjectiveFailedError(PublicError, RuntimeError):
-    """A site's ``make_objective`` gave no objective."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         Raises
         ------
         ObjectiveFailedError
-            If ``make_objective`` raised, or gave no function.
+            If ``make_objective`` raised, or gave no function; if the objective gives
+            no numbers, or has failed in all trials so far.
         SpaceMismatchError
             If the study has another space or direction than the client declares.
         """

@@ -17,6 +17,7 @@ from flwr.app import (
     UserConfig,
 )
 from flwr.clientapp import ClientApp
+from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
@@ -275,9 +276,22 @@ def test_many_agents_with_one_folder_do_not_search_it(
             assert best_params(one, default=DEFAULT) != DEFAULT
 
 
-def test_without_a_success_there_is_the_default() -> None:
-    grid = InProcessGrid(numpy_app(lambda context: lambda trial: 1 / 0), NUM_AGENTS)
-    strategy().start(grid, num_rounds=2)
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda trial: 1 / 0, "All 4 trials so far have failed"),
+        (lambda trial: (0.5, 1), "The objective returned a tuple, not a number"),
+    ],
+)
+def test_an_objective_that_always_fails_is_loud(
+    returned: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the server too; and what was played before it is there."""
+    grid = InProcessGrid(numpy_app(lambda context: returned), NUM_AGENTS)
+    with pytest.raises(AggregationError, match=said):
+        strategy().start(grid, num_rounds=3)
+    for slot in range(NUM_AGENTS):
+        assert f"agent {slot}: " in caplog.text
     context = next(iter(grid.contexts.values()))
     assert best_params(context, default=DEFAULT) == DEFAULT
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo.agents.tuning.trial import Objective, ObjectiveFailedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.tuning_study import TuningStudy
@@ -126,6 +126,9 @@ class RecordedTuner(RecordedAgent):
         ------
         JournalError
             If a later iteration, or the message for a later release, is on record.
+        ObjectiveFailedError
+            If no trial has succeeded so far: there is nothing to say, and somebody
+            should look. The trials are on record.
         """
         played = max(self.agent.iterations, default=0)
         if iteration < played:  # else a message that has left would change
@@ -141,6 +144,9 @@ class RecordedTuner(RecordedAgent):
                 public="A later release is on record.",
             )
         play_round(self.agent, objective, iteration, vectors, False, self._journal)
+        if self.agent.best_value is None:
+            failed = f"All {len(self.agent.values)} trials so far have failed."
+            raise ObjectiveFailedError(failed, public=failed)
         if release:
             self.made_after[release] = iteration
             pairs = np.array([*self.made_after.items()])

@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError, Trial
+from flwr_fbo.agents.tuning.trial import (
+    Objective,
+    ObjectiveFailedError,
+    SpaceMismatchError,
+    Trial,
+)
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -200,18 +205,17 @@ class Agent(ABC):
 
 
 def evaluate(objective: Objective, trial: Trial, who: str) -> float:
-    """Return the objective's value, or NaN where it raises or returns no number.
+    """Return the objective's value, or NaN where it raises.
 
     Raises
     ------
     SpaceMismatchError
         If the objective asks for another space: a fault of the app, not of a trial.
+    ObjectiveFailedError
+        If what it returns is no number, but a tuple, say: likewise.
     """
     try:
         returned = objective(trial)
-        if isinstance(returned, str | bytes):
-            raise TypeError(f"returned {returned!r}, not a number")
-        value = float(returned)
     except SpaceMismatchError:
         raise
     except (Exception, SystemExit) as error:  # any fault of it is a failed trial
@@ -223,9 +227,20 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
             " ".join(str(error).split()),
         )
         return math.nan
+    value = _number(returned)
     if not abs(value) <= _LARGEST_VALUE:
         _log.warning("%s: trial %s failed: returned %s", who, dict(trial), value)
     return value
+
+
+def _number(returned: Any) -> float:
+    try:
+        if not isinstance(returned, str | bytes):
+            return float(returned)
+    except (TypeError, ValueError, RuntimeError):  # the last one is PyTorch's
+        pass
+    text = f"The objective returned a {type(returned).__name__}, not a number."
+    raise ObjectiveFailedError(text, public=text)
 
 
 def play_round(
@@ -307,7 +322,7 @@ def _evaluate_at(
         number = journal.begin_trial(iteration, trial, x, state)
     try:
         value = evaluate(objective, trial, f"agent {agent.slot}")
-    except SpaceMismatchError:
+    except (SpaceMismatchError, ObjectiveFailedError):
         if journal is not None:
             journal.drop_trial(number)  # a fault of the app, to be mended
         raise

@@ -19,6 +19,10 @@ from optuna.distributions import (
 from flwr_fbo._errors import PublicError
 
 
+class ObjectiveFailedError(PublicError, RuntimeError):
+    """A site has no objective, or one that fails always: a fault of the app."""
+
+
 class SpaceMismatchError(PublicError, ValueError):
     """An objective asks for a parameter that the study does not declare like that."""
 

@@ -13,7 +13,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from flwr_fbo.agents.tuning.base import Agent, evaluate, play_round
 from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.agents.tuning.trial import Trial
+from flwr_fbo.agents.tuning.trial import ObjectiveFailedError, Trial
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
@@ -224,16 +224,13 @@ def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
     [
         lambda params: math.nan,
         lambda params: math.inf,
-        lambda params: None,
-        lambda params: "0.9",
-        lambda params: b"0.9",
         lambda params: 1.1e100,
         lambda params: -1.7e308,
         lambda params: dict(params)["no such name"],
         lambda params: 1 / 0,
     ],
 )
-def test_what_is_no_number_is_a_failed_trial(
+def test_what_raises_or_is_not_finite_is_a_failed_trial(
     objective: Callable[[dict[str, Any]], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
@@ -242,6 +239,17 @@ def test_what_is_no_number_is_a_failed_trial(
     agent.tell(0, np.zeros(3), value)
     assert math.isnan(agent.values[0])
     assert "agent 3: trial {'x': 1} failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "returned", [None, "0.9", b"0.9", (0.9, 1), [0.9], {"auc": 0.9}, np.ones(2), 1j]
+)
+def test_an_objective_that_returns_no_number_is_a_fault_of_the_app(
+    returned: Any,
+) -> None:
+    kind = type(returned).__name__
+    with pytest.raises(ObjectiveFailedError, match=f"returned a {kind}, not a number"):
+        evaluate(lambda params: returned, Trial({"x": 1}, {}), "agent 3")
 
 
 def test_numpy_scalars_are_numbers() -> None:

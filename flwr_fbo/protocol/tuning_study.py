@@ -12,29 +12,22 @@ from flwr_fbo._validation import require, require_seed
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_seed
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
-from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     Direction,
     FTSSettings,
     RandomSearchSettings,
+    SearchSettings,
     ThompsonSettings,
     check_direction,
 )
 from flwr_fbo.space.search_space import SearchSpace
 
-AgentSettings = (
-    ThompsonSettings
-    | VotingSettings
-    | RGPESettings
-    | TAFSettings
-    | RandomSearchSettings
-)
+AgentSettings = SearchSettings | RandomSearchSettings
 
+# Of strategies. RGPE and TAF are baselines, which are played without Flower.
 _SETTINGS: dict[str, type[AgentSettings]] = {
     "thompson": ThompsonSettings,
     "fts": FTSSettings,
-    "rgpe": RGPESettings,
-    "taf": TAFSettings,
     "voting": VotingSettings,
     "random": RandomSearchSettings,
 }
@@ -85,6 +78,10 @@ class TuningStudy(Study):
         self.space.sub_regions(self.agent.num_sub_regions)  # names P if it does not fit
 
     own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed", "promise")
+
+    def steps(self, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `Study`."""
+        return self.agent.steps(self.space.dim, num_rows)
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""

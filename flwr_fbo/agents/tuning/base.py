@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.trial import Objective, SpaceMismatchError, Trial
+from flwr_fbo.agents.tuning.trial import (
+    Objective,
+    OutOfTimeError,
+    SpaceMismatchError,
+    Trial,
+)
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -24,6 +29,8 @@ _log = logging.getLogger("flwr.fbo")
 
 # The square of a larger value would overflow in the model.
 _LARGEST_VALUE = 1e100
+# What ends an evaluation that is not to be counted, not even as a failed one.
+_NOT_A_TRIAL = (SpaceMismatchError, OutOfTimeError)
 # So often an evaluation may be cut off: more, and it is what ends the client.
 _MAX_CUTS = 5
 
@@ -206,13 +213,15 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
     ------
     SpaceMismatchError
         If the objective asks for another space: a fault of the app, not of a trial.
+    OutOfTimeError
+        If no more trials may begin.
     """
     try:
         returned = objective(trial)
         if isinstance(returned, str | bytes):
             raise TypeError(f"returned {returned!r}, not a number")
         value = float(returned)
-    except SpaceMismatchError:
+    except _NOT_A_TRIAL:
         raise
     except (Exception, SystemExit) as error:  # any fault of it is a failed trial
         _log.warning(
@@ -307,9 +316,9 @@ def _evaluate_at(
         number = journal.begin_trial(iteration, trial, x, state)
     try:
         value = evaluate(objective, trial, f"agent {agent.slot}")
-    except SpaceMismatchError:
+    except _NOT_A_TRIAL:
         if journal is not None:
-            journal.drop_trial(number)  # a fault of the app, to be mended
+            journal.drop_trial(number)  # to be played once the reason is mended
         raise
     agent.tell(iteration, x, value)
     if journal is not None:

@@ -8,6 +8,7 @@ are as large as the limits allow: these are answered.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,7 +71,7 @@ def _make_environment(context: Context) -> _Environment:
 
 
 def _objective(trial: Mapping[str, Any]) -> float:
-    return 0.5
+    return math.sin(7 * sum(trial.values()))
 
 
 def _app_of(client: Callable[[Context], Any]) -> ClientApp:
@@ -158,7 +159,14 @@ _ASKED: dict[str, Callable[[Any], list[Instruction]]] = {
     ],
     "linear-bandit": lambda study: [
         LinearBanditInstruction(
-            Phase.ROUND, study, 0, 0, 0, study.graph is None, synchronisation=1
+            Phase.ROUND,
+            study,
+            0,
+            0,
+            0,
+            study.graph is None,
+            synchronisation=1,
+            num_trials=int(study.settings.releases.dimension == 3),
         )
     ],
     "neural-bandit": lambda study: [
@@ -174,7 +182,8 @@ def _arrays_of(study: Any) -> Arrays:
     settings: Any = study.agent
     relayed = isinstance(settings, FTSSettings)
     rows: int = 100 if relayed else settings.num_sub_regions
-    return [np.full((rows, int(settings.num_features)), 0.5)]
+    shape = rows, int(settings.num_features)
+    return [np.random.default_rng(0).standard_normal(shape)]
 
 
 def answered(study: Callable[[], Study]) -> Iterator[tuple[Config, ArrayRecord]]:
@@ -302,13 +311,13 @@ def _hostile() -> list[Dialogue]:
             f"{field_}={value:,}",
             "tuning",
             _at("agent", field_, value=value),
-            f"{field_}={value} .*{limit}=",
+            f"{field_}={value}[ ,].*{limit}=",
         )
     lies.study(
         "10,000 candidates of 2,048 features",
         "tuning",
         lambda fields: fields["agent"].update(num_candidates=10_000, num_features=2048),
-        "num_candidates=10000 takes.*max_steps",
+        "num_candidates=10000.*max_steps",
     )
     lies.study(
         "20,000 categories", "tuning", _categories(20_000), "choices.*max_choices"
@@ -356,7 +365,7 @@ def _hostile() -> list[Dialogue]:
     )
     for name, size, refused in (
         ("dimension", 1_000, "dimension=1000.*max_dimension"),
-        ("dimension", 256, "noise of dimension=256 takes.*max_steps"),
+        ("dimension", 256, "steps, .*noise of dimension=256.*max_steps"),
         ("num_releases", 2**17, "num_releases=131072.*max_synchronisations"),
         ("num_releases", 2**62, "num_releases=.*max_synchronisations"),
         ("num_streams", 1_000, "num_streams=1000.*max_dimension"),
@@ -370,7 +379,7 @@ def _hostile() -> list[Dialogue]:
     for path, lie, refused in (
         (("num_parameters",), HUGE, "num_parameters=.*max_features"),
         (("network", "width"), HUGE, "width=.*max_features"),
-        (("network", "width"), 2_000, "num_parameters=.*takes.*max_steps"),
+        (("network", "width"), 2_000, "num_parameters=.*max_steps"),
         (("network", "dimension"), HUGE, "dimension=.*max_dimension"),
         (("settings", "num_refinements"), HUGE, "num_refinements=.*max_points"),
         (("settings", "num_exploration"), 2**62, "num_exploration=.*max_trials"),
@@ -389,7 +398,7 @@ def _hostile() -> list[Dialogue]:
         "messages of 20,000 agents to compare",
         similar,
         lambda: to_array_record([np.zeros((20_000, 4))]),
-        "20000 agents' messages take.*max_steps",
+        "20000 agents' messages.*max_steps",
     )
     lies.arrays(
         "an array of 100 MB",
@@ -438,10 +447,10 @@ LARGEST = [
         "own features = 2,048",
         partial(tuning, ThompsonSettings(num_surrogate_features=2_048)),
     ),
-    _large("180 initial points", partial(tuning, ThompsonSettings(num_initial=180))),
+    _large("170 initial points", partial(tuning, ThompsonSettings(num_initial=170))),
     _large(
-        "4,500 candidates of 2,048",
-        partial(tuning, VotingSettings(num_features=2_048, num_candidates=4_500)),
+        "2,500 candidates of 2,048",
+        partial(tuning, VotingSettings(num_features=2_048, num_candidates=2_500)),
     ),
     _large(
         "10,000 candidates of 900",
@@ -462,6 +471,16 @@ LARGEST = [
         partial(tuning, ThompsonSettings(num_features=512, num_sub_regions=256)),
     ),
     _large(
+        "100 starts in 30 parameters",
+        partial(
+            tuning,
+            ThompsonSettings(
+                num_sub_regions=1, num_surrogate_features=900, num_starts=100
+            ),
+            space(parameters=30),
+        ),
+    ),
+    _large(
         "100 agents' messages of 2,048",
         partial(tuning, FTSSettings(num_features=2_048, weighting="similarity")),
     ),
@@ -475,21 +494,19 @@ LARGEST = [
             linear, PeerGraph.named("star", 1_000, hops=1, pooling="neighbourhood")
         ),
     ),
-    _large("dimension 110", partial(linear, dimension=110, num_releases=500)),
+    _large("dimension 108", partial(linear, dimension=108, num_releases=20)),
     _large("20,000 synchronisations", partial(linear, num_releases=20_000)),
     _large(
         "dimension 256, not private",
-        partial(linear, dimension=256, epsilon=np.inf, num_releases=150),
+        partial(linear, dimension=256, epsilon=np.inf, num_releases=130),
     ),
+    _large("a network of 1,025 weights", partial(neural, Network(14, width=64))),
     _large(
-        "a network of 640 weights", partial(neural, Network(8, width=64), ridge=1.0)
-    ),
-    _large(
-        "130 private features",
+        "96 private features",
         partial(
             neural,
             Network(6, width=64),
-            privacy=NeuralPrivacy(1.0, 1e-5, num_features=130),
+            privacy=NeuralPrivacy(1.0, 1e-5, num_features=96),
         ),
     ),
 ]

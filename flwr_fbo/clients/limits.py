@@ -78,7 +78,7 @@ class Limits:
         Planned synchronisations of a bandit study: 20,000.
     max_steps : int, optional
         Work for one message besides its trials, as `Study.steps` estimates it, in steps
-        of about 10 ns: 50 million.
+        of at most about 10 ns: 50 million.
     max_characters : int, optional
         Characters of a study, which comes as JSON with every message: 2**19.
     max_numbers : int, optional

@@ -213,11 +213,11 @@ def linear_bandit_app(
         as far as the server's schedule says. Without a folder the journal is in
         ``context.state``, which lives as long as the run.
     limits : Limits, optional
-        What all studies at a site may spend together. The node config may give more:
-        ``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``. Unless epsilon is
+        What all studies at a site may spend together, and what a message may cost. The
+        node config may give more: ``fbo-max-epsilon`` and its like. Unless epsilon is
         limited, a site without an environment takes part in any *private* study: with
         noise, not seeded, and without a trigger. ``Limits(max_epsilon=math.inf)`` takes
-        part in any at all.
+        part in any whose messages cost no more than the defaults of `Limits`.
 
     Raises
     ------

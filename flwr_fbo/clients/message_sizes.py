@@ -182,12 +182,13 @@ def check_steps(
     """Raise `StudyRefusedError` if a message of a study would take too long."""
     num_rows = len(arrays[0]) if len(arrays) and np.ndim(arrays[0]) else 0
     assert limits.max_steps is not None
-    for what, steps in study.steps(num_rows).items():
-        if steps > limits.max_steps:
-            raise refused(
-                f"{what} takes about {steps:.2g} steps a message, and "
-                f"max_steps={limits.max_steps}"
-            )
+    steps = study.steps(num_rows)
+    total, most = sum(steps.values()), max(steps, key=steps.__getitem__)
+    if total > limits.max_steps:
+        raise refused(
+            f"a message takes about {total:.2g} steps, most of them for {most}, and "
+            f"max_steps={limits.max_steps}"
+        )
 
 
 def _check_count(what: str, count: int, most: int) -> None:

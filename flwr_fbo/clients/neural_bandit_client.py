@@ -145,9 +145,10 @@ def neural_bandit_app(
         Takes the context, returns the reward model, where the study has no network:
         such as `TorchModel`.
     limits : Limits, optional
-        What all studies at a site may spend together. The node config may give more:
-        ``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``. Without any a site
-        takes part in any study, private or not.
+        What all studies at a site may spend together, and what a message may cost. The
+        node config may give more: ``fbo-max-epsilon`` and its like. Without any a site
+        takes part in any study, private or not, whose messages cost no more than the
+        defaults of `Limits`.
 
     Raises
     ------

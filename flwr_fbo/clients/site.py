@@ -59,8 +59,8 @@ class Site(ABC, Generic[AskedT, AgentT]):
     Attributes
     ----------
     limits : Limits, optional
-        What all studies at this site may spend together, and a message may cost; those
-        of the node config (``fbo-max-epsilon`` and its like) must hold too.
+        What all studies at this site may spend together, and what a message may cost;
+        those of the node config (``fbo-max-epsilon`` and its like) must hold too.
     instruction_type : type
         Of the instructions that it carries out.
     """

@@ -52,7 +52,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     direction : {"maximize", "minimize"}, optional
         What the study's direction must be.
     limits : Limits, optional
-        See `Site`. Without any the site takes part in any study.
+        See `Site`. Without any the site takes part in any study of a usual size.
     """
 
     make_objective: Callable[[Context], Objective]

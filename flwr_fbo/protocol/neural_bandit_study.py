@@ -104,7 +104,7 @@ class NeuralBanditStudy(Study):
             of_privacy = {**privacy.releases.steps, f"gradients of {w}": gradients}
         refined = self.settings.num_refinements
         return {
-            f"num_parameters={w}": size**2 * (100 + size / 10),
+            f"num_parameters={w}": size**2 * (20 + size / 50),
             f"num_refinements={refined}": 20 * refined * w**2,
             **of_privacy,
         }

@@ -86,11 +86,11 @@ class SearchSettings(ABC):
         """
         M = max(self.num_features, self.num_surrogate_features)
         n, C, S = self.num_initial, self.num_candidates, self.num_starts
+        P = self.num_sub_regions
         return {
             f"num_initial={n}": 1500 * n * dim + 8 * n**3,
-            f"num_candidates={C}": C
-            * (100 * dim + M * (5 + self.num_sub_regions / 10)),
-            f"num_starts={S}": S * (M + dim) * (400 + 20 * dim),
+            f"num_candidates={C}": C * (4 * dim + M * (3 + (dim + P) / 20)),
+            f"num_starts={S}": S * (M + dim) * (400 + 2 * dim),
         }
 
     @abstractmethod

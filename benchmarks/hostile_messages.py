@@ -210,7 +210,9 @@ def _said(study: Study, text: str) -> Iterator[tuple[Config, ArrayRecord]]:
     yield {**study.enrolment(), STUDY_ENTRY: text}, to_array_record([])
 
 
-def _with(study: Study, **entries: Any) -> Iterator[tuple[Config, ArrayRecord]]:
+def _with(
+    study: Study, entries: dict[str, Any]
+) -> Iterator[tuple[Config, ArrayRecord]]:
     """Yield an honest enrolment, and a round with other entries in its config."""
     yield study.enrolment(), to_array_record([])
     asked = _ASKED[_kind_of(study)](study)[0].to_config()
@@ -282,7 +284,7 @@ class _Lies:
 
     def entry(self, name: str, kind: str, refused: str, **entries: Any) -> None:
         self.found.append(
-            Dialogue(name, kind, lambda: _with(HONEST[kind](), **entries), refused)
+            Dialogue(name, kind, lambda: _with(HONEST[kind](), entries), refused)
         )
 
     def arrays(
@@ -321,6 +323,23 @@ def _hostile() -> list[Dialogue]:
     )
     lies.study(
         "20,000 categories", "tuning", _categories(20_000), "choices.*max_choices"
+    )
+    old = {"type": "categorical", "choices": [*range(20_000)]}
+    lies.study(
+        "20,000 categories in Optuna's old format",
+        "tuning",
+        _at("space", value=json.dumps([["c", json.dumps(old)]])),
+        "choices.*max_choices",
+    )
+    pair = {"c": 0, json.dumps(old): 0}
+    lies.study(
+        "20,000 categories in a dict",
+        "tuning",
+        _at("space", value=json.dumps([pair])),
+        "not JSON that a strategy",
+    )
+    lies.entry(
+        "a study that is no text", "tuning", "not JSON that a", study=b"1" * 10**5
     )
     lies.study(
         "200 times 100 categories",

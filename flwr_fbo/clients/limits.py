@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from flwr.app import Context
@@ -212,7 +212,8 @@ def require_private(promise: Promise) -> None:
         raise refused("the study is not private: no noise, seeded noise, or a trigger")
 
 
-def size_limits(limits: Sequence[Limits]) -> Limits:
+@lru_cache(maxsize=8)  # the same with every message
+def size_limits(limits: tuple[Limits, ...]) -> Limits:
     """Return the sizes that all limits allow; the default of what none of them says."""
     sizes: dict[str, Any] = {}
     for name, default in DEFAULT_SIZES.items():

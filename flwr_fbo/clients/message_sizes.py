@@ -34,7 +34,6 @@ CAPPED_BY = {
     "num_starts": "max_points",
     "num_refinements": "max_points",
     "max_tries": "max_points",
-    "promise.charges": "max_points",
     "dimension": "max_dimension",
     "num_sub_regions": "max_dimension",
     "num_streams": "max_dimension",
@@ -46,6 +45,7 @@ CAPPED_BY = {
 FREE = {
     "alpha",
     "beta",
+    "charges",
     "delta",
     "epsilon",
     "feature_clip",
@@ -97,10 +97,11 @@ def check_config(limits: Limits, config: Mapping[str, Any]) -> None:
     for name, value in config.items():
         if name != STUDY_ENTRY and hasattr(value, "__len__"):
             _check_count("an entry of the config", len(value), _LONGEST_ENTRY)
-    text = config.get(STUDY_ENTRY)
-    if isinstance(text, str):
-        limits.check_size("max_characters", len(text), "len(study)")
-        _check_study(limits, text)
+    text = config.get(STUDY_ENTRY, "{}")
+    if not isinstance(text, str):
+        raise refused(_NO_STUDY)
+    limits.check_size("max_characters", len(text), "len(study)")
+    _check_study(limits, text)
 
 
 @lru_cache(maxsize=8)  # every message brings the whole study again
@@ -133,18 +134,22 @@ def _check_space(limits: Limits, text: str) -> None:
     """Look at a space, which is JSON of pairs of a name and a distribution's JSON."""
     pairs = _read(text)
     if not isinstance(pairs, list):
-        return
+        raise refused(_NO_STUDY)
     limits.check_size("max_dimension", len(pairs), "len(space)")
-    texts = [value for pair in pairs if isinstance(pair, list) for value in pair[1:2]]
-    choices = [_choices_in(text) for text in texts]
-    limits.check_size("max_choices", sum(choices), "choices of the space")
+    choices = sum(_choices_of(pair) for pair in pairs)
+    limits.check_size("max_choices", choices, "choices of the space")
 
 
-def _choices_in(text: Any) -> int:
-    content = _read(text) if isinstance(text, str) else None
-    attributes = content.get("attributes") if isinstance(content, dict) else None
-    choices = attributes.get("choices") if isinstance(attributes, dict) else None
-    return len(choices) if isinstance(choices, list | str | dict) else 0
+def _choices_of(pair: Any) -> int:
+    """Return how many choices a distribution has, in either format of Optuna's."""
+    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str)):
+        raise refused(_NO_STUDY)
+    content = _read(pair[1])
+    if not isinstance(content, dict):
+        raise refused(_NO_STUDY)
+    holders = [content, content.get("attributes")]
+    found: list[Any] = [one.get("choices") for one in holders if isinstance(one, dict)]
+    return sum(len(choices) for choices in found if isinstance(choices, list | str))
 
 
 def _read(text: str) -> Any:

@@ -62,7 +62,7 @@ class VotingSettings(SearchSettings):
     def steps(self, dim: int, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `SearchSettings`."""
         M = self.num_features
-        votes = {f"num_features={M}": 10_000 * (M + dim) + 50 * M * dim}
+        votes = {f"num_features={M}": 5_000 * (M + dim) + 50 * M * dim}
         return {**super().steps(dim, num_rows), **votes}
 
     def shared_lengthscale(self, dim: int) -> float:

@@ -89,7 +89,7 @@ class SearchSettings(ABC):
         P = self.num_sub_regions
         return {
             f"num_initial={n}": 1500 * n * dim + 8 * n**3,
-            f"num_candidates={C}": C * (4 * dim + M * (3 + (dim + P) / 20)),
+            f"num_candidates={C}": C * (4 * dim + M * (2 + (dim + P) / 20)),
             f"num_starts={S}": S * (M + dim) * (400 + 2 * dim),
         }
 

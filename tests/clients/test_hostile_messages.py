@@ -139,7 +139,7 @@ def test_the_honest_study_is_answered(kind: str, api: Any) -> None:
 @LARGESTS
 def test_the_largest_studies_are_within_the_limits(dialogue: Dialogue) -> None:
     """`benchmarks.lying_server` has them answered, and measures it."""
-    limits = size_limits([NO_LIMITS])
+    limits = size_limits((NO_LIMITS,))
     for config, arrays in dialogue.make():
         check_config(limits, config)
         asked = INSTRUCTIONS[dialogue.kind].from_config(config)
@@ -147,7 +147,7 @@ def test_the_largest_studies_are_within_the_limits(dialogue: Dialogue) -> None:
 
 
 def test_an_honest_large_federation_is_within_the_limits() -> None:
-    limits = size_limits([NO_LIMITS])
+    limits = size_limits((NO_LIMITS,))
     count = VoteCount(100_000, 30.0, 0.1)
     promise = Promise((Charge(1.0, 0.1, 10_000),), True)
     many = TuningStudy(

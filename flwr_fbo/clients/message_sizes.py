@@ -32,6 +32,7 @@ CAPPED_BY = {
     "num_initial": "max_points",
     "num_candidates": "max_points",
     "num_starts": "max_points",
+    "num_samples": "max_points",
     "num_refinements": "max_points",
     "max_tries": "max_points",
     "dimension": "max_dimension",
@@ -44,6 +45,7 @@ CAPPED_BY = {
 # Integers, and numbers of which JSON may make one, that no time or memory depends on.
 FREE = {
     "alpha",
+    "bandwidth",
     "beta",
     "charges",
     "delta",

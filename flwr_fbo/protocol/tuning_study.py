@@ -12,6 +12,7 @@ from flwr_fbo._validation import require, require_seed
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_seed
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
+from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     Direction,
     FTSSettings,
@@ -24,10 +25,11 @@ from flwr_fbo.space.search_space import SearchSpace
 
 AgentSettings = SearchSettings | RandomSearchSettings
 
-# Of strategies. RGPE and TAF are baselines, which are played without Flower.
 _SETTINGS: dict[str, type[AgentSettings]] = {
     "thompson": ThompsonSettings,
     "fts": FTSSettings,
+    "rgpe": RGPESettings,
+    "taf": TAFSettings,
     "voting": VotingSettings,
     "random": RandomSearchSettings,
 }

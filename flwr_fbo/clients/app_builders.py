@@ -45,9 +45,10 @@ def tuning_app(
         Declare what the study's must be. The server owns both; a study that differs is
         the client's error.
     limits : Limits, optional
-        What all studies at a site may spend together. The node config may give more:
-        ``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``. Without any a site
-        takes part in any study, private or not.
+        What all studies at a site may spend together, and what a message may cost. The
+        node config may give more: ``fbo-max-epsilon`` and its like. Without any a site
+        takes part in any study, private or not, whose messages cost no more than the
+        defaults of `Limits`.
 
     Notes
     -----

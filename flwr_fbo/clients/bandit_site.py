@@ -18,6 +18,7 @@ from flwr_fbo.agents.durable.recorded_agent import (
     RecordedBanditAgent,
     of_another_slot,
 )
+from flwr_fbo.agents.tuning.trial import OutOfTimeError
 from flwr_fbo.clients.site import Metrics, Site
 from flwr_fbo.clients.site_journal import configured_slot, held_journal
 from flwr_fbo.journal.journal import Journal
@@ -102,7 +103,7 @@ def playing(make: Callable[[Context], MadeT], context: Context) -> Iterator[Made
     """Make an environment; what goes wrong while it is played may quote trials."""
     try:
         yield make(context)
-    except JournalError:
+    except (JournalError, OutOfTimeError):
         raise
     except Exception as error:
         text = f"The environment failed: {type(error).__name__}."

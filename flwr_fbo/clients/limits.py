@@ -1,22 +1,38 @@
-"""What a site takes part in, whatever the server says."""
+"""What a site takes part in, whatever the server says: privacy, sizes and time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from flwr.app import Context
 
 from flwr_fbo._errors import PublicError
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._validation import is_number, require, require_int, require_positive
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon
 
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6
+
+# What one message may cost, where neither the app nor the node config says it.
+DEFAULT_SIZES: dict[str, float] = {
+    "max_agents": 100_000,
+    "max_peers": 1_000,
+    "max_features": 2_048,
+    "max_points": 10_000,
+    "max_choices": 1_000,
+    "max_dimension": 256,
+    "max_synchronisations": 20_000,
+    "max_steps": 50_000_000,
+    "max_characters": 2**19,
+    "max_numbers": 2**21,
+    "max_trials": 10_000,
+    "max_seconds": 86_400,
+}
 
 
 class StudyRefusedError(PublicError, RuntimeError):
@@ -25,10 +41,10 @@ class StudyRefusedError(PublicError, RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What all studies on a site's data may spend together.
+    """What all studies on a site's data may spend together, and what one may cost.
 
-    They hold for everything in the site's `SpendingLedger`: this study and all others
-    that it took part in, of whatever kind.
+    The first three hold for everything in the site's `SpendingLedger`: this study and
+    all others that it took part in, of whatever kind. The others hold for each message.
 
     Formal guarantees
     -----------------
@@ -47,22 +63,67 @@ class Limits:
         ``max_epsilon=math.inf`` alone the site takes part in any study.
     max_releases : int, optional
         Number of releases, >= 1; all releases of a bandit study count as one.
+    max_agents : int, optional
+        Agents of a study: 100,000 unless given here or in the node config.
+    max_peers : int, optional
+        Agents of a study without a centre, which all know the whole graph: 1,000.
+    max_features : int, optional
+        Features of a message or a model, and weights of a network: 2,048.
+    max_points : int, optional
+        Points that are drawn or tried before a query, such as initial points,
+        candidates and posterior samples: 10,000.
+    max_choices : int, optional
+        Choices of all categorical parameters together: 1,000.
+    max_dimension : int, optional
+        Parameters of a space, coordinates of an action, sub-regions, streams: 256.
+    max_synchronisations : int, optional
+        Planned synchronisations of a bandit study: 20,000.
+    max_steps : int, optional
+        Work for one message besides its trials, as `Study.steps` estimates it, in steps
+        of at most about 10 ns: 50 million.
+    max_characters : int, optional
+        Characters of a study, which comes as JSON with every message: 2**19.
+    max_numbers : int, optional
+        Numbers in a message's arrays together: 2**21.
+    max_trials : int, optional
+        Trials that one message may ask for: 10,000.
+    max_seconds : float, optional
+        Seconds after which the trials of one message end: 86,400, a day. The running
+        trial ends first. All trials are in the journal, so that the next message goes
+        on from there.
 
     Raises
     ------
     ValueError
         If a value is not allowed, or only one of epsilon and delta is given.
 
+    Notes
+    -----
+    The limits from ``max_agents`` on are always on. Up to ``max_numbers`` they are
+    checked before anything of a message is built, so that a lying server costs a site
+    about a second and 200 MB at most (``python -m benchmarks.lying_server``).
+
     Examples
     --------
     >>> from flwr_fbo import Limits
-    >>> Limits(max_epsilon=3.0, max_delta=1e-5)
-    Limits(max_epsilon=3.0, max_delta=1e-05, max_releases=None)
+    >>> limits = Limits(max_epsilon=3.0, max_delta=1e-5, max_trials=50)
     """
 
     max_epsilon: float | None = None
     max_delta: float | None = None
     max_releases: int | None = None
+    max_agents: int | None = None
+    max_peers: int | None = None
+    max_features: int | None = None
+    max_points: int | None = None
+    max_choices: int | None = None
+    max_dimension: int | None = None
+    max_synchronisations: int | None = None
+    max_steps: int | None = None
+    max_characters: int | None = None
+    max_numbers: int | None = None
+    max_trials: int | None = None
+    max_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for field in ("max_epsilon", "max_delta"):
@@ -77,8 +138,11 @@ class Limits:
             require(ok, "max_epsilon", epsilon, f"{together}delta={delta}")
             ok = epsilon is None or delta is not None
             require(ok, "max_delta", delta, f"{together}epsilon={epsilon}")
-        if self.max_releases is not None:
-            require_int("max_releases", self.max_releases, 1)
+        for field in ("max_releases", *DEFAULT_SIZES):
+            if field != "max_seconds" and getattr(self, field) is not None:
+                require_int(field, getattr(self, field), 1)
+        if self.max_seconds is not None:
+            require_positive("max_seconds", self.max_seconds)
 
     @cached_property
     def bound_epsilon(self) -> bool:
@@ -103,15 +167,15 @@ class Limits:
             return
         require_private(promise)
         if promise.caveat:
-            raise _refused(f"the study {promise.caveat}")
+            raise refused(f"the study {promise.caveat}")
         if unprotected:
-            raise _refused(f"the study asks for {unprotected}, which is not private")
+            raise refused(f"the study asks for {unprotected}, which is not private")
 
     def check_release(self, promise: Promise, release: int) -> None:
         """Raise `StudyRefusedError` if a release, from 1, is not promised."""
         promised = promise.num_releases
         if self.bound_anything and release > promised:
-            raise _refused(
+            raise refused(
                 f"release {release} is asked for, and the study promises {promised}"
             )
 
@@ -119,7 +183,7 @@ class Limits:
         """Raise `StudyRefusedError` if charges together exceed a limit."""
         releases, most = sum(c.num_releases for c in charges), self.max_releases
         if most is not None and releases > most:
-            raise _refused(
+            raise refused(
                 f"with its other studies that is {releases} releases, and "
                 f"max_releases={most}",
                 public="max_releases",
@@ -130,10 +194,19 @@ class Limits:
         assert self.max_delta is not None
         epsilon = composed_epsilon(charges, self.max_delta)
         if epsilon > self.max_epsilon * (1 + _ROUNDING):
-            raise _refused(
+            raise refused(
                 f"with its other studies that is epsilon={epsilon:.4g} at "
                 f"max_delta={self.max_delta:g}, and max_epsilon={self.max_epsilon:g}",
                 public="max_epsilon",
+            )
+
+    def check_size(self, limit: str, size: float, what: str) -> None:
+        """Raise `StudyRefusedError` if a size is above the limit that it names."""
+        most = getattr(self, limit)
+        if size > most:
+            raise refused(
+                f"{what}={size:.15g} exceeds {limit}={most:.15g}",
+                public=f"{what} exceeds {limit}",
             )
 
 
@@ -143,10 +216,20 @@ NO_LIMITS = Limits()
 def require_private(promise: Promise) -> None:
     """Raise `StudyRefusedError` unless a study is private."""
     if not promise.private:
-        raise _refused("the study is not private: no noise, seeded noise, or a trigger")
+        raise refused("the study is not private: no noise, seeded noise, or a trigger")
 
 
-def _refused(why: str, public: str = "") -> StudyRefusedError:
+@lru_cache(maxsize=8)  # the same with every message
+def size_limits(limits: tuple[Limits, ...]) -> Limits:
+    """Return the sizes that all limits allow; the default of what none of them says."""
+    sizes: dict[str, Any] = {}
+    for name, default in DEFAULT_SIZES.items():
+        given = [value for one in limits if (value := getattr(one, name)) is not None]
+        sizes[name] = min(given, default=default)
+    return Limits(**sizes)
+
+
+def refused(why: str, public: str = "") -> StudyRefusedError:
     """Return the error; all of it is public, unless another reason is."""
     text = "This site takes no part: {}."
     return StudyRefusedError(text.format(why), public=text.format(public or why))

@@ -23,6 +23,7 @@ from flwr_fbo.clients.bandit_site import (
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
 from flwr_fbo.clients.site_journal import NodeConfigError
+from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
@@ -95,12 +96,21 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         may_speak = study.graph is not None and study.trigger is not None
         return int(bool(wanted or may_speak or instruction.synchronisation))
 
+    def num_trials(
+        self, agent: RecordedBandit, instruction: LinearBanditInstruction
+    ) -> int:
+        """Return how many trials are missing; none where the site plays by itself."""
+        if self.make_environment is None:
+            return 0
+        return instruction.num_trials - agent.num_trials
+
     def play(
         self,
         context: Context,
         agent: RecordedBandit,
         instruction: LinearBanditInstruction,
         arrays: Arrays,
+        time_limit: TimeLimit,
     ) -> Answer:
         """Take what came along, play in the environment, and release what is wanted.
 
@@ -110,10 +120,10 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
             If the environment raised, or gave what is not allowed.
         """
         if isinstance(agent, RecordedPeer):
-            return self._pass_on(context, agent, instruction, arrays)
+            return self._pass_on(context, agent, instruction, arrays, time_limit)
         if len(arrays):
             agent.receive(arrays[0], instruction.included)
-        self._play_trials(context, agent, instruction)
+        self._play_trials(context, agent, instruction, time_limit)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [agent.release(instruction.included + 1)] if wanted else []
         if trigger is None or wanted:
@@ -127,11 +137,12 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         peer: RecordedPeer,
         instruction: LinearBanditInstruction,
         mail: Arrays,
+        time_limit: TimeLimit,
     ) -> Answer:
         """Play, take what has come in the meantime, and say what there is to say."""
         if peer.num_releases < instruction.included:
             raise older_copy(peer.num_releases, instruction.included)
-        self._play_trials(context, peer, instruction)
+        self._play_trials(context, peer, instruction, time_limit)
         iteration, number = instruction.iteration, instruction.synchronisation
         triggered = instruction.study.trigger is not None
         planned = instruction.study.settings.releases.num_releases
@@ -149,11 +160,13 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         context: Context,
         bandit: RecordedBandit,
         instruction: LinearBanditInstruction,
+        time_limit: TimeLimit,
     ) -> None:
         if self.make_environment is None:
             return
         with playing(self.make_environment, context) as environment:
-            bandit.play(environment, instruction.num_trials)
+            limited = time_limit.on_environment(environment)
+            bandit.play(limited, instruction.num_trials)
 
 
 class LinearBanditClient(SiteClient):
@@ -204,11 +217,11 @@ def linear_bandit_app(
         as far as the server's schedule says. Without a folder the journal is in
         ``context.state``, which lives as long as the run.
     limits : Limits, optional
-        What all studies at a site may spend together. The node config may give more:
-        ``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``. Unless epsilon is
+        What all studies at a site may spend together, and what a message may cost. The
+        node config may give more: ``fbo-max-epsilon`` and its like. Unless epsilon is
         limited, a site without an environment takes part in any *private* study: with
         noise, not seeded, and without a trigger. ``Limits(max_epsilon=math.inf)`` takes
-        part in any at all.
+        part in any whose messages cost no more than the defaults of `Limits`.
 
     Raises
     ------

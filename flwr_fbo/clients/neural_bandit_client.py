@@ -18,6 +18,7 @@ from flwr_fbo.clients.bandit_site import (
 )
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
+from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.protocol.neural_bandit_study import (
@@ -68,12 +69,19 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
         """Return 1, the study's one charge, if the answer carries a release."""
         return int(bool(instruction.regresses or instruction.send_sums))
 
+    def num_trials(
+        self, agent: RecordedNeuralAgent, instruction: NeuralBanditInstruction
+    ) -> int:
+        """Return how many evaluations are missing."""
+        return instruction.num_evaluations - agent.num_evaluations
+
     def play(
         self,
         context: Context,
         agent: RecordedNeuralAgent,
         instruction: NeuralBanditInstruction,
         arrays: Arrays,
+        time_limit: TimeLimit,
     ) -> Answer:
         """Play in the environment, and answer with the arrays that are wanted.
 
@@ -83,7 +91,8 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
             If the environment or the model raised, or gave what is not allowed.
         """
         with playing(self.make_environment, context) as environment:
-            answer = agent.carry_out(instruction, arrays, environment)
+            limited = time_limit.on_environment(environment)
+            answer = agent.carry_out(instruction, arrays, limited)
         metrics = {
             "wants-synchronisation": int(agent.agent.wants_synchronisation()),
             "num-evaluations": agent.agent.num_in_sums,
@@ -136,9 +145,10 @@ def neural_bandit_app(
         Takes the context, returns the reward model, where the study has no network:
         such as `TorchModel`.
     limits : Limits, optional
-        What all studies at a site may spend together. The node config may give more:
-        ``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``. Without any a site
-        takes part in any study, private or not.
+        What all studies at a site may spend together, and what a message may cost. The
+        node config may give more: ``fbo-max-epsilon`` and its like. Without any a site
+        takes part in any study, private or not, whose messages cost no more than the
+        defaults of `Limits`.
 
     Raises
     ------

@@ -23,9 +23,22 @@ from flwr_fbo._compat import NumPyClient, to_array_record
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
-from flwr_fbo.clients.limits import NO_LIMITS, Limits, node_limits, require_private
+from flwr_fbo.clients.limits import (
+    NO_LIMITS,
+    Limits,
+    node_limits,
+    require_private,
+    size_limits,
+)
+from flwr_fbo.clients.message_sizes import (
+    check_arrays,
+    check_config,
+    check_numbers,
+    check_steps,
+)
 from flwr_fbo.clients.site_budget import SiteBudget
 from flwr_fbo.clients.site_journal import configured_folder
+from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.protocol.codec import Instruction, Phase, is_instruction
 
 Arrays = Sequence[NDArray[Any]]
@@ -55,8 +68,8 @@ class Site(ABC, Generic[AskedT, AgentT]):
     Attributes
     ----------
     limits : Limits, optional
-        What all studies at this site may spend together; those of the node config
-        (``fbo-max-epsilon``, ``fbo-max-delta``, ``fbo-max-releases``) must hold too.
+        What all studies at this site may spend together, and what a message may cost;
+        those of the node config (``fbo-max-epsilon`` and its like) must hold too.
     instruction_type : type
         Of the instructions that it carries out.
     """
@@ -88,15 +101,22 @@ class Site(ABC, Generic[AskedT, AgentT]):
         ImportError
             If real noise is wanted and OpenDP is missing; the message names the extra.
         StudyRefusedError
-            If the study promises less, or would release more, than this site wants.
+            If the study promises less, would release more, or costs more, than this
+            site wants.
+        OutOfTimeError
+            If the trials took too long; a message that asks again goes on with them.
         JournalError
             If the journal cannot be used, or is not the one with this agent's releases.
         JournalHeldError
             If an earlier evaluation still runs.
         """
+        limits = self._limits(context)
+        sizes = size_limits(limits)
+        check_config(sizes, config)
+        check_arrays(sizes, arrays)
         instruction = self._read(config)
         study = instruction.study
-        limits = (self.limits or NO_LIMITS, node_limits(context))
+        check_steps(sizes, study, arrays)
         folder = self.folder_of(context)
         budget = SiteBudget(context, folder, limits)
         if budget.limits:
@@ -110,8 +130,20 @@ class Site(ABC, Generic[AskedT, AgentT]):
         release = self.release_of(instruction)
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
         with self.agent(context, instruction, folder) as agent:
+            trials = self.num_trials(agent, instruction)
+            sizes.check_size("max_trials", trials, "trials of a message")
             budget.charge(agent, instruction, release)
-            return self.play(context, agent, instruction, arrays)
+            assert sizes.max_seconds is not None
+            time_limit = TimeLimit(sizes.max_seconds)
+            return self.play(context, agent, instruction, arrays, time_limit)
+
+    def check_data(self, context: Context, lengths: Sequence[int]) -> None:
+        """Raise `StudyRefusedError` if arrays of so many bytes are too large."""
+        numbers = [length / 8 for length in lengths]
+        check_numbers(size_limits(self._limits(context)), numbers)
+
+    def _limits(self, context: Context) -> tuple[Limits, Limits]:
+        return self.limits or NO_LIMITS, node_limits(context)
 
     def _read(self, config: Mapping[str, Any]) -> AskedT:
         try:
@@ -156,10 +188,19 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """Return which release of its promise the answer may carry; 0 for none."""
 
     @abstractmethod
+    def num_trials(self, agent: AgentT, instruction: AskedT) -> int:
+        """Return how many trials are to be played for the instruction."""
+
+    @abstractmethod
     def play(
-        self, context: Context, agent: AgentT, instruction: AskedT, arrays: Arrays
+        self,
+        context: Context,
+        agent: AgentT,
+        instruction: AskedT,
+        arrays: Arrays,
+        time_limit: TimeLimit,
     ) -> Answer:
-        """Do what is asked; return what goes back."""
+        """Do what is asked while there is time; return what goes back."""
 
 
 class SiteError(RuntimeError):
@@ -254,7 +295,9 @@ def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> Recor
             "for add_tuning)."
         )
         raise InstructionError(text, public=text)
-    arrays = [a.numpy() for a in asked.array_records["arrays"].values()]
+    record = asked.array_records["arrays"]
+    site.check_data(context, [len(array.data) for array in record.values()])
+    arrays = [array.numpy() for array in record.values()]
     answer = site.answer(context, arrays, config)
     content = RecordDict()
     content["arrays"] = to_array_record(answer.arrays)

@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
-from flwr_fbo.agents.tuning.timeout import time_limit
+from flwr_fbo.agents.tuning.timeout import time_limit as trial_limit
 from flwr_fbo.agents.tuning.trial import (
     Objective,
     ObjectiveFailedError,
@@ -22,6 +22,7 @@ from flwr_fbo.agents.tuning.trial import (
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, Metrics, Site
 from flwr_fbo.clients.site_journal import held_journal
+from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.protocol.tuning_settings import Direction, check_direction
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
@@ -48,7 +49,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     direction : {"maximize", "minimize"}, optional
         What the study's direction must be.
     limits : Limits, optional
-        See `Site`. Without any the site takes part in any study.
+        See `Site`. Without any the site takes part in any study of a usual size.
     """
 
     make_objective: Callable[[Context], Objective]
@@ -129,12 +130,19 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         """Return which of the promised releases is asked for; 0 for none."""
         return instruction.release
 
+    def num_trials(self, agent: RecordedTuner, instruction: TuningInstruction) -> int:
+        """Return how many first points are missing, or 1, the query; 0 for neither."""
+        if instruction.release in agent.made_after:
+            return 0
+        return max(agent.agent.num_first - len(agent.agent.values), 1)
+
     def play(
         self,
         context: Context,
         agent: RecordedTuner,
         instruction: TuningInstruction,
         arrays: Arrays,
+        time_limit: TimeLimit,
     ) -> Answer:
         """Play a round, unless the message that is asked for is on record.
 
@@ -151,8 +159,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             agent.take(vectors)
         else:
             objective = self._objective(context)
-            with time_limit(objective, self.trial_timeout) as limited:
-                agent.play(limited, instruction.iteration, vectors, release)
+            with trial_limit(objective, self.trial_timeout) as limited:
+                in_time = time_limit.on_objective(limited)
+                agent.play(in_time, instruction.iteration, vectors, release)
         best = agent.agent.best_value if instruction.report_best_value else None
         metrics: Metrics = {} if best is None else {"best-value": best}
         return Answer([agent.message(release)] if release else [], metrics)

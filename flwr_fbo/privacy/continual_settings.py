@@ -166,6 +166,18 @@ class ContinualSettings:
             return math.inf
         return self.factorisation.sensitivity * self.sensitivity / self.noise_std
 
+    @property
+    def steps(self) -> dict[str, float]:
+        """About how many steps of 10 ns a release takes, by what it takes them for."""
+        n, d = self.num_releases, self.dimension
+        numbers = self.num_streams * (d + 1) * (d + 2) // 2
+        noise = 0 if self.epsilon == math.inf else 8000 * numbers
+        return {
+            f"num_releases={n}": n**2 / 20,
+            f"noise of dimension={d}": noise,
+            f"num_releases={n} of dimension={d}": 10 * n * numbers,
+        }
+
     def release_std(self) -> FloatArray:
         """Return the standard deviation on the diagonal of each release, shape (n,).
 

@@ -16,11 +16,17 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
+from flwr_fbo._validation import require
 from flwr_fbo.privacy.spending import Promise
 
 # Raised when a message of an older version would be misunderstood.
 PROTOCOL_VERSION = 8
 _VERSION, _KIND = "fbo-protocol", "fbo-kind"
+
+# Where the study is in a config.
+STUDY_ENTRY = "fbo-study"
+# Of an integer in JSON: seeds are below 2**128.
+_MOST_DIGITS = 39
 
 Config = dict[str, int | str | bool]
 
@@ -58,6 +64,19 @@ class Study(ABC):
         """Return the study that ``to_dict`` gave."""
 
     @abstractmethod
+    def steps(self, num_rows: int) -> dict[str, float]:
+        """Return about how many steps of 10 ns one message takes, by what is done.
+
+        Besides the trials themselves; what takes little whatever the settings say is
+        left out.
+
+        Parameters
+        ----------
+        num_rows : int
+            Of the first array that comes along.
+        """
+
+    @abstractmethod
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
 
@@ -74,7 +93,30 @@ class Study(ABC):
 
 @lru_cache(maxsize=8)  # a process may answer for many agents of one study
 def _parsed(kind: type[Study], text: str) -> Study:
-    return kind.from_dict(json.loads(text))
+    return kind.from_dict(read_json(text))
+
+
+def read_json(text: str) -> Any:
+    """Return what JSON says.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON, or has NaN or an integer longer than any seed.
+    RecursionError
+        If it is nested a thousand times.
+    """
+    return json.loads(text, parse_int=_bounded_int, parse_constant=_infinity)
+
+
+def _bounded_int(digits: str) -> int:
+    require(len(digits) <= _MOST_DIGITS, "integer", digits[:9], "below 10**39")
+    return int(digits)
+
+
+def _infinity(name: str) -> float:
+    require(name != "NaN", "number", name, "a number, or Infinity")
+    return float(name)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,12 @@ class VotingSettings(SearchSettings):
         ok = is_number(similarity) and 0 < similarity < 1
         require(ok, "max_similarity", similarity, "between 0 and 1")
 
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
+        M = self.num_features
+        votes = {f"num_features={M}": 5_000 * (M + dim) + 50 * M * dim}
+        return {**super().steps(dim, num_rows), **votes}
+
     def shared_lengthscale(self, dim: int) -> float:
         """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""
         return float(self.num_cells ** (-1.0 / dim) / math.sqrt(math.pi))

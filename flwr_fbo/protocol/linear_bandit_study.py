@@ -74,6 +74,17 @@ class LinearBanditStudy(Study):
         caveat = "has local_data='raw', which promises less than it says"
         return Promise((Charge(1 / mu),), self.private, caveat if raw else "")
 
+    def steps(self, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `Study`."""
+        releases = self.settings.releases
+        d, E = releases.dimension, releases.num_streams
+        peers = 0 if self.graph is None else self.num_agents
+        return {
+            **releases.steps,
+            f"dimension={d}": E * d**2 * (20 + d / 10),
+            f"the sums of num_agents={peers}": 5 * peers * E * d**2,
+        }
+
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
         return LinearBanditInstruction(Phase.ENROL, self).to_config()

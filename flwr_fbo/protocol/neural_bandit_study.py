@@ -101,6 +101,22 @@ class NeuralBanditStudy(Study):
             )
         return own
 
+    def steps(self, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `Study`."""
+        network, privacy = self.network, self.settings.privacy
+        w = self.num_parameters if network is None else network.num_parameters
+        size, of_privacy = w, {}
+        if privacy is not None:
+            size = privacy.num_features
+            gradients = w * (1000 + 100 * size + 8000)
+            of_privacy = {**privacy.releases.steps, f"gradients of {w}": gradients}
+        refined = self.settings.num_refinements
+        return {
+            f"num_parameters={w}": size**2 * (20 + size / 50),
+            f"num_refinements={refined}": 20 * refined * w**2,
+            **of_privacy,
+        }
+
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
         return NeuralBanditInstruction(Phase.ENROL, self).to_config()

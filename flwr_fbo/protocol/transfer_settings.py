@@ -44,6 +44,16 @@ class TransferSettings(SearchSettings, ABC):
         """M + M^2."""
         return self.num_features + self.num_features**2
 
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
+        M, S = self.num_features, self.num_starts
+        points = self.num_candidates + 60 * S * (2 * dim + 1)
+        surrogates = {
+            f"num_features={M} of surrogates": M**3 / 5 + 20 * M**2,
+            f"{num_rows} surrogates": num_rows * points * (M + M**2 / 10),
+        }
+        return {**super().steps(dim, num_rows), **surrogates}
+
     def shared_lengthscale(self, dim: int) -> float:
         """Return l, whatever the dimension."""
         return self.lengthscale
@@ -64,6 +74,12 @@ class RGPESettings(TransferSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int("num_samples", self.num_samples, 1)
+
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
+        S = self.num_samples
+        samples = {f"num_samples={S}": 1000 * S * (num_rows + 1)}
+        return {**super().steps(dim, num_rows), **samples}
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,25 @@ class SearchSettings(ABC):
         """Return how likely an agent looks at the server's vectors at t >= 1."""
         return 1.0
 
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `Study.steps`.
+
+        Parameters
+        ----------
+        dim : int
+            D.
+        num_rows : int
+            Of the server's vectors.
+        """
+        M = max(self.num_features, self.num_surrogate_features)
+        n, C, S = self.num_initial, self.num_candidates, self.num_starts
+        P = self.num_sub_regions
+        return {
+            f"num_initial={n}": 1500 * n * dim + 8 * n**3,
+            f"num_candidates={C}": C * (4 * dim + M * (2 + (dim + P) / 20)),
+            f"num_starts={S}": S * (M + dim) * (400 + 2 * dim),
+        }
+
     @abstractmethod
     def shared_lengthscale(self, dim: int) -> float:
         """Return the lengthscale of the shared features, in units of the cube."""
@@ -177,6 +196,12 @@ class FTSSettings(ThompsonSettings):
         ok = self.weighting in get_args(Weighting)
         require(ok, "weighting", self.weighting, f"one of {get_args(Weighting)}")
 
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
+        compared = num_rows if self.weighting == "similarity" else 0
+        rows = {f"{num_rows} agents' messages": 50_000 * compared}
+        return {**super().steps(dim, num_rows), **rows}
+
     def follow_probability(self, iteration: int) -> float:
         """Return 1 - p_t for t >= 1."""
         since = iteration - (self.share_after or 0)
@@ -199,3 +224,7 @@ class RandomSearchSettings:
     def __post_init__(self) -> None:
         require_int("num_sub_regions", self.num_sub_regions, 1)
         require_int("num_initial", self.num_initial, 1)
+
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
+        return {f"num_initial={self.num_initial}": 1500 * self.num_initial * dim}

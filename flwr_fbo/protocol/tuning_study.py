@@ -17,18 +17,13 @@ from flwr_fbo.protocol.tuning_settings import (
     Direction,
     FTSSettings,
     RandomSearchSettings,
+    SearchSettings,
     ThompsonSettings,
     check_direction,
 )
 from flwr_fbo.space.search_space import SearchSpace
 
-AgentSettings = (
-    ThompsonSettings
-    | VotingSettings
-    | RGPESettings
-    | TAFSettings
-    | RandomSearchSettings
-)
+AgentSettings = SearchSettings | RandomSearchSettings
 
 _SETTINGS: dict[str, type[AgentSettings]] = {
     "thompson": ThompsonSettings,
@@ -85,6 +80,10 @@ class TuningStudy(Study):
         self.space.sub_regions(self.agent.num_sub_regions)  # names P if it does not fit
 
     own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed", "promise")
+
+    def steps(self, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `Study`."""
+        return self.agent.steps(self.space.dim, num_rows)
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""

@@ -15,6 +15,7 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.trial import (
     Objective,
     ObjectiveFailedError,
+    OutOfTimeError,
     SpaceMismatchError,
     Trial,
 )
@@ -29,6 +30,8 @@ _log = logging.getLogger("flwr.fbo")
 
 # The square of a larger value would overflow in the model.
 _LARGEST_VALUE = 1e100
+# What ends an evaluation that is not to be counted, not even as a failed one.
+_NOT_A_TRIAL = (SpaceMismatchError, ObjectiveFailedError, OutOfTimeError)
 # So often an evaluation may be cut off: more, and it is what ends the client.
 _MAX_CUTS = 5
 
@@ -213,10 +216,12 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
         If the objective asks for another space: a fault of the app, not of a trial.
     ObjectiveFailedError
         If what it returns is no number, but a tuple, say: likewise.
+    OutOfTimeError
+        If no more trials may begin.
     """
     try:
         returned = objective(trial)
-    except SpaceMismatchError:
+    except _NOT_A_TRIAL:
         raise
     except (Exception, SystemExit) as error:  # any fault of it is a failed trial
         _log.warning(
@@ -322,9 +327,9 @@ def _evaluate_at(
         number = journal.begin_trial(iteration, trial, x, state)
     try:
         value = evaluate(objective, trial, f"agent {agent.slot}")
-    except (SpaceMismatchError, ObjectiveFailedError):
+    except _NOT_A_TRIAL:
         if journal is not None:
-            journal.drop_trial(number)  # a fault of the app, to be mended
+            journal.drop_trial(number)  # to be played once the reason is mended
         raise
     agent.tell(iteration, x, value)
     if journal is not None:

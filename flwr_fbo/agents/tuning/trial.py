@@ -27,6 +27,10 @@ class SpaceMismatchError(PublicError, ValueError):
     """An objective asks for a parameter that the study does not declare like that."""
 
 
+class OutOfTimeError(RuntimeError):
+    """The trials of a message took too long, so that this one does not begin."""
+
+
 class UnknownAttributeError(SpaceMismatchError, AttributeError):
     """An objective asks a trial for something that it does not have."""
 

@@ -1,0 +1,61 @@
+"""How long the trials of one message may take: a trial that is late does not begin."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
+from flwr_fbo.agents.tuning.trial import Objective, OutOfTimeError, Trial
+
+
+class TimeLimit:
+    """Until when trials of a message may begin.
+
+    What was played before that is in the journal, and a message that asks again goes on
+    from there.
+
+    Parameters
+    ----------
+    seconds : float
+        From now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began = time.monotonic()
+
+    def check(self) -> None:
+        """Raise `OutOfTimeError` if the time is over."""
+        if time.monotonic() - self._began > self._seconds:
+            raise OutOfTimeError(
+                f"The trials of this message took longer than max_seconds="
+                f"{self._seconds:g}: the next message goes on with them."
+            )
+
+    def on_objective(self, objective: Objective) -> Objective:
+        """Return the objective, as one that begins no trial too late."""
+
+        def limited(trial: Trial) -> float:
+            self.check()
+            return objective(trial)
+
+        return limited
+
+    def on_environment(self, environment: BanditEnvironment) -> BanditEnvironment:
+        """Return the environment, as one that begins no trial too late."""
+        return _LimitedEnvironment(environment, self)
+
+
+@dataclass(frozen=True)
+class _LimitedEnvironment:
+    environment: BanditEnvironment
+    limit: TimeLimit
+
+    def contexts(self, t: int) -> FloatArray:
+        self.limit.check()
+        return self.environment.contexts(t)
+
+    def reward(self, x: FloatArray) -> float:
+        return self.environment.reward(x)

@@ -1,0 +1,313 @@
+"""Messages that would cost a site hours or gigabytes: refused before they are built."""
+
+import re
+import tracemalloc
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict, UserConfig
+
+from benchmarks.hostile_messages import (
+    APPS,
+    HONEST,
+    HOSTILE,
+    LARGEST,
+    Dialogue,
+    answered,
+    linear,
+    neural,
+    tuning,
+)
+from benchmarks.lying_server import Client
+from flwr_fbo import (
+    ContinualSettings,
+    FTSSettings,
+    Limits,
+    LinearUCBSettings,
+    Network,
+    NeuralPrivacy,
+    NeuralUCBSettings,
+    PeerGraph,
+    ThompsonSettings,
+    VotingSettings,
+)
+from flwr_fbo.agents.tuning.trial import OutOfTimeError
+from flwr_fbo.clients.limits import (
+    DEFAULT_SIZES,
+    NO_LIMITS,
+    StudyRefusedError,
+    node_limits,
+    size_limits,
+)
+from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.message_sizes import CAPPED_BY, FREE, check_config, check_steps
+from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.tuning_site import TuningSite
+from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.fed_vote_settings import VoteCount
+from flwr_fbo.protocol.linear_bandit_study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.neural_bandit_study import (
+    NeuralBanditInstruction,
+    NeuralBanditStudy,
+)
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
+from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from tests.clients.test_site_budget import Environment, Node
+
+# Lists of one megabyte's JSON; the message itself is not counted.
+MOST_MEMORY = 60e6
+INSTRUCTIONS: dict[str, Any] = {
+    "tuning": TuningInstruction,
+    "linear-bandit": LinearBanditInstruction,
+    "neural-bandit": NeuralBanditInstruction,
+}
+KINDS = (TuningStudy, LinearBanditStudy, NeuralBanditStudy)
+APIS = pytest.mark.parametrize("api", ["message", "numpy"])
+
+
+HOSTILES = pytest.mark.parametrize("dialogue", HOSTILE, ids=lambda d: d.name)
+LARGESTS = pytest.mark.parametrize("dialogue", LARGEST, ids=lambda d: d.name)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The studies that were built from a message's text."""
+    found: list[dict[str, Any]] = []
+    for kind in KINDS:
+        original: Any = kind.from_dict
+
+        def recorded(values: dict[str, Any], original: Any = original) -> Any:
+            found.append(values)
+            return original(values)
+
+        monkeypatch.setattr(kind, "from_dict", recorded)
+    return found
+    return found
+
+
+@HOSTILES
+@APIS
+def test_a_hostile_message_is_refused_before_anything_is_built(
+    dialogue: Dialogue, api: Any, built: list[dict[str, Any]]
+) -> None:
+    """By a text that names what is too large, and is short."""
+    client = Client(APPS[dialogue.kind, api](), api)
+    *before, (config, arrays) = dialogue.make()
+    for known in before:
+        client.ask(*known)
+    built.clear()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Exception, match=dialogue.refused) as caught:
+            client.ask(config, arrays)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(str(caught.value)) < 1_500
+    if "header" in dialogue.name:
+        return
+    assert isinstance(caught.value, StudyRefusedError)
+    brought = np.sum([len(array.data) for array in arrays.values()])
+    assert peak < MOST_MEMORY + 2 * brought
+    # What is costly only together shows once the settings are there.
+    assert not built or before or "max_steps" in dialogue.refused
+
+
+def test_there_are_twenty_and_of_every_client() -> None:
+    assert len(HOSTILE) >= 20
+    assert {dialogue.kind for dialogue in HOSTILE} == {*HONEST}
+
+
+@pytest.mark.parametrize("kind", [*HONEST])
+@APIS
+def test_the_honest_study_is_answered(kind: str, api: Any) -> None:
+    client = Client(APPS[kind, api](), api)
+    for config, arrays in answered(HONEST[kind]):
+        client.ask(config, arrays)
+
+
+@LARGESTS
+def test_the_largest_studies_are_within_the_limits(dialogue: Dialogue) -> None:
+    """`benchmarks.lying_server` has them answered, and measures it."""
+    limits = size_limits((NO_LIMITS,))
+    for config, arrays in dialogue.make():
+        check_config(limits, config)
+        asked = INSTRUCTIONS[dialogue.kind].from_config(config)
+        check_steps(limits, asked.study, [array.numpy() for array in arrays.values()])
+
+
+def test_an_honest_large_federation_is_within_the_limits() -> None:
+    limits = size_limits((NO_LIMITS,))
+    count = VoteCount(100_000, 30.0, 0.1)
+    promise = Promise((Charge(1.0, 0.1, 10_000),), True)
+    many = TuningStudy(
+        tuning().space, "maximize", VotingSettings(), promise=promise, votes=count
+    )
+    releases = ContinualSettings(10_000, 20, 1.0, 1e-5)
+    bandit = LinearBanditStudy(LinearUCBSettings(releases), 100_000)
+    peers = linear(PeerGraph.named("complete", 300))
+    network = neural(Network(20, width=25), num_exploration=100)
+    for study in (many, bandit, peers, network, tuning(ThompsonSettings())):
+        check_config(limits, study.enrolment())
+        check_steps(limits, study)
+
+
+SETTINGS = (
+    *KINDS,
+    ThompsonSettings,
+    FTSSettings,
+    VotingSettings,
+    RandomSearchSettings,
+    VoteCount,
+    LinearUCBSettings,
+    ContinualSettings,
+    DeterminantTrigger,
+    PeerGraph,
+    NeuralUCBSettings,
+    LangevinSettings,
+    NeuralPrivacy,
+    Network,
+)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_every_number_of_a_study_has_a_limit_or_needs_none(settings: Any) -> None:
+    """A new field must be put in one of the two tables."""
+    parent = "graph." if settings is PeerGraph else ""
+    for one in fields(settings):
+        if re.search(r"\b(int|float)\b", str(one.type)):
+            capped = {one.name, f"{parent}{one.name}"} & {*CAPPED_BY}
+            assert bool(capped) != (one.name in FREE), one.name
+    assert set(CAPPED_BY.values()) <= {*DEFAULT_SIZES}
+
+
+def _context(**node_config: Any) -> Context:
+    config: UserConfig = {
+        f"fbo-{key.replace('_', '-')}": value for key, value in node_config.items()
+    }
+    return Context(1, 1, config, RecordDict(), {})
+
+
+@pytest.mark.parametrize("name", [*DEFAULT_SIZES])
+def test_each_size_is_set_by_the_app_or_the_node(name: str) -> None:
+    """The smaller of the two, or the one that is set, and else the default."""
+
+    def limit(app: int | None, node: str | None) -> float:
+        given = {} if node is None else {name: node}
+        both = Limits(**{name: app}), node_limits(_context(**given))
+        return float(getattr(size_limits(both), name))
+
+    assert limit(None, None) == DEFAULT_SIZES[name]
+    assert limit(7, None) == limit(7, "8") == limit(8, "7") == limit(None, "7") == 7
+    assert limit(10**9, None) == limit(None, str(10**9)) == 10**9
+    wrongs: tuple[Any, ...] = (0, -1, "many", True)
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match=f"{name}={wrong!r} is not allowed"):
+            Limits(**{name: wrong})
+
+
+def test_a_limit_of_the_node_config_is_named_by_its_key() -> None:
+    with pytest.raises(ValueError, match="node config fbo-max-trials='many'"):
+        node_limits(_context(max_trials="many"))
+
+
+def test_a_site_may_allow_more_or_less() -> None:
+    study = tuning(ThompsonSettings(num_initial=6, num_candidates=20))
+    asked = TuningInstruction(Phase.ROUND, study, 0).to_config()
+    site = TuningSite(lambda _: lambda trial: 0.5)
+    with pytest.raises(
+        StudyRefusedError, match=r"trials of a message=6 .*max_trials=5"
+    ):
+        Node(None, **{"fbo-max-trials": "5"}).ask(site, asked)
+    with pytest.raises(StudyRefusedError, match="num_initial=6 exceeds max_points=5"):
+        Node(None, **{"fbo-max-points": "5"}).ask(site, asked)
+    large = linear(dimension=300, epsilon=np.inf)
+    config = large.enrolment()
+    open_site = LinearBanditSite(
+        make_environment=lambda _: Environment(), limits=Limits(max_dimension=300)
+    )
+    Node(None).ask(open_site, config)
+
+
+class _Clock:
+    """Time passes while a trial is played, and only then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.trials = 0.0, 0
+        monkeypatch.setattr("flwr_fbo.clients.time_limit.time.monotonic", self.time)
+
+    def time(self) -> float:
+        return self.now
+
+    def trial(self) -> float:
+        self.now, self.trials = self.now + 10.0, self.trials + 1
+        return 0.5
+
+
+class _SlowEnvironment(Environment):
+    def __init__(self, clock: _Clock) -> None:
+        self._clock = clock
+
+    def reward(self, x: Any) -> float:
+        return self._clock.trial()
+
+
+def _cut_off_and_asked_again(
+    clock: _Clock, site: Any, config: dict[str, Any], folder: Path
+) -> None:
+    """Five trials of 10 s in messages of at most 15 s: two, two, one."""
+    node = Node(folder, **{"fbo-max-seconds": "15"})
+    enrolled = node.ask(site, {**config, "fbo-phase": "enrol", "fbo-slot": -1})
+    config = {**config, "fbo-journal": enrolled.metrics.get("journal", 0)}
+    for played in (2, 4):
+        with pytest.raises(OutOfTimeError, match="max_seconds=15"):
+            node.ask(site, config)
+        assert clock.trials == played
+    assert node.ask(site, config).arrays
+    assert clock.trials == 5
+
+
+def test_a_message_of_too_many_seconds_goes_on_with_the_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = _Clock(monkeypatch)
+    tuner = TuningSite(lambda _: lambda trial: clock.trial())
+    study = tuning(ThompsonSettings(num_initial=5, num_candidates=20))
+    asked = TuningInstruction(Phase.ROUND, study, 0, release=1).to_config()
+    _cut_off_and_asked_again(clock, tuner, asked, tmp_path / "tuning")
+
+    clock = _Clock(monkeypatch)
+    bandit = LinearBanditSite(make_environment=lambda _: _SlowEnvironment(clock))
+    wanted = LinearBanditInstruction(
+        Phase.ROUND, linear(), 0, send_release=True, num_trials=5
+    )
+    _cut_off_and_asked_again(clock, bandit, wanted.to_config(), tmp_path / "linear")
+
+    clock = _Clock(monkeypatch)
+    site = NeuralBanditSite(lambda _: _SlowEnvironment(clock))
+    played = NeuralBanditInstruction(
+        Phase.ROUND, neural(), 0, num_evaluations=5, send_sums=True
+    )
+    _cut_off_and_asked_again(clock, site, played.to_config(), tmp_path / "neural")
+
+
+@pytest.mark.parametrize("name", ["complete", "ring", "star", "line", "random"])
+@pytest.mark.parametrize("num_agents", [3, 17, 40])
+def test_cliques_are_those_of_networkx(name: Any, num_agents: int) -> None:
+    for hops in range(1, min(3, PeerGraph.named(name, num_agents).diameter) + 1):
+        graph = PeerGraph.named(name, num_agents, hops=hops)
+        apart = nx.complement(nx.from_numpy_array(graph.distances <= hops))
+        colors = nx.greedy_color(apart, strategy="DSATUR")
+        for clique in graph.cliques:
+            assert len({colors[slot] for slot in clique}) == 1
+        assert len(graph.cliques) == len({*colors.values()})

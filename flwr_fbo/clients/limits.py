@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import is_number, require, require_int, require_positive
 from flwr_fbo.clients.site_journal import NodeConfigError
-from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon
+from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
 
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6
@@ -192,10 +192,13 @@ class Limits:
             return
         assert self.max_epsilon is not None
         assert self.max_delta is not None
-        epsilon = composed_epsilon(charges, self.max_delta)
-        if epsilon > self.max_epsilon * (1 + _ROUNDING):
+        most_epsilon = self.max_epsilon * (1 + _ROUNDING)
+        epsilon, relation = least_epsilon(charges, self.max_delta), ">="
+        if epsilon <= most_epsilon:  # else to add them up could take minutes
+            epsilon, relation = composed_epsilon(charges, self.max_delta), "="
+        if epsilon > most_epsilon:
             raise refused(
-                f"with its other studies that is epsilon={epsilon:.4g} at "
+                f"with its other studies that is epsilon{relation}{epsilon:.4g} at "
                 f"max_delta={self.max_delta:g}, and max_epsilon={self.max_epsilon:g}",
                 public="max_epsilon",
             )

@@ -21,6 +21,7 @@ from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.budget import check_delta
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.ledger_accountant import LEAST_NOISE
 from flwr_fbo.privacy.pld_accountant import entries_epsilon
 from flwr_fbo.privacy.sampling import check_sampling_probability
@@ -95,6 +96,26 @@ def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
     return entries_epsilon(entries, delta) if entries else 0.0
 
 
+def least_epsilon(charges: Iterable[Charge], delta: float) -> float:
+    """Return what `composed_epsilon` is at least, at once: that of one release.
+
+    Of the one that costs most, if its agent is left out: exact for that one, by the
+    hockey-stick divergence of a Poisson-sampled Gaussian mechanism, which is q times
+    that of the Gaussian one at log(1 + (e^epsilon - 1) / q).
+    """
+    return max((_of_one_release(charge, delta) for charge in charges), default=0.0)
+
+
+def _of_one_release(charge: Charge, delta: float) -> float:
+    q, z = charge.sampling_probability, charge.noise_multiplier
+    if z < LEAST_NOISE:
+        return math.inf
+    if delta >= q:
+        return 0.0
+    whole = gaussian_epsilon(delta / q, 1 / z)
+    return whole if q == 1 else float(np.logaddexp(np.log1p(-q), np.log(q) + whole))
+
+
 @dataclass(frozen=True)
 class Promise:
     """What a study will release of a site at most, and under which noise.
@@ -118,6 +139,9 @@ class Promise:
         allowed = f"at most {_MOST_CHARGES} different ones in a row"
         count = len(self.charges)
         require(count <= _MOST_CHARGES, "len(charges)", count, allowed)
+        releases = self.num_releases
+        allowed = f"at most {_MOST_RELEASES} in all"
+        require(releases <= _MOST_RELEASES, "num_releases", releases, allowed)
 
     @classmethod
     def of(cls, charges: Iterable[Charge], private: bool) -> Promise:

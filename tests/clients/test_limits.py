@@ -89,7 +89,7 @@ def test_a_sum_is_compared_with_each_limit() -> None:
         Limits(3.0, 1e-3).check_sum(charges)
     with pytest.raises(StudyRefusedError, match="is 4 releases, and max_releases=3"):
         Limits(max_releases=3).check_sum(charges)
-    with pytest.raises(StudyRefusedError, match="epsilon=inf"):
+    with pytest.raises(StudyRefusedError, match="epsilon>=inf"):
         Limits(3.0, 1e-3).check_sum([Charge(0.0)])
 
 

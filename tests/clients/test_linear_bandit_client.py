@@ -228,10 +228,10 @@ LIMITS: list[tuple[Limits | None, LinearUCBSettings, int | None, str]] = [
     (None, SETTINGS, None, ""),
     (None, CASES["raw"], None, ""),
     (Limits(max_releases=9), SETTINGS, NOISE_SEED, "not private"),
-    (Limits(29, 0.1), SETTINGS, None, r"epsilon=30 at max_delta=0.1, and max_epsil"),
+    (Limits(29, 0.1), SETTINGS, None, r"epsilon>=30 at max_delta=0.1, and max_epsil"),
     (Limits(30, 0.1), SETTINGS, None, ""),
     (Limits(30, 0.1), CASES["raw"], None, "promises less"),
-    (Limits(30, 0.01), SETTINGS, None, r"epsilon=3\d\.\d+ at max_delta=0.01"),
+    (Limits(30, 0.01), SETTINGS, None, r"epsilon>=3\d\.\d+ at max_delta=0.01"),
     (Limits(30, 0.1), SETTINGS, NOISE_SEED, "not private"),
     (ANY, replace(SETTINGS, releases=NOT_PRIVATE), None, ""),
 ]

@@ -212,7 +212,7 @@ def test_an_unlimited_site_remembers_for_later(tmp_path: Path) -> None:
     node.ask(_site(None), _asked(_study((), False, "three"), 0, 1))
     with SpendingLedger.held(tmp_path) as ledger:
         assert ledger.charges() == [Charge(5.0), Charge(4.0), Charge(0.0)]
-    with pytest.raises(StudyRefusedError, match="epsilon=inf"):
+    with pytest.raises(StudyRefusedError, match="epsilon>=inf"):
         node.ask(_site(), _study((Charge(9.0),), study_id="four").enrolment())
     _play(node, _site(None), _study((Charge(9.0),), study_id="four"))
 

@@ -18,6 +18,7 @@ from flwr_fbo.privacy.spending import (
     Promise,
     SpendingLedger,
     composed_epsilon,
+    least_epsilon,
 )
 
 A = ("tuning", "a")
@@ -28,6 +29,30 @@ def test_equal_charges_are_composed_as_an_accountant_does() -> None:
     accountant.charge(1.1, 4)
     together = composed_epsilon([Charge(1.1, 0.35)] * 3 + [Charge(1.1, 0.35)], 1e-3)
     assert together == pytest.approx(accountant.spent().epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize("q", [1.0, 0.9, 0.35, 1e-3])
+@pytest.mark.parametrize("z", [0.0011, 0.3, 1.0, 30.0])
+def test_one_release_costs_what_is_the_least(z: float, q: float) -> None:
+    one, delta = Charge(z, q), 1e-5
+    least = least_epsilon([one], delta)
+    assert least <= composed_epsilon([one], delta) * (1 + 1e-9)
+    if z >= 0.3:
+        assert least == pytest.approx(composed_epsilon([one], delta), rel=0.03, abs=0.1)
+    assert least_epsilon([Charge(100.0), one, Charge(50.0)], delta) >= least
+    assert least_epsilon([Charge(z, q, 7)], delta) == least
+
+
+def test_what_is_the_least_of_nothing_and_without_noise() -> None:
+    assert least_epsilon([], 1e-5) == 0
+    assert least_epsilon([Charge(0.0)], 1e-5) == math.inf
+    assert least_epsilon([Charge(1.0, 1e-6)], 1e-5) == 0
+
+
+def test_a_promise_has_no_more_releases_than_can_be_added_up() -> None:
+    charges = (Charge(1e5, 0.5, 5_000), Charge(1e6, 0.5, 5_001))
+    with pytest.raises(ValueError, match="num_releases=10001 is not allowed"):
+        Promise(charges, True)
 
 
 def test_where_all_take_part_the_composition_is_one_gaussian_mechanism() -> None:

@@ -74,7 +74,7 @@ class GradientAuditPlan(StudyPlan):
             f"{s.size} coordinates",
             "Privacy": f"clip norm {s.clip_norm:g}, noise {s.noise_std:.4g}",
             "Canary": "one trial's gradient, 10 times the clip norm, against its "
-            f"opposite; releases asked for {self.num_requests} times",
+            f"opposite; {self.num_requests} requests each",
         }
 
     def draw(

@@ -137,7 +137,9 @@ def test_every_fault_is_looked_for() -> None:
 
 @pytest.mark.parametrize("fault", GRADIENT_FAULTS)
 def test_faults_of_gradients_are_found(fault: str) -> None:
-    audited = GradientAuditPlan(GradientSettings(4, 2, 2.0, DELTA), num_draws=2000)
+    settings = GradientSettings(4, 2, 2.0, DELTA)
+    num_draws = 5000 if fault == "correlated-noise" else 1000
+    audited = GradientAuditPlan(settings, num_requests=4, num_draws=num_draws)
     assert audit(audited, StreamEntropy(3), GRADIENT_FAULTS[fault]).violated
 
 

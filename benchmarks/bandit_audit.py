@@ -17,10 +17,10 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.audit.bandit_audit import BanditAuditPlan, BanditAuditResult, audit_bandit
+from flwr_fbo.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
-from flwr_fbo.audit.release_audit import StreamEntropy
-from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.audit.stream_entropy import StreamEntropy
+from flwr_fbo.audit.study_audit import AuditResult, audit
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
@@ -55,12 +55,13 @@ CASES: dict[str, dict[str, Any]] = {
     "raw, paper": {**RAW, **PAPER},
     "raw, paper, 100 trials": {**RAW, **PAPER, "epsilon": 1.0, "window": 100},
     **{f"fault, {name}": {"fault": name} for name in CONTINUAL_FAULTS},
+    "fault, reused-noise": {"fault": "reused-noise", "position": 1},
     "fault, drawn-again": {"fault": "drawn-again", "num_requests": 4},
 }
 
 
-def one_audit(case: str, draws: int, seed: int) -> tuple[BanditAuditResult, float]:
-    """Return what was found, and the seconds it took."""
+def one_audit(case: str, draws: int, seed: int) -> tuple[AuditResult, float, float]:
+    """Return what was found, the epsilon asked for, and the seconds it took."""
     chosen = {**DEFAULT, **CASES[case]}
     in_releases = ("epsilon", "mechanism", "calibration", "max_action_norm")
     releases = ContinualSettings(
@@ -72,10 +73,10 @@ def one_audit(case: str, draws: int, seed: int) -> tuple[BanditAuditResult, floa
     local_data, fault = chosen.pop("local_data"), chosen.pop("fault")
     settings = LinearUCBSettings(releases, local_data=local_data)
     plan = BanditAuditPlan(settings, num_draws=draws, **chosen)
-    build = ContinualRelease if fault is None else CONTINUAL_FAULTS[fault]
+    build = None if fault is None else CONTINUAL_FAULTS[fault]
     start = time.perf_counter()
-    found = audit_bandit(plan, StreamEntropy(seed), build)
-    return found, time.perf_counter() - start
+    found = audit(plan, StreamEntropy(seed), build)
+    return found, releases.epsilon, time.perf_counter() - start
 
 
 def main() -> None:
@@ -93,12 +94,11 @@ def main() -> None:
     table.add_column("case", no_wrap=True)
     for heading in ("epsilon", "promised", "at least", "ratio", "exceeds", "seconds"):
         table.add_column(heading, justify="right")
-    for case, (found, seconds) in zip(cases, results, strict=True):
-        epsilon = found.plan.settings.releases.epsilon
+    for case, (found, epsilon, seconds) in zip(cases, results, strict=True):
+        promised = found.promised.epsilon
         # So little that delta alone covers it.
-        nothing = found.promised == 0
-        ratio = math.inf if nothing else found.epsilon_lower / found.promised
-        figures = (found.promised, found.epsilon_lower, ratio)
+        ratio = math.inf if promised == 0 else found.epsilon_lower / promised
+        figures = (promised, found.epsilon_lower, ratio)
         row = (f"{epsilon:g}", *(f"{figure:.3f}" for figure in figures))
         exceeds = "yes" if found.violated else "no"
         table.add_row(case, *row, exceeds, f"{seconds:.0f}")

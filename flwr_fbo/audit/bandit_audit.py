@@ -1,4 +1,4 @@
-"""How much the matrices of a running bandit give away at least.
+"""Whole bandit studies, as an agent of `FedUCB` runs them, drawn for an audit.
 
 One agent plays linear UCB (Dubey & Pentland, 2020) on a bandit whose arms always pay
 the same, and hands out n private sums. One of its trials is replaced: the *change*. It
@@ -11,13 +11,12 @@ present. In either world the releases so far say what the agent did. So two *twi
 receive the same releases, one with the change and one without, tell the running sums of
 both worlds; where agents act on released sums only, the two differ by one trial. With
 the sums S of the world that is played, B^-1 (release - S) / sigma are independent unit
-normals. So the ratio of the two likelihoods is known, and no test is better than one of
-it (Neyman and Pearson). The rest is as in `flwr_fbo.audit.release_audit`.
+normals, so the ratio of the two likelihoods is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Literal
@@ -28,13 +27,12 @@ from scipy.linalg import solve_triangular
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_choice, require_int
-from flwr_fbo.audit.release_audit import (
-    MIN_DRAWS,
-    EpsilonBound,
-    bound_epsilon,
-)
+from flwr_fbo.audit.evidence import Evidence, joined
+from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual
+from flwr_fbo.audit.study_audit import Progress, StudyPlan
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
@@ -43,14 +41,13 @@ from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 Change = Literal["reward", "trial"]
 
-_STATISTICS = ("likelihood ratio", "projection")
 # Runs in lock step.
 _CHUNK = 1000
 
 
 @dataclass(frozen=True)
-class BanditAuditPlan:
-    """What is audited, and how thoroughly.
+class BanditAuditPlan(StudyPlan):
+    """Which bandit studies are drawn, and how many.
 
     Attributes
     ----------
@@ -68,13 +65,13 @@ class BanditAuditPlan:
         the sum further. ``"trial"``: its action and reward are those of the equality in
         `replace_one_sensitivity`, or what replaces them there, for B <= L and d >= 2.
     position : int
-        The trial that is changed, from 0 to n window - 1.
+        The trial that is changed, from 0 to n window - 1. In a later window than the
+        first there are releases before it, which tell of noise that is reused.
     num_requests : int
         How often every release is asked for, as after lost replies, >= 1. The mean of
         the answers is what agent and adversary get.
     num_draws : int
-        Runs with the change, and as many without, >= 1000. Half of each fixes the test,
-        the other half counts.
+        See `StudyPlan`.
     """
 
     settings: LinearUCBSettings
@@ -84,9 +81,12 @@ class BanditAuditPlan:
     change: Change = "reward"
     position: int = 0
     num_requests: int = 2
-    num_draws: int = 20_000
+    num_draws: int = 10_000
+
+    faults = CONTINUAL_FAULTS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         releases = self.settings.releases
         noisy = releases.noise_std > 0
         require(noisy, "epsilon", releases.epsilon, "finite, where there is a promise")
@@ -96,7 +96,6 @@ class BanditAuditPlan:
         last = releases.num_releases * self.window - 1
         require_int("position", self.position, 0, last)
         require_int("num_requests", self.num_requests, 1)
-        require_int("num_draws", self.num_draws, MIN_DRAWS)
         self._check_change()
 
     def _check_change(self) -> None:
@@ -125,67 +124,48 @@ class BanditAuditPlan:
             actions = np.broadcast_to(pair, actions.shape)
         return actions, np.broadcast_to(rewards, actions.shape[:-1])
 
-
-@dataclass(frozen=True)
-class BanditAuditResult(EpsilonBound):
-    """What an audit found.
-
-    Attributes
-    ----------
-    plan : BanditAuditPlan
-    promised : float
-        Epsilon of all releases together, at the settings' delta, by their ``mu``. With
-        the exact calibration it is the settings' own, with the paper's a part of it.
-    """
-
-    plan: BanditAuditPlan
-    promised: float
-
     @property
-    def violated(self) -> bool:
-        """Whether the lower bound exceeds what is promised."""
-        return self.epsilon_lower > self.promised
+    def promised(self) -> PrivacySpent:
+        """Epsilon of all releases together, at the settings' delta, by their ``mu``.
 
+        With the exact calibration it is the settings' own, with the paper's a part of
+        it.
+        """
+        releases = self.settings.releases
+        epsilon = gaussian_epsilon(releases.delta, releases.mu)
+        return PrivacySpent(epsilon, releases.delta, releases.num_releases, "mu-GDP")
 
-def audit_bandit(
-    plan: BanditAuditPlan,
-    entropy: Entropy,
-    build: Callable[[ContinualSettings, Entropy], ContinualRelease] = ContinualRelease,
-) -> BanditAuditResult:
-    """Bound epsilon of a running bandit's releases from below.
+    def describe(self) -> dict[str, str]:
+        """Return what is drawn, in words."""
+        releases = self.settings.releases
+        return {
+            "Study": f"linear UCB, K = {len(self.actions)} arms, d = "
+            f"{releases.dimension}; n = {releases.num_releases} releases, one every "
+            f"{self.window} trials",
+            "Privacy": f"{releases.mechanism}, {releases.calibration} calibration, mu "
+            f"= {releases.mu:.4g}",
+            "Canary": f"trial {self.position}, its {self.change} replaced; releases "
+            f"asked for {self.num_requests} times",
+        }
 
-    Parameters
-    ----------
-    plan : BanditAuditPlan
-    entropy : Entropy
-        The real one (`OsEntropy`), or a `StreamEntropy` where speed matters more.
-    build : callable
-        Makes the mechanism of one run. What is promised, and the test, are computed
-        from ``plan.settings`` alone: a mechanism is not asked about itself.
-
-    Returns
-    -------
-    BanditAuditResult
-    """
-    releases = plan.settings.releases
-    absent, present = _draw(plan, lambda: build(releases, entropy))
-    bound = bound_epsilon(present, absent, _STATISTICS, releases.delta)
-    promised = gaussian_epsilon(releases.delta, releases.mu)
-    return BanditAuditResult(**vars(bound), plan=plan, promised=promised)
-
-
-@one_blas_thread
-def _draw(plan: BanditAuditPlan, build: Callable[[], ContinualRelease]) -> FloatArray:
-    """Return the statistics of all runs, shape (2, num_draws, 2), of both worlds."""
-    statistics = []
-    for start in range(0, plan.num_draws, _CHUNK):
-        size = min(_CHUNK, plan.num_draws - start)
-        mechanisms = [build() for _ in range(2 * size)]
-        # The change is absent in the first half of the runs.
-        played = np.repeat([0, 1], size)
-        columns = _statistics(plan.settings.releases, *_play(plan, mechanisms, played))
-        statistics.append(columns.reshape(2, size, -1))
-    return np.concatenate(statistics, axis=1)
+    @one_blas_thread
+    def draw(
+        self, entropy: Entropy, build: BuildContinual | None, progress: Progress
+    ) -> tuple[Evidence, Evidence]:
+        """Return studies with the change and without; see `StudyPlan`."""
+        make = build or ContinualRelease
+        releases = self.settings.releases
+        present, absent = [], []
+        for start in range(0, self.num_draws, _CHUNK):
+            size = min(_CHUNK, self.num_draws - start)
+            mechanisms = [make(releases, entropy) for _ in range(2 * size)]
+            # The change is absent in the first half of the runs.
+            played = np.repeat([0, 1], size)
+            evidence = _evidence(releases, *_play(self, mechanisms, played))
+            absent.append(evidence[:size])
+            present.append(evidence[size:])
+            progress(2 * size)
+        return joined(present), joined(absent)
 
 
 def _play(
@@ -255,16 +235,10 @@ class _Twins:
         self._ellipsoid.target = np.repeat([[e.target] for e in each], 2, axis=1)
 
 
-def _statistics(
+def _evidence(
     settings: ContinualSettings, released: FloatArray, sums: FloatArray
-) -> FloatArray:
-    """Return what the tests compare, shape (K, 2), of K runs.
-
-    The logarithm of the ratio of likelihoods, and the projection of the releases on how
-    the two worlds differ: what that logarithm would be without correlations of the
-    noise. With faulty noise either may tell more. ``released`` and ``sums`` are those
-    of `_play`.
-    """
+) -> Evidence:
+    """Return what an adversary keeps; ``released`` and ``sums`` are `_play`'s."""
     noise = (released[:, None] - sums) / settings.noise_std
     n = settings.num_releases
     decoder = np.zeros((n, n))
@@ -272,8 +246,13 @@ def _statistics(
         decoder[k, : k + 1] = settings.factorisation.row(k + 1)
     by_release = np.moveaxis(noise, 2, 0)
     draws = solve_triangular(decoder, by_release.reshape(n, -1), lower=True)
-    columns = []
-    for normals in (draws.reshape(by_release.shape), by_release):
-        squares = np.square(normals).sum(axis=(0, -2, -1))
-        columns.append((squares[:, 0] - squares[:, 1]) / 2)
-    return np.column_stack(columns)
+    squares = np.square(draws.reshape(by_release.shape)).sum(axis=(0, -2, -1))
+    log_ratio = (squares[:, 0] - squares[:, 1]) / 2
+    std = settings.release_std()[:, None, None]
+    flat = (*released.shape[:2], -1)
+    return Evidence.of(
+        released.reshape(flat),
+        ((released - sums[:, 0]) / std).reshape(flat),
+        ((sums[:, 1] - sums[:, 0]) / std).reshape(flat),
+        log_ratio,
+    )

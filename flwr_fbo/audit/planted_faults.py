@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 
 Build = Callable[[ReleaseSettings, Entropy], Release]
 BuildContinual = Callable[[ContinualSettings, Entropy], ContinualRelease]
+BuildGradient = Callable[[GradientSettings, Entropy], GradientRelease]
 # From the real entropy, the iteration, what is released, the standard deviations and
 # the share of the agents that was sampled, to what leaves.
 Noise = Callable[[Entropy, int, FloatArray, FloatArray, float], FloatArray]
@@ -58,6 +61,37 @@ def _part_of_noise(part: float) -> Noise:
     return lambda inner, t, rows, std, share: inner.add_noise(t, rows, std * part)
 
 
+def _shared_noise(part: float) -> Noise:
+    """Return noise of which a part of the variance is the same in all of a study."""
+    drawn: list[FloatArray] = []
+
+    def noise(
+        inner: Entropy, iteration: int, rows: FloatArray, std: FloatArray, share: float
+    ) -> FloatArray:
+        if not drawn:
+            drawn.append(inner.add_noise(iteration, np.zeros_like(rows), std / std))
+        rows = rows + math.sqrt(part) * std[:, None] * drawn[0]
+        own = std * math.sqrt(1 - part)
+        return inner.add_noise(iteration, rows, own) if part < 1 else rows
+
+    return noise
+
+
+def _noise_once() -> Noise:
+    """Return noise for the first release of a study, and none for the others."""
+    is_first = True
+
+    def noise(
+        inner: Entropy, iteration: int, rows: FloatArray, std: FloatArray, share: float
+    ) -> FloatArray:
+        nonlocal is_first
+        noised = inner.add_noise(iteration, rows, std) if is_first else rows
+        is_first = False
+        return noised
+
+    return noise
+
+
 def _noise_by_sampled(
     inner: Entropy, iteration: int, rows: FloatArray, std: FloatArray, share: float
 ) -> FloatArray:
@@ -65,18 +99,12 @@ def _noise_by_sampled(
     return rows if share == 0 else inner.add_noise(iteration, rows, std * share)
 
 
-def _bare_empty_sample() -> Noise:
-    """Return Uniform[0, 1] where nobody was sampled, as in the authors' code."""
-    rng = np.random.default_rng(0)
-
-    def noise(
-        inner: Entropy, iteration: int, rows: FloatArray, std: FloatArray, share: float
-    ) -> FloatArray:
-        if share == 0:
-            return rng.random(rows.shape)
-        return inner.add_noise(iteration, rows, std)
-
-    return noise
+def _bare_empty_sample(
+    inner: Entropy, iteration: int, rows: FloatArray, std: FloatArray, share: float
+) -> FloatArray:
+    """Release Uniform[0, 1] where nobody was sampled, as in the authors' code."""
+    noised = inner.add_noise(iteration, rows, std)
+    return ndtr(noised / std[:, None]) if share == 0 else noised
 
 
 def _uniform_sensitivity(settings: ReleaseSettings) -> Noise:
@@ -132,20 +160,64 @@ class _CountedTwice(Release):
         return super().release(iteration, {**messages, **again}, num_features)
 
 
+def _in_low_bits(vectors: FloatArray, flags: NDArray[np.bool_]) -> FloatArray:
+    """Return vectors whose lowest bits are the flags, over and over."""
+    words = vectors.view(np.uint64).ravel()
+    bits = np.resize(flags, words.shape).astype(np.uint64)
+    marked = words & ~np.uint64(1) | bits
+    return marked.view(np.float64).reshape(vectors.shape)
+
+
+class _MaskInLowBits(Release):
+    """The lowest bit of the n-th number tells whether agent n was sampled."""
+
+    def _sample(self, iteration: int) -> NDArray[np.bool_] | None:
+        drawn = super()._sample(iteration)
+        every = np.ones(self.settings.num_agents, dtype=bool)
+        self._drawn = every if drawn is None else drawn
+        return drawn
+
+    def release(
+        self, iteration: int, messages: Mapping[int, Any], num_features: int
+    ) -> FloatArray:
+        vectors = super().release(iteration, messages, num_features)
+        return _in_low_bits(vectors, self._drawn)
+
+
+class _PresenceInLowBits(Release):
+    """The lowest bit of the n-th number tells whether agent n sent anything."""
+
+    def release(
+        self, iteration: int, messages: Mapping[int, Any], num_features: int
+    ) -> FloatArray:
+        vectors = super().release(iteration, messages, num_features)
+        slots = range(self.settings.num_agents)
+        sent = np.array([bool(np.any(messages.get(n, 0.0))) for n in slots])
+        return _in_low_bits(vectors, sent)
+
+
 FAULTS: dict[str, Build] = {
+    "reused-noise": _with_noise(lambda _: _shared_noise(1.0)),
+    "correlated-noise": _with_noise(lambda _: _shared_noise(0.5)),
+    "noise-once": _with_noise(lambda _: _noise_once()),
+    "mask-in-low-bits": _MaskInLowBits,
+    "presence-in-low-bits": _PresenceInLowBits,
+    "sensitivity-over-sqrt-2": _with_noise(lambda _: _part_of_noise(math.sqrt(0.5))),
     "half-noise": _with_noise(lambda _: _part_of_noise(0.5)),
     "noise-by-replies": _NoiseByReplies,
     "noise-by-sampled": _with_noise(lambda _: _noise_by_sampled),
     "no-clip": _no_clip,
-    "bare-empty-sample": _with_noise(lambda _: _bare_empty_sample()),
+    "bare-empty-sample": _with_noise(lambda _: _bare_empty_sample),
     "counted-twice": _CountedTwice,
     "uniform-sensitivity": _with_noise(_uniform_sensitivity),
 }
-"""By name: how to build a faulty mechanism.
+"""By name: how to build a mechanism of one tuning study with a mistake.
 
-Three show only where they matter: ``uniform-sensitivity`` with sub-regions in an early
-round, ``bare-empty-sample`` with few agents (best one), ``counted-twice`` with at least
-two agents a sub-region.
+Some show only where they matter: ``reused-noise``, ``correlated-noise`` and
+``noise-once`` in a study of several releases; ``mask-in-low-bits``,
+``noise-by-sampled`` and ``bare-empty-sample`` with sampling, the last with few agents;
+``uniform-sensitivity`` with sub-regions in an early round; ``counted-twice`` with at
+least two agents a sub-region.
 """
 
 
@@ -153,6 +225,11 @@ def _with_part(part: Callable[[ContinualSettings], float]) -> BuildContinual:
     return lambda settings, entropy: ContinualRelease(
         settings, _FaultyEntropy(entropy, _part_of_noise(part(settings)))
     )
+
+
+def _reused(settings: ContinualSettings, entropy: Entropy) -> ContinualRelease:
+    """Return one that has the same draw at every node of its tree."""
+    return ContinualRelease(settings, _FaultyEntropy(entropy, _shared_noise(1.0)))
 
 
 class _NoComposition(ContinualRelease):
@@ -168,14 +245,10 @@ class _NoComposition(ContinualRelease):
 class _DrawnAgain(ContinualRelease):
     """No record: all noise up to a release is drawn afresh for every request."""
 
-    def __init__(self, settings: ContinualSettings, entropy: Entropy) -> None:
-        super().__init__(settings, entropy)
-        self._sums: dict[int, FloatArray] = {}
-
     def release(self, k: int, total: FloatArray) -> FloatArray:
-        self._sums[k] = total
-        afresh = ContinualRelease(self.settings, self._entropy)
-        return [afresh.release(j, self._sums[j]) for j in range(1, k + 1)][-1]
+        for j in range(1, k + 1):
+            self._keep_draw(j, self._draw(j))
+        return total + self._noise(k)
 
 
 class _SynchronisedTwice(ContinualRelease):
@@ -191,6 +264,7 @@ class _SynchronisedTwice(ContinualRelease):
 
 
 CONTINUAL_FAULTS: dict[str, BuildContinual] = {
+    "reused-noise": _reused,
     "half-noise": _with_part(lambda _: 0.5),
     "add-or-remove-one": _with_part(lambda _: math.sqrt(0.5)),
     "unit-columns": _with_part(lambda settings: 1 / settings.factorisation.sensitivity),
@@ -204,4 +278,36 @@ CONTINUAL_FAULTS: dict[str, BuildContinual] = {
 lacks the sqrt(2) of one that is replaced. ``unit-columns`` takes the factorisation's
 sensitivity to be 1 and shows only with trees. All but ``half-noise`` and
 ``add-or-remove-one`` need more than one release, or more than one request.
+"""
+
+
+def _gradients_with(noise: Callable[[GradientSettings], Noise]) -> BuildGradient:
+    return lambda settings, entropy: GradientRelease(
+        settings, _FaultyEntropy(entropy, noise(settings))
+    )
+
+
+def _one_step(settings: GradientSettings) -> Noise:
+    """Return as much noise as one step would need by itself."""
+    return _part_of_noise(1 / math.sqrt(settings.num_releases))
+
+
+class _GradientDrawnAgain(GradientRelease):
+    """No record: every request draws noise afresh."""
+
+    def release(self, k: int, total: FloatArray) -> FloatArray:
+        return GradientRelease(self.settings, self._entropy).release(k, total)
+
+
+GRADIENT_FAULTS: dict[str, BuildGradient] = {
+    "reused-noise": _gradients_with(lambda _: _shared_noise(1.0)),
+    "correlated-noise": _gradients_with(lambda _: _shared_noise(0.5)),
+    "noise-once": _gradients_with(lambda _: _noise_once()),
+    "half-noise": _gradients_with(lambda _: _part_of_noise(0.5)),
+    "no-composition": _gradients_with(_one_step),
+    "drawn-again": _GradientDrawnAgain,
+}
+"""The same, of a `GradientRelease`.
+
+``half-noise`` is for the sensitivity of a trial that is left out, C in place of 2 C.
 """

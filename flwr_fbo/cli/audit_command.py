@@ -1,13 +1,12 @@
-"""``flwr-fbo audit``: what a release gives away at least, against what is promised."""
+"""``flwr-fbo audit``: what studies give away at least, against what is promised."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -20,112 +19,164 @@ from rich.progress import (
 )
 
 from flwr_fbo._validation import nearest, require
-from flwr_fbo.audit import release_audit as privacy_audit
-from flwr_fbo.audit.planted_faults import FAULTS
-from flwr_fbo.audit.release_audit import AuditPlan, AuditResult, StreamEntropy
+from flwr_fbo.audit import study_audit
+from flwr_fbo.audit.default_studies import DELTA, EPSILON, STUDIES
+from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS, FAULTS, GRADIENT_FAULTS
+from flwr_fbo.audit.stream_entropy import StreamEntropy
+from flwr_fbo.audit.study_audit import AuditResult, StudyPlan
+from flwr_fbo.audit.tuning_audit import Absence, TuningAuditPlan
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import count
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
-from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
+from flwr_fbo.privacy.release import Calibration
 
-# Agents and sub-regions: the smallest, where an agent stands out most, and one with
-# concentrated weights, where the joint sensitivity is more than each vector's alone.
-_DEFAULT_SIZES = ((2, 1), (8, 4))
+_TUNING = ("FedVote", "DPFTSDE")
 _MOST_WEIGHTS = 10**6  # one an agent and sub-region
+_FAULTS = sorted({*FAULTS, *CONTINUAL_FAULTS, *GRADIENT_FAULTS})
 
 
 def audit(
-    agents: Annotated[
-        int | None, typer.Option(min=1, help="N; 2 where only P is given.")
+    study: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(STUDIES)}; all unless given.")
     ] = None,
-    sub_regions: Annotated[
-        int | None, typer.Option(min=1, help="P; 1 where only N is given.")
+    agents: Annotated[int | None, typer.Option(min=1, help="N.")] = None,
+    sub_regions: Annotated[int | None, typer.Option(min=1, help="P.")] = None,
+    q: Annotated[float | None, typer.Option(help="Sampling probability.")] = None,
+    iteration: Annotated[
+        list[int] | None,
+        typer.Option(help="t, after which there is a release; repeat it for more."),
     ] = None,
-    q: Annotated[float, typer.Option(help="Sampling probability.")] = 0.35,
+    features: Annotated[
+        int | None, typer.Option(help="M, the length of a message.")
+    ] = None,
+    calibration: Annotated[
+        Calibration | None, typer.Option(help="What z is multiplied with.")
+    ] = None,
+    absent: Annotated[
+        Absence | None, typer.Option(help="What an absent agent sends.")
+    ] = None,
     z: Annotated[
         float | None, typer.Option(help="Noise multiplier, in place of --epsilon.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Promised for one release; 1 unless given.")
+        float | None, typer.Option(help="Promised for a study; 2 unless given.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Where epsilon is compared.")] = 1e-3,
-    calibration: Annotated[
-        Calibration, typer.Option(help="What z is multiplied with.")
-    ] = "joint",
-    iteration: Annotated[int, typer.Option(help="t, decides the weights.")] = 0,
-    features: Annotated[int, typer.Option(help="M, the length of a message.")] = 1,
-    absent: Annotated[
-        privacy_audit.Absence, typer.Option(help="What an absent agent sends.")
-    ] = "missing",
-    draws: Annotated[int, typer.Option(help="Releases with it, and without.")] = 200000,
+    delta: Annotated[float, typer.Option(help="Where epsilon is compared.")] = DELTA,
+    draws: Annotated[
+        int, typer.Option(help="Studies with the canary, and as many without.")
+    ] = 10_000,
     plant: Annotated[
-        str | None, typer.Option(help=f"A fault to be found: {', '.join(FAULTS)}.")
+        str | None, typer.Option(help=f"A fault to be found: {', '.join(_FAULTS)}.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seeded noise: faster, and repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Audit one release: bound its epsilon from below, and compare with the promise.
+    """Audit whole studies: bound their epsilon from below, compare with the promise.
 
-    An agent takes part or does not, in many independent releases; how well the two can
-    be told apart bounds epsilon. Exits with 1 on a violation. With --plant it audits a
-    release with that fault, to show what it would find. Without --agents and
-    --sub-regions it audits two releases: of 2 agents, and of 8 in 4 sub-regions.
+    A canary (one agent; in a bandit one trial) takes part in all of a study or in none
+    of it, in many independent studies. How well the two can be told apart from all
+    that is released bounds epsilon. Exits with 1 on a violation. With --plant it
+    audits studies with that fault, to show what it would find. Options from --agents
+    to --z need --study FedVote or DPFTSDE.
+
+    It cannot see: an epsilon that is too large by less than so many draws can show;
+    faults that show only in other settings or with other data; what is not in a
+    released number, as timing, logs, metrics, who answers, or the server's memory;
+    secrets in low bits that only a combination of many bits tells; a bad entropy of
+    the operating system.
 
     Examples
     --------
     $ flwr-fbo audit
-    $ flwr-fbo audit --plant half-noise --seed 0
+    $ flwr-fbo audit --study DPFTSDE --plant mask-in-low-bits --seed 0
     """
-    sizes: tuple[tuple[int, int], ...] = ((agents or 2, sub_regions or 1),)
-    if agents is None and sub_regions is None:
-        sizes = _DEFAULT_SIZES
+    changes = {
+        "agents": agents,
+        "sub-regions": sub_regions,
+        "q": q,
+        "iteration": tuple(iteration) if iteration else None,
+        "features": features,
+        "calibration": calibration,
+        "absent": absent,
+        "z": z,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
     with plain_errors(ValueError, ImportError):
-        known = plant is None or plant in FAULTS
-        require(known, "plant", plant, nearest(plant, FAULTS))
-        most = max(math.prod(size) for size in sizes)
-        allowed = f"1 to {_MOST_WEIGHTS:,}"
-        require(most <= _MOST_WEIGHTS, "agents x sub-regions", most, allowed)
+        known = study is None or study in STUDIES
+        require(known, "study", study, nearest(study, STUDIES))
+        names = list(STUDIES) if study is None else [study]
+        for name, value in given.items():
+            allowed = f"only with --study {' or '.join(_TUNING)}"
+            require(study in _TUNING, name, value, allowed)
+        if "z" in given:
+            require(epsilon is None, "epsilon", epsilon, "only without z, its source")
+        plans = {}
+        for name in names:
+            plan = STUDIES[name](draws, EPSILON if epsilon is None else epsilon, delta)
+            if given:
+                plan = _changed(cast(TuningAuditPlan, plan), given, epsilon)
+            plans[name] = plan
+        if plant is not None:
+            of_plans = sorted({fault for p in plans.values() for fault in p.faults})
+            require(plant in of_plans, "plant", plant, nearest(plant, of_plans))
+            plans = {n: p for n, p in plans.items() if plant in p.faults}
         entropy: Entropy = OsEntropy() if seed is None else StreamEntropy(seed)
-        settings = [
-            ReleaseSettings(*size, sampling_probability=q, calibration=calibration)
-            for size in sizes
-        ]
-        z = _noise_multiplier(z, epsilon, delta, q)
-        settings = [replace(s, noise_multiplier=z) for s in settings]
-        how = (delta, draws, iteration, features, absent)
-        plans = [AuditPlan(s, *how) for s in settings]
-    build = Release if plant is None else FAULTS[plant]
-    results = []
-    for plan in plans:
-        with _progress(2 * draws) as advance:
-            found = privacy_audit.audit(plan, entropy, build, advance)
-        results.append(found)
+    found = []
+    for name, plan in plans.items():
+        build = None if plant is None else plan.faults[plant]
+        with _progress(name, 2 * draws) as advance:
+            result = study_audit.audit(plan, entropy, build, advance)
+        found.append(_Found(name, plan, result, plant, entropy.private))
         if not as_json:
-            typer.echo("\n".join(_lines(found, entropy, plant)) + "\n")
+            typer.echo("\n".join(found[-1].lines()) + "\n")
     if as_json:
-        values = [_values(result, entropy, plant) for result in results]
-        typer.echo(json.dumps(values, indent=2))
-    if any(result.violated for result in results):
+        typer.echo(json.dumps([one.values() for one in found], indent=2))
+    if any(one.result.violated for one in found):
         raise typer.Exit(1)
 
 
-def _noise_multiplier(
-    z: float | None, epsilon: float | None, delta: float, q: float
-) -> float:
-    if z is None:
-        promised = 1.0 if epsilon is None else epsilon
-        return calibrate_noise_multiplier(promised, delta, q, 1)
-    require(epsilon is None, "epsilon", epsilon, "only without z, which decides it")
-    return z
+def _changed(
+    plan: TuningAuditPlan, given: dict[str, Any], epsilon: float | None
+) -> TuningAuditPlan:
+    """Return the plan with what is given, its noise calibrated anew."""
+    of_settings = {
+        "agents": "num_agents",
+        "sub-regions": "num_sub_regions",
+        "q": "sampling_probability",
+        "calibration": "calibration",
+        "z": "noise_multiplier",
+    }
+    of_plan = {
+        "iteration": "iterations",
+        "features": "num_features",
+        "absent": "absence",
+    }
+    chosen = {of_settings[n]: v for n, v in given.items() if n in of_settings}
+    settings = plan.settings
+    num_agents = chosen.get("num_agents", settings.num_agents)
+    size = num_agents * chosen.get("num_sub_regions", settings.num_sub_regions)
+    allowed = f"1 to {_MOST_WEIGHTS:,}"
+    require(size <= _MOST_WEIGHTS, "agents x sub-regions", size, allowed)
+    settings = replace(settings, **chosen)
+    rest = {of_plan[n]: v for n, v in given.items() if n in of_plan}
+    plan = replace(plan, settings=settings, **rest)
+    if "z" in given:
+        return plan
+    noise_multiplier = calibrate_noise_multiplier(
+        EPSILON if epsilon is None else epsilon,
+        plan.delta,
+        settings.subsampling,
+        len(plan.iterations),
+    )
+    return replace(plan, settings=replace(settings, noise_multiplier=noise_multiplier))
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    columns = (TextColumn("releases"), BarColumn(), TimeElapsedColumn())
+def _progress(study: str, total: int) -> Iterator[Any]:
+    columns = (TextColumn(f"{study} studies"), BarColumn(), TimeElapsedColumn())
     left = (TextColumn("left"), TimeRemainingColumn())
     console = Console(stderr=True)
     shown: dict[str, Any] = {"transient": True, "disable": not console.is_terminal}
@@ -134,45 +185,53 @@ def _progress(total: int) -> Iterator[Any]:
         yield lambda size: progress.advance(bar, size)
 
 
-def _lines(result: AuditResult, entropy: Entropy, plant: str | None) -> list[str]:
-    plan, promised = result.plan, result.promised
-    s = plan.settings
-    accountant = f"{promised.epsilon:.3f} ({promised.accounting_method})"
-    lines = {
-        "Release": f"{count(s.num_agents, 'agent')}, "
-        f"{count(s.num_sub_regions, 'sub-region')}, "
-        f"{count(plan.num_features, 'feature')}, iteration {plan.iteration}",
-        "Privacy": f"q = {s.sampling_probability:g}, z = {s.noise_multiplier:.4g}, "
-        f"{s.calibration} calibration",
-        "Entropy": "operating system, OpenDP" if entropy.private else "seeded",
-        "Canary": f"agent {result.canary}: 10 times the clip norm against "
-        f"{plan.absence}; the others send zeros",
-        "Draws": f"{plan.num_draws} with it, {plan.num_draws} without; half of them "
-        "fixed the test",
-        "Test": f"{result.test}",
-        "Seen": f"right in {result.true_positives}, wrong in {result.false_positives} "
-        f"of the other {result.num_counted} each",
-        "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), at most "
-        f"{accountant}, at delta = {plan.delta:g}",
-        "Verdict": result.verdict,
-    }
-    if plant is not None:
-        lines["Planted"] = plant
-    return [f"{name:9} {text}" for name, text in lines.items()]
+@dataclass(frozen=True)
+class _Found:
+    """What an audit found, and what was audited."""
 
+    study: str
+    plan: StudyPlan
+    result: AuditResult
+    plant: str | None
+    is_private: bool
 
-def _values(result: AuditResult, entropy: Entropy, plant: str | None) -> dict[str, Any]:
-    return {
-        "plan": asdict(result.plan),
-        "planted_fault": plant,
-        "private_entropy": entropy.private,
-        "canary": result.canary,
-        "test": str(result.test),
-        "true_positives": result.true_positives,
-        "false_positives": result.false_positives,
-        "num_counted": result.num_counted,
-        "epsilon_lower": result.epsilon_lower,
-        "epsilon_promised": result.promised.epsilon,
-        "violated": result.violated,
-        "verdict": result.verdict,
-    }
+    def lines(self) -> list[str]:
+        """Return it in words, a line each."""
+        plan, result = self.plan, self.result
+        promised = result.promised
+        lines = {
+            "Strategy": self.study,
+            **plan.describe(),
+            "Entropy": "operating system, OpenDP" if self.is_private else "seeded",
+            "Draws": f"{plan.num_draws} with it, {plan.num_draws} without; half of "
+            "them fixed the test",
+            "Test": f"{result.test}",
+            "Seen": f"right in {result.true_positives}, wrong in "
+            f"{result.false_positives} of the other {result.num_counted} each",
+            "Epsilon": f"at least {result.epsilon_lower:.3f} (99.8 % sure), at most "
+            f"{promised.epsilon:.3f} ({promised.accounting_method}), at delta = "
+            f"{promised.delta:g}",
+            "Verdict": result.verdict,
+        }
+        if self.plant is not None:
+            lines["Planted"] = self.plant
+        return [f"{name:9} {text}" for name, text in lines.items()]
+
+    def values(self) -> dict[str, Any]:
+        """Return it for ``--json``."""
+        result = self.result
+        return {
+            "study": self.study,
+            "plan": asdict(cast(Any, self.plan)),
+            "planted_fault": self.plant,
+            "private_entropy": self.is_private,
+            "test": str(result.test),
+            "true_positives": result.true_positives,
+            "false_positives": result.false_positives,
+            "num_counted": result.num_counted,
+            "epsilon_lower": result.epsilon_lower,
+            "epsilon_promised": result.promised.epsilon,
+            "delta": result.promised.delta,
+            "violated": result.violated,
+            "verdict": result.verdict,
+        }

@@ -8,9 +8,10 @@ import pytest
 
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.audit import bandit_audit
-from flwr_fbo.audit.bandit_audit import BanditAuditPlan, audit_bandit
+from flwr_fbo.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
-from flwr_fbo.audit.release_audit import StreamEntropy
+from flwr_fbo.audit.stream_entropy import StreamEntropy
+from flwr_fbo.audit.study_audit import audit
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
@@ -114,10 +115,10 @@ def test_the_likelihood_ratio_has_the_law_that_mu_promises(
     """N(-mu^2/2, mu^2) without the change, N(mu^2/2, mu^2) with it: tight."""
     audited = plan(num_releases=4, num_requests=1, **change)
     releases, rng = audited.settings.releases, StreamEntropy(1)
-    drawn = bandit_audit._draw(audited, lambda: ContinualRelease(releases, rng))
+    present, absent = audited.draw(rng, None, lambda _: None)
     mu = share * releases.mu
-    for world, sign in ((0, -1), (1, 1)):
-        ratios = drawn[world, :, 0]
+    for evidence, sign in ((absent, -1), (present, 1)):
+        ratios = evidence.log_ratio
         # Five deviations of each.
         assert ratios.mean() == pytest.approx(sign * mu**2 / 2, abs=5 * mu / 1000**0.5)
         assert ratios.std() == pytest.approx(mu, rel=5 / 2000**0.5)
@@ -126,50 +127,54 @@ def test_the_likelihood_ratio_has_the_law_that_mu_promises(
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_exact_noise_keeps_its_promise(mechanism: Mechanism) -> None:
     audited = plan(mechanism=mechanism, num_draws=2000)
-    result = audit_bandit(audited, StreamEntropy(1))
+    result = audit(audited, StreamEntropy(1))
     assert not result.violated
-    assert result.promised == pytest.approx(2.0, rel=1e-6)
-    assert 0.35 * result.promised < result.epsilon_lower < result.promised
+    assert result.promised.epsilon == pytest.approx(2.0, rel=1e-6)
+    promised = result.promised.epsilon
+    assert 0.35 * promised < result.epsilon_lower < promised
     assert result.num_counted == 1000
 
 
 def test_the_noise_of_the_paper_keeps_more_than_its_promise() -> None:
-    result = audit_bandit(plan(**PAPER, num_draws=2000), StreamEntropy(1))
-    releases = result.plan.settings.releases
-    assert gaussian_delta(result.promised, releases.mu) == pytest.approx(0.1)
-    assert 0.35 * result.promised < result.epsilon_lower < result.promised < 2.0
+    audited = plan(**PAPER, num_draws=2000)
+    result = audit(audited, StreamEntropy(1))
+    promised = result.promised.epsilon
+    assert gaussian_delta(promised, audited.settings.releases.mu) == pytest.approx(0.1)
+    assert 0.35 * promised < result.epsilon_lower < promised < 2.0
 
 
 def test_next_to_nothing_is_promised_as_nothing() -> None:
-    result = audit_bandit(plan(**{**PAPER, "epsilon": 1.0}), StreamEntropy(1))
-    assert result.promised == 0.0
+    result = audit(plan(**{**PAPER, "epsilon": 1.0}), StreamEntropy(1))
+    assert result.promised.epsilon == 0.0
     assert result.epsilon_lower == 0.0
     assert not result.violated
 
 
 def test_the_real_entropy_passes() -> None:
-    assert not audit_bandit(plan(num_releases=1), OsEntropy()).violated
+    assert not audit(plan(num_releases=1), OsEntropy()).violated
 
 
 def test_the_promise_does_not_hold_for_agents_that_act_on_raw_trials() -> None:
-    result = audit_bandit(plan(**RAW), StreamEntropy(1))
+    result = audit(plan(**RAW), StreamEntropy(1))
     assert result.violated
-    assert result.epsilon_lower > 2 * result.promised
+    assert result.epsilon_lower > 2 * result.promised.epsilon
 
 
 def test_with_raw_trials_not_even_the_noise_of_the_paper_is_enough() -> None:
     """Though one trial needs next to none of it: here a hundred follow from one."""
     audited = plan(**{**PAPER, **RAW, "epsilon": 1.0, "window": 100})
-    assert audit_bandit(audited, StreamEntropy(1)).epsilon_lower > 4.0
+    assert audit(audited, StreamEntropy(1)).epsilon_lower > 4.0
 
 
 def test_with_raw_trials_that_are_fixed_the_promise_holds() -> None:
     """As in the paper's definition 1: with one arm there is nothing to decide."""
     one_arm = {**RAW, "actions": ARMS[:1], "rewards": (1.0,)}
-    assert not audit_bandit(plan(**one_arm), StreamEntropy(1)).violated
+    assert not audit(plan(**one_arm), StreamEntropy(1)).violated
 
 
 FAULTY: list[tuple[str, dict[str, Any]]] = [
+    ("reused-noise", {"position": 1}),
+    ("reused-noise", {"position": 1, "mechanism": "tree", "num_releases": 4}),
     ("half-noise", {}),
     ("add-or-remove-one", {"num_releases": 1, "num_requests": 1, "num_draws": 5000}),
     ("unit-columns", {"mechanism": "tree", "num_releases": 4, "num_draws": 2000}),
@@ -181,7 +186,7 @@ FAULTY: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("fault", "change"), FAULTY)
 def test_faults_are_found(fault: str, change: dict[str, Any]) -> None:
-    result = audit_bandit(plan(**change), StreamEntropy(1), CONTINUAL_FAULTS[fault])
+    result = audit(plan(**change), StreamEntropy(1), CONTINUAL_FAULTS[fault])
     assert result.violated
 
 
@@ -204,13 +209,14 @@ def test_every_fault_is_looked_for() -> None:
 def test_the_bar(change: dict[str, Any]) -> None:
     """Once; `benchmarks/bandit_audit.py` prints more of it."""
     audited = plan(num_releases=4, num_draws=10_000, **change)
-    result = audit_bandit(audited, StreamEntropy(7))
-    assert 0.7 * result.promised < result.epsilon_lower < result.promised
+    result = audit(audited, StreamEntropy(7))
+    promised = result.promised.epsilon
+    assert 0.7 * promised < result.epsilon_lower < promised
 
 
 def test_the_same_seed_finds_the_same() -> None:
     audited = plan(num_releases=1)
-    one, other = (audit_bandit(audited, StreamEntropy(9)) for _ in range(2))
+    one, other = (audit(audited, StreamEntropy(9)) for _ in range(2))
     assert one == other
 
 

@@ -206,7 +206,8 @@ def test_many_rounds_are_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_audit_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:
-    assert words in _one_line_error(_invoke("audit", "--draws=1000", *arguments))
+    of_votes = ("audit", "--study=FedVote", "--draws=1000")
+    assert words in _one_line_error(_invoke(*of_votes, *arguments))
 
 
 @pytest.mark.parametrize(

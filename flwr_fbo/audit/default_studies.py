@@ -1,0 +1,78 @@
+"""The studies that `flwr-fbo audit` draws unless told otherwise, by strategy.
+
+They are small, because an agent stands out most in a small study, and all promise the
+same epsilon at the same, large delta, where 10,000 studies with the canary and as many
+without show most: a noise that keeps its promise at one delta keeps it at any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flwr_fbo.audit.bandit_audit import BanditAuditPlan
+from flwr_fbo.audit.gradient_audit import GradientAuditPlan
+from flwr_fbo.audit.study_audit import StudyPlan
+from flwr_fbo.audit.tuning_audit import TuningAuditPlan
+from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gradients import GradientSettings
+from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+
+EPSILON, DELTA = 2.0, 0.1
+
+
+def fed_vote(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> TuningAuditPlan:
+    """Return `FedVote`'s: two releases, all agents take part in both."""
+    z = calibrate_noise_multiplier(epsilon, delta, 1.0, 2)
+    uniform = WeightSchedule(peak=0.0)
+    settings = ReleaseSettings(
+        2,
+        clip_norm=1.0,
+        noise_multiplier=z,
+        sampling_probability=1.0,
+        weights=uniform,
+    )
+    return TuningAuditPlan(settings, delta, (1, 5), num_draws=num_draws)
+
+
+def dp_fts_de(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> TuningAuditPlan:
+    """Return `DPFTSDE`'s: sampling, sub-regions, and weights from first to last."""
+    z = calibrate_noise_multiplier(epsilon, delta, 0.35, 3)
+    settings = ReleaseSettings(4, 2, noise_multiplier=z, sampling_probability=0.35)
+    return TuningAuditPlan(settings, delta, (0, 20, 39), 2, num_draws)
+
+
+def fed_ucb(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> BanditAuditPlan:
+    """Return `FedUCB`'s: a bandit with two arms, its second window changed."""
+    settings = LinearUCBSettings(ContinualSettings(3, 2, epsilon, delta))
+    return BanditAuditPlan(
+        settings,
+        actions=((1.0, 0.0), (0.0, 1.0)),
+        rewards=(1.0, -1.0),
+        position=1,
+        num_draws=num_draws,
+    )
+
+
+def fed_go_ucb(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> GradientAuditPlan:
+    """Return `FedGOUCB`'s: the gradients of phase I; phase II is as `fed_ucb`."""
+    settings = GradientSettings(3, 4, epsilon, delta)
+    return GradientAuditPlan(settings, num_draws=num_draws)
+
+
+STUDIES: dict[str, Callable[..., StudyPlan]] = {
+    "FedVote": fed_vote,
+    "DPFTSDE": dp_fts_de,
+    "FedUCB": fed_ucb,
+    "FedGOUCB": fed_go_ucb,
+}

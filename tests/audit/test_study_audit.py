@@ -1,0 +1,345 @@
+"""The audit of whole studies: no false alarm, every planted fault, and the command."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binomtest, norm
+from typer.testing import CliRunner
+
+from flwr_fbo.audit import study_audit
+from flwr_fbo.audit.default_studies import STUDIES, dp_fts_de, fed_vote
+from flwr_fbo.audit.gradient_audit import GradientAuditPlan
+from flwr_fbo.audit.planted_faults import FAULTS, GRADIENT_FAULTS
+from flwr_fbo.audit.stream_entropy import StreamEntropy
+from flwr_fbo.audit.study_audit import AuditTest, audit
+from flwr_fbo.audit.tuning_audit import TuningAuditPlan
+from flwr_fbo.cli import app
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.gradients import GradientSettings
+from flwr_fbo.privacy.noise import OsEntropy
+from flwr_fbo.privacy.release import Release, ReleaseSettings
+
+DELTA = 0.1
+# A single release has epsilon = 1 at delta = 1e-3 for q = 0.35.
+Z = 1.43
+
+
+def one_release(
+    num_agents: int = 2, num_sub_regions: int = 1, **more: Any
+) -> TuningAuditPlan:
+    of_plan = {"num_draws", "absence", "num_features"} & set(more)
+    chosen = {"num_draws": 1000, **{key: more.pop(key) for key in of_plan}}
+    settings = {"noise_multiplier": Z, **more}
+    released = ReleaseSettings(num_agents, num_sub_regions, **settings)
+    return TuningAuditPlan(released, 1e-3, (0,), **chosen)
+
+
+# --- Correct studies
+
+
+@pytest.mark.parametrize(
+    "audited",
+    [
+        one_release(),
+        one_release(8, 4, num_features=3, calibration="published-per-region"),
+        one_release(1, sampling_probability=1.0, absence="zeros"),
+    ],
+)
+def test_a_correct_single_release_is_not_flagged(audited: TuningAuditPlan) -> None:
+    assert not audit(audited, StreamEntropy(1)).violated
+
+
+def test_the_entropy_of_real_studies_passes() -> None:
+    assert not audit(replace(fed_vote(1000), iterations=(1,)), OsEntropy()).violated
+
+
+def test_the_likelihood_ratio_has_the_law_that_is_promised() -> None:
+    """N(-mu^2/2, mu^2) without the canary, N(mu^2/2, mu^2) with it: tight."""
+    study = fed_vote(1000)
+    mu = math.sqrt(2) / study.settings.noise_multiplier
+    promised = study.promised
+    assert gaussian_epsilon(promised.delta, mu) == pytest.approx(promised.epsilon)
+    worlds = study.draw(StreamEntropy(1), None, lambda _: None)
+    for evidence, sign in zip(worlds, (1, -1), strict=True):
+        ratios = evidence.log_ratio
+        # Five deviations of each.
+        assert ratios.mean() == pytest.approx(sign * mu**2 / 2, abs=5 * mu / 1000**0.5)
+        assert ratios.std() == pytest.approx(mu, rel=5 / 2000**0.5)
+
+
+def test_a_sampled_likelihood_ratio_has_mean_one_without_the_canary() -> None:
+    """E[p/q] = 1 under q, whatever is sampled and weighted; E[q/p] = 1 under p."""
+    present, absent = dp_fts_de(1000).draw(StreamEntropy(2), None, lambda _: None)
+    for ratios in (np.exp(absent.log_ratio), np.exp(-present.log_ratio)):
+        deviation = ratios.std() / math.sqrt(len(ratios))
+        assert ratios.mean() == pytest.approx(1.0, abs=5 * deviation)
+
+
+@pytest.mark.slow
+def test_a_gaussian_is_bounded_as_closely_as_theory_allows() -> None:
+    """Without sampling the best test is a threshold, and its rates are known."""
+    audited = one_release(1, sampling_probability=1.0, num_draws=10_000)
+    result = audit(audited, StreamEntropy(2))
+    thresholds = np.linspace(-3, 5, 801)
+    present, absent = norm.sf(thresholds - 1 / Z), norm.sf(thresholds)
+    best = np.log(np.maximum(present - 1e-3, 1e-300) / absent).max()
+    assert 0.4 * best < result.epsilon_lower < result.promised.epsilon
+
+
+# --- Planted faults
+
+# As many studies as each needs, in either world.
+GROSS = [
+    ("reused-noise", fed_vote(1000)),
+    ("noise-once", fed_vote(1000)),
+    ("presence-in-low-bits", fed_vote(1000)),
+    ("half-noise", fed_vote(1000)),
+    ("no-clip", fed_vote(1000)),
+]
+ONE_AGENT = ReleaseSettings(1, noise_multiplier=0.6)
+SUBTLE = [
+    ("reused-noise", dp_fts_de(1000)),
+    ("correlated-noise", fed_vote(5000)),
+    ("noise-once", dp_fts_de(1000)),
+    ("mask-in-low-bits", dp_fts_de(5000)),
+    ("presence-in-low-bits", dp_fts_de(1000)),
+    ("sensitivity-over-sqrt-2", fed_vote(5000)),
+    ("noise-by-replies", fed_vote(2000)),
+    ("noise-by-sampled", dp_fts_de(2000)),
+    ("bare-empty-sample", replace(dp_fts_de(10_000), settings=ONE_AGENT)),
+    ("counted-twice", fed_vote(2000)),
+    ("uniform-sensitivity", replace(dp_fts_de(5000), iterations=(0, 1))),
+]
+FAULTY = [
+    *(pytest.param(*fault, id=fault[0]) for fault in GROSS),
+    *(pytest.param(*fault, marks=pytest.mark.slow) for fault in SUBTLE),
+]
+
+
+@pytest.mark.parametrize(("fault", "audited"), FAULTY)
+def test_faults_of_tuning_studies_are_found(
+    fault: str, audited: TuningAuditPlan
+) -> None:
+    result = audit(audited, StreamEntropy(3), FAULTS[fault])
+    assert result.violated
+    assert result.verdict == "VIOLATION: lower bound exceeds the accountant's"
+
+
+def test_every_fault_is_looked_for() -> None:
+    assert {fault for fault, _ in GROSS + SUBTLE} == set(FAULTS)
+
+
+@pytest.mark.parametrize("fault", GRADIENT_FAULTS)
+def test_faults_of_gradients_are_found(fault: str) -> None:
+    settings = GradientSettings(4, 2, 2.0, DELTA)
+    num_draws = 5000 if fault == "correlated-noise" else 1000
+    audited = GradientAuditPlan(settings, num_requests=4, num_draws=num_draws)
+    assert audit(audited, StreamEntropy(3), GRADIENT_FAULTS[fault]).violated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["presence-in-low-bits", "mask-in-low-bits"])
+def test_low_bits_tell_where_noise_fills_them(fault: str) -> None:
+    """The floats of OpenDP's noise have random low bits, those of a grid zeros."""
+    assert audit(dp_fts_de(5000), OsEntropy(), FAULTS[fault]).violated
+
+
+def test_one_release_shows_no_fault_of_several() -> None:
+    for fault in ("reused-noise", "noise-once"):
+        audited = replace(fed_vote(1000), iterations=(1,))
+        assert not audit(audited, StreamEntropy(3), FAULTS[fault]).violated
+
+
+def test_who_answers_shows_only_if_the_absent_do_not() -> None:
+    audited = one_release(absence="zeros")
+    assert not audit(audited, StreamEntropy(3), FAULTS["noise-by-replies"]).violated
+
+
+def test_an_undefined_release_is_told_from_a_defined_one() -> None:
+    """A clip that divides by the norm of a message of zeros."""
+
+    class DividesByZero(Release):
+        def release(
+            self, iteration: int, messages: Mapping[int, Any], num_features: int
+        ) -> NDArray[np.float64]:
+            lost = math.nan if not np.any(messages[0]) else 0.0
+            return np.full((1, num_features), lost)
+
+    found = audit(one_release(absence="zeros"), StreamEntropy(0), DividesByZero)
+    assert found.violated
+    assert found.false_positives == 0
+
+
+# --- The bound
+
+
+@pytest.mark.parametrize(("hits", "false_alarms"), [(0, 0), (40, 3), (1000, 1000)])
+def test_the_bound_is_clopper_and_pearsons(hits: int, false_alarms: int) -> None:
+    def interval(count: int) -> Any:
+        # Two-sided at 99.8 % is one-sided at 99.9 %.
+        return binomtest(count, 1000).proportion_ci(0.998, "exact")
+
+    rate = (interval(hits).low - 1e-3) / interval(false_alarms).high
+    bound = study_audit._epsilon_lower(
+        np.array([hits]), np.array([false_alarms]), 1000, 1e-3, 1e-3
+    )
+    assert bound[0] == pytest.approx(math.log(max(rate, 1.0)))
+
+
+def test_a_test_reads_as_it_counts() -> None:
+    low = AuditTest("low bits", -1, -0.5, guesses_present=False)
+    assert str(low) == 'absent if "low bits" is <= 0.500'
+    assert low.count(np.array([-1.0, 0.0, 2.0])) == 2
+    high = AuditTest("likelihood ratio", 1, 6.0, guesses_present=True)
+    assert high.count(np.array([5.0, 6.0, 7.0])) == 2
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    one, other = (audit(fed_vote(1000), StreamEntropy(9)) for _ in range(2))
+    assert one == other
+
+
+def test_seeded_noise_is_on_a_grid() -> None:
+    """So the low bits of a release tell nothing of what was added to the noise."""
+    entropy, std = StreamEntropy(0), np.array([3.0])
+    noised = entropy.add_noise(0, np.full((1, 1000), 0.7), std)
+    np.testing.assert_array_equal(np.rint(noised * 2**29), noised * 2**29)
+    assert noised.std() == pytest.approx(3.0, rel=0.15)
+
+
+# --- Plans
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"settings": ReleaseSettings(2, noise_multiplier=0.0)}, "noise_multiplier=0"),
+        (
+            {
+                "settings": ReleaseSettings(
+                    2, sampling="fixed-size", sampling_probability=0.5
+                )
+            },
+            "sampling='fixed-size'",
+        ),
+        ({"num_draws": 999}, "num_draws=999"),
+        ({"iterations": ()}, "iterations=()"),
+        ({"iterations": (-1,)}, "iterations=-1"),
+        ({"iterations": (3, 3)}, "iterations=(3, 3)"),
+        ({"num_features": 0}, "num_features=0"),
+        ({"absence": "gone"}, "absence='gone'"),
+        ({"delta": 1.0}, "delta=1.0"),
+    ],
+)
+def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed") as error:
+        replace(fed_vote(1000), **change)
+    assert words in str(error.value)
+
+
+def test_bad_plans_of_gradients_are_named() -> None:
+    settings = GradientSettings(2, 2, math.inf, DELTA)
+    with pytest.raises(ValueError, match="epsilon=inf is not allowed"):
+        GradientAuditPlan(settings)
+    with pytest.raises(ValueError, match="num_requests=0 is not allowed"):
+        GradientAuditPlan(replace(settings, epsilon=1.0), num_requests=0)
+
+
+# --- The command
+
+
+def _invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["audit", "--draws=1000", *arguments])
+
+
+def test_the_command_audits_a_study_of_each_strategy() -> None:
+    result = _invoke("--seed=1", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["study"] for one in found] == list(STUDIES)
+    for one in found:
+        assert one["violated"] is False
+        assert one["verdict"] == "no violation"
+        assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
+        assert 0.4 < one["epsilon_lower"] < 2
+        assert (one["delta"], one["num_counted"]) == (DELTA, 500)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_is_described_in_short_lines(study: str) -> None:
+    lines = STUDIES[study](1000).describe()
+    assert list(lines) == ["Study", "Privacy", "Canary"]
+    assert max(map(len, lines.values())) <= 90
+
+
+def test_the_command_exits_with_1_on_a_violation() -> None:
+    options = ("--seed=1", "--study=FedVote", "--plant=no-clip")
+    result = _invoke(*options, "--json")
+    assert result.exit_code == 1
+    (found,) = json.loads(result.stdout)
+    assert found["violated"] is True
+    assert found["planted_fault"] == "no-clip"
+    assert found["epsilon_promised"] == pytest.approx(2, rel=2e-3)
+    assert found["plan"]["settings"]["num_agents"] == 2
+    text = _invoke(*options).output
+    assert text.splitlines()[-2] == "Planted   no-clip"
+    assert "Entropy   seeded" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_fault_is_planted_wherever_there_can_be_one() -> None:
+    result = _invoke("--seed=1", "--plant=drawn-again", "--json")
+    found = json.loads(result.stdout)
+    assert [one["study"] for one in found] == ["FedUCB", "FedGOUCB"]
+
+
+def test_options_change_a_tuning_study() -> None:
+    options = ("--agents=3", "--sub-regions=2", "--q=.5", "--iteration=0")
+    more = ("--iteration=7", "--features=3", "--absent=zeros", "--epsilon=1")
+    result = _invoke("--seed=1", "--study=DPFTSDE", *options, *more, "--json")
+    (found,) = json.loads(result.stdout)
+    assert found["epsilon_promised"] == pytest.approx(1, rel=5e-3)
+    plan = found["plan"]
+    assert (plan["iterations"], plan["num_features"]) == ([0, 7], 3)
+    assert plan["absence"] == "zeros"
+    assert plan["settings"]["num_agents"] == 3
+    assert plan["settings"]["num_sub_regions"] == 2
+    assert plan["settings"]["sampling_probability"] == 0.5
+
+
+def test_the_help_says_what_it_cannot_see() -> None:
+    text = " ".join(CliRunner().invoke(app, ["audit", "--help"]).output.split())
+    for words in ("cannot see", "timing", "other settings", "server's memory"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--plant=noclip",), "did you mean 'no-clip'"),
+        (("--plant=no-clip", "--study=FedUCB"), "plant='no-clip' is not allowed"),
+        (("--study=FedVotes",), "did you mean 'FedVote'"),
+        (("--z=1",), "z=1.0 is not allowed: only with --study"),
+        (("--agents=3", "--study=FedUCB"), "agents=3 is not allowed: only with"),
+        (("--z=0", "--study=FedVote"), "noise_multiplier=0.0 is not allowed"),
+        (("--q=0", "--study=FedVote"), "sampling_probability=0.0 is not allowed"),
+        (("--epsilon=0",), "epsilon=0.0 is not allowed"),
+        (("--delta=1",), "delta=1.0 is not allowed"),
+        (("--draws=5",), "num_draws=5 is not allowed"),
+        (("--iteration=-1", "--study=FedVote"), "iterations=-1 is not allowed"),
+        (("--features=0", "--study=FedVote"), "num_features=0 is not allowed"),
+    ],
+)
+def test_what_the_command_refuses_is_one_line(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    result = _invoke(*arguments)
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    assert words in result.output.splitlines()[-1]

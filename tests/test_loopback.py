@@ -57,7 +57,7 @@ def test_it_reports_the_status_of_its_own_run(
 ) -> None:
     """Of a study, of the same one shown again, of an app that fails, and of none."""
     app = example / "app"
-    for _ in range(2):
+    for _ in range(3):
         done = loopback("--num-rounds", "2")
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Spent: PrivacySpent" in done.stdout, done.stdout

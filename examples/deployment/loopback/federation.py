@@ -199,7 +199,7 @@ class Federation:
         return self.log(name)[self._log_starts[name] :]
 
     def stop(self, name: str) -> None:
-        """End a process, which ends what it has started."""
+        """End a process, which ends what it has started, some seconds later."""
         process = self.processes.pop(name)
         process.terminate()
         try:
@@ -214,18 +214,24 @@ class Federation:
     def __exit__(self, *_: object) -> None:
         for name in reversed(list(self.processes)):
             self.stop(name)
+        deadline = time.monotonic() + _SECONDS_TO_STOP
+        while self._company() and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def _refuse_company(self) -> None:
-        """Raise if there are processes with this folder, where Linux can tell."""
-        marker = f"FLWR_HOME={self._flower_home}".encode()
-        every = Path("/proc").glob("[0-9]*/environ")
-        found = [p.parent.name for p in every if marker in _read(p).split(b"\0")]
-        numbers = " ".join(sorted(found, key=int))
-        if found:
+        numbers = " ".join(map(str, self._company()))
+        if numbers:
             raise RuntimeError(
                 f"Another run with {self.folder} is there, or was killed and has left "
                 f"processes behind. To end them: kill {numbers}"
             )
+
+    def _company(self) -> list[int]:
+        """Return the processes with this folder, where Linux can tell."""
+        marker = f"FLWR_HOME={self._flower_home}".encode()
+        every = Path("/proc").glob("[0-9]*/environ")
+        found = [p.parent.name for p in every if marker in _read(p).split(b"\0")]
+        return sorted(map(int, found))
 
     def _start(self, name: str, command: Sequence[str]) -> None:
         self._log_path(name).touch()

@@ -34,14 +34,13 @@ bench: .venv/bench
 		--editable '.[test]'
 	@touch $@
 
-# The fast tests with the newest Flower, also above what `pyproject.toml` promises.
+# The newest Flower that can be installed, also above what `pyproject.toml` promises.
 newest: .venv/test
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-newest
 	echo "flwr[dp,simulation]" > .venv-newest/override.txt
 	$(BIN)/uv pip install --quiet --python .venv-newest/bin/python --editable '.[test]' \
 		--override .venv-newest/override.txt --refresh-package flwr
 	.venv-newest/bin/flwr --version
-	.venv-newest/bin/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -7,7 +7,7 @@ BIN := .venv/bin
 LAUNCHER ?=
 PYTEST_ARGS ?= -m "not slow" --no-cov
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test lint wheel newest docs bench clean
 
 demo: .venv/core
 	$(BIN)/flwr-fbo run digits-votes
@@ -34,6 +34,14 @@ bench: .venv/bench
 		--editable '.[test]'
 	@touch $@
 
+# The newest Flower that can be installed, also above what `pyproject.toml` promises.
+newest: .venv/test
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-newest
+	echo "flwr[dp,simulation]" > .venv-newest/override.txt
+	$(BIN)/uv pip install --quiet --python .venv-newest/bin/python --editable '.[test]' \
+		--override .venv-newest/override.txt --refresh-package flwr
+	.venv-newest/bin/flwr --version
+
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
@@ -51,6 +59,10 @@ bench: .venv/bench
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
+# For machines without a clone: `dist/flwr_fbo-VERSION-py3-none-any.whl`.
+wheel: .venv/bin/pip
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 docs: .venv/docs
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going docs build/docs
 
@@ -63,4 +75,4 @@ docs: .venv/docs
 	@touch $@
 
 clean:
-	rm -rf .venv build/docs .venv-lowest
+	rm -rf .venv build/docs .venv-lowest .venv-newest dist

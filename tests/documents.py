@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import shlex
 import tomllib
@@ -64,13 +65,38 @@ def blocks_of(path: Path) -> Iterator[Block]:
         end = match.end()
 
 
-def commands_of(block: Block) -> Iterator[tuple[list[str], str]]:
-    """Yield the commands of a ``console`` block, split, with their outputs."""
-    text = block.text.replace("\\\n", " ")
-    found = list(re.finditer(r"^[\w-]*\$ (.*)\n((?:(?![\w-]*\$ ).*\n)*)", text, re.M))
-    assert "".join(m[0] for m in found) == text, f"not a command:\n{block.text}"
+@dataclass(frozen=True)
+class Command:
+    """A command in a ``console`` block.
+
+    Attributes
+    ----------
+    terminal : str
+        What stands before the ``$``.
+    line : str
+        As it is typed; several lines if they end in backslashes.
+    output : str
+        What the page shows below it.
+    """
+
+    terminal: str
+    line: str
+    output: str
+
+    @property
+    def words(self) -> list[str]:
+        """Program and arguments, without the variables that are set for it."""
+        words = shlex.split(self.line.replace("\\\n", " "), comments=True)
+        return list(itertools.dropwhile(re.compile(r"[A-Z_]+=").match, words))
+
+
+def commands_of(block: Block) -> Iterator[Command]:
+    """Yield the commands of a ``console`` block."""
+    command = r"^([\w-]*)\$ ((?:.*\\\n)*.*)\n((?:(?![\w-]*\$ ).*\n)*)"
+    found = list(re.finditer(command, block.text, re.M))
+    assert "".join(m[0] for m in found) == block.text, f"not a command:\n{block.text}"
     for match in found:
-        yield shlex.split(match[1], comments=True), match[2]
+        yield Command(*match.groups())
 
 
 @dataclass
@@ -130,7 +156,8 @@ class Page:
         assert_output(self.printed[self._shown :], block.text, str(self.path))
 
     def _console(self, block: Block) -> None:
-        for command, output in commands_of(block):
+        for shown in commands_of(block):
+            command, output = shown.words, shown.output
             line = shlex.join(command)
             for how in NOT_RUN:
                 if re.match(how.pattern, line):

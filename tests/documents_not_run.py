@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import shutil
-import subprocess
-import tempfile
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,15 +70,6 @@ def _flwr(command: list[str]) -> None:
     assert set(re.findall(r"([\w-]+)=", given)) <= known, given
 
 
-def _flower(module: str, parser: str) -> Callable[[list[str]], None]:
-    """Return a check by the parser of one of Flower's long-running programs."""
-
-    def check(command: list[str]) -> None:
-        getattr(importlib.import_module(module), parser)().parse_args(command[1:])
-
-    return check
-
-
 def _make(command: list[str]) -> None:
     assert re.search(rf"^{command[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
@@ -93,25 +81,12 @@ def _pip(command: list[str]) -> None:
         assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
-def _loopback(command: list[str]) -> None:
-    assert (ROOT / "examples/deployment" / command[2] / "__main__.py").exists()
-
-
 def _compare(command: list[str]) -> None:
     assert (ROOT / "examples/plug-in-pytorch" / command[1]).exists()
 
 
 def _benchmark(command: list[str]) -> None:
     assert importlib.util.find_spec(command[2]) is not None
-
-
-def _ssh_keygen(command: list[str]) -> None:
-    """Make the key after all, where the program is installed."""
-    if shutil.which(command[0]):
-        folder = tempfile.mkdtemp()
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        assert Path(folder, "node_key.pub").exists()
-        shutil.rmtree(folder)
 
 
 def _fingerprint(command: list[str]) -> None:
@@ -127,26 +102,12 @@ NOT_RUN = (
     Command("make ", "it makes an environment; tests/strangers_path.py does it", _make),
     Command("pip install ", "the same", _pip),
     Command(
-        "python -m loopback", "tests/test_deployment.py runs what it runs", _loopback
-    ),
-    Command(
         "python compare.py",
         "minutes; tests/test_plug_in_pytorch.py runs what it runs",
         _compare,
     ),
     Command("flwr ", "tests/engine.py runs the examples on the engine", _flwr),
-    Command(
-        "flower-superlink ",
-        "a server; tests/test_deployment.py runs one",
-        _flower("flwr.superlink.cli.flower_superlink", "_parse_args_run_superlink"),
-    ),
-    Command(
-        "flower-supernode ",
-        "a server; tests/test_deployment.py runs some",
-        _flower("flwr.supernode.cli.flower_supernode", "_parse_args_run_supernode"),
-    ),
     Command("ssh-keygen -lf ", "of a file that is not there", _fingerprint),
-    Command("ssh-keygen -t ", "not ours, and not everywhere", _ssh_keygen),
     Command("for f in ", "a night", _all_figures),
     Command("python -m benchmarks.", "minutes, and figures of a machine", _benchmark),
     Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),

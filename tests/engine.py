@@ -76,7 +76,7 @@ def flwr_run(loopback_only: None, flower_home: Path, tmp_path: Path) -> FlwrRun:
             "PYTHONPATH": str(Path(__file__).parents[1]),
             "FLWR_HOME": str(flower_home),
             # Else tests that run at once share one SuperLink: it ends with the first.
-            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(_free_port()),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -106,7 +106,8 @@ def flwr_run(loopback_only: None, flower_home: Path, tmp_path: Path) -> FlwrRun:
     return run
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 

@@ -28,6 +28,7 @@ from flwr_fbo.strategies.study_record import read_ledger
 from tests.engine import FlwrRun, end_processes, processes
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "deployment"
+APP = EXAMPLE / "app"
 NUM_SITES = 3
 
 # The example's client, with faults that a node config asks for: each leaves a mark at
@@ -86,6 +87,7 @@ def federation(
 ) -> Iterator[Any]:
     """A federation of the example; whatever is left of it is ended afterwards."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.syspath_prepend(str(APP))
     # What is tested here, whatever is installed.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -114,7 +116,7 @@ def _start_site(federation: Any, site: int, fault: str = "") -> dict[str, str | 
 
 def _faulty_app(folder: Path) -> Path:
     app = folder / "app"
-    shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
     (app / "hospitals" / "client_app.py").rename(app / "hospitals" / "honest.py")
     (app / "hospitals" / "client_app.py").write_text(FAULTY_CLIENT)
     return app
@@ -211,7 +213,7 @@ def test_a_federation_with_tls_and_authentication(
     _start_site(federation, 9)
     _start_sites(federation, {}, NUM_SITES)
     keys = '"' + " ".join(_fingerprint(federation, i) for i in range(NUM_SITES)) + '"'
-    with _begun(federation, EXAMPLE, _config(federation, num_rounds, keys=keys)) as end:
+    with _begun(federation, APP, _config(federation, num_rounds, keys=keys)) as end:
         printed = end(300)
     assert "aggregate_train: 3 results, 0 failures, 0 missing" in printed
     assert "Recommended: {'C': " in printed, printed
@@ -227,7 +229,7 @@ def test_a_federation_with_tls_and_authentication(
         "authenticated": False,
         "fbo-folder": str(tmp_path / "simulated"),
     }
-    flwr_run(EXAMPLE, NUM_SITES, config)
+    flwr_run(APP, NUM_SITES, config)
     for site in range(NUM_SITES):
         deployed = _agent(federation.folder / f"site-{site}" / "journal", site)
         simulated = _agent(tmp_path / "simulated", site)

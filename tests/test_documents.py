@@ -21,8 +21,10 @@ from tests.documents import (
 )
 
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
-MENUS = [ROOT / "README.md", ROOT / "experiments/README.md"]
-MENUS += sorted(ROOT.glob("examples/*/README.md"))
+READMES = [ROOT / "README.md", ROOT / "experiments/README.md"]
+READMES += sorted(ROOT.glob("examples/*/README.md"))
+# The commands of this one follow each other: tests/test_deployment_page.py runs them.
+MENUS = [path for path in READMES if path != ROOT / "examples/deployment/README.md"]
 # They run experiments, or count the epsilon of many releases.
 SLOW = (
     "docs/how-to/choose-epsilon.md",
@@ -146,7 +148,7 @@ def test_checks_and_slow_pages_exist() -> None:
 
 
 def test_links_between_pages_and_files_lead_somewhere() -> None:
-    for path in (*PAGES, *MENUS):
+    for path in (*PAGES, *READMES):
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
             if not target.startswith(("http://", "https://")):
                 assert (path.parent / target).exists(), f"{_name(path)}: {target}"

@@ -24,17 +24,25 @@ def _run_config(folder: Path) -> UserConfig:
     return {
         "num-agents": NUM_AGENTS,
         "num-rounds": NUM_ROUNDS,
-        "data-seed": 0,
         "experiment": True,
-        "trial-folder": str(folder),
+        "fbo-folder": str(folder),
     }
 
 
-def _trials(folder: Path) -> list[str]:
-    return [(folder / f"client-{n}.jsonl").read_text() for n in range(NUM_AGENTS)]
+Evaluated = tuple[dict[str, Any], float]
 
 
-def _in_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def _trials(folder: Path) -> list[list[Evaluated]]:
+    """Return every agent's settings and their values, in the order of evaluation."""
+    found = []
+    for agent in range(NUM_AGENTS):
+        (path,) = folder.glob(f"*-agent-{agent}.sqlite")
+        with Journal(None, path) as journal:
+            found.append([(trial.params, trial.value) for trial in journal.trials()])
+    return found
+
+
+def _in_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Evaluated]]:
     monkeypatch.syspath_prepend(str(EXAMPLE))
     from digits import client_app, server_app
 
@@ -51,7 +59,7 @@ def test_the_example_runs_in_the_in_process_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = _in_process(tmp_path, monkeypatch)
-    assert [len(t.splitlines()) for t in trials] == [10 + NUM_ROUNDS - 1] * NUM_AGENTS
+    assert [len(t) for t in trials] == [10 + NUM_ROUNDS - 1] * NUM_AGENTS
 
 
 @pytest.mark.slow

@@ -79,25 +79,3 @@ def test_the_wheel_runs(built: Path, tmp_path: Path) -> None:
             check=True,
         )
     assert (tmp_path / "results" / "digits" / "report.html").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    "path",
-    sorted(
-        path.parent
-        for path in (ROOT / "examples").rglob("pyproject.toml")
-        if "tool.flwr" in path.read_text()
-    ),
-    ids=lambda path: str(path.relative_to(ROOT / "examples")),
-)
-def test_the_example_apps_build(path: Path, tmp_path: Path) -> None:
-    flwr = Path(sys.executable).with_name("flwr")
-    done = subprocess.run(
-        [str(flwr), "build", "--app", str(path)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={"PATH": "", "HOME": str(tmp_path), "FLWR_HOME": str(tmp_path / "flwr")},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(tmp_path.glob("*.fab"))) == 1

@@ -15,6 +15,7 @@ from flwr_fbo.cli.commands import LazyGroup, Listed
 
 # In the order of `--help`; a text is the first line of the command's own.
 LazyGroup.listed = {
+    "init": Listed("init", "Write a Flower app that tunes a model."),
     "run": Listed("run", "Run a built-in experiment or a TOML file."),
     "list": Listed("list_experiments", "List the built-in experiments."),
     "show": Listed("show", "Print the table of results again."),

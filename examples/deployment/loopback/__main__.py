@@ -12,7 +12,7 @@ import numpy as np
 from flwr_fbo.datasets.digits import partition
 from loopback.federation import Federation
 
-APP = Path(__file__).parents[1]
+APP = Path(__file__).parents[1] / "app"
 NUM_SITES = 3
 
 
@@ -46,6 +46,11 @@ def main() -> int:
         "--num-rounds", type=int, default=6, help="of the study (default: 6)"
     )
     arguments = parser.parse_args()
+    if arguments.folder.resolve().is_relative_to(APP.resolve()):
+        parser.error(
+            f"--folder={arguments.folder} is not allowed: outside of {APP}, which "
+            "Flower sends to the sites as it is"
+        )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops what it started
     try:
         with Federation(arguments.folder) as federation:

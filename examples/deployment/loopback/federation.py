@@ -13,11 +13,13 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from loopback.keys import make_certificates, make_key_pair
 
 CONNECTION = "loopback"
-_SECONDS_TO_START, _SECONDS_TO_STOP, _SECONDS_TO_BE_LET_IN = 60.0, 20.0, 180.0
+_SECONDS_TO_START, _SECONDS_TO_END, _SECONDS_TO_STOP = 60.0, 60.0, 20.0
+_SECONDS_TO_BE_LET_IN = 180.0
 _IS_IN = "SuperNode ID:"  # what a SuperNode writes then
 
 
@@ -128,34 +130,53 @@ class Federation:
         done = subprocess.run(
             [_command("flwr"), *arguments],
             env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"flwr {' '.join(arguments)} failed:\n{done.stdout}")
+            text = f"flwr {' '.join(arguments)} failed"
+            raise RuntimeError(f"{text}:\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def run(self, app: Path, run_config: str) -> str:
-        """Run ``flwr run APP loopback --stream``; return how the run ended.
+        """Run an app, and print its log; return how this run ended.
 
-        That is ``"finished:completed"`` or not; ``flwr run`` itself ends well after
-        both.
+        That is ``"finished:completed"`` if all went well.
+
+        Raises
+        ------
+        RuntimeError
+            If the run does not begin, or the SuperLink does not answer, with what
+            ``flwr`` printed.
         """
-        command = [_command("flwr"), "run", str(app), CONNECTION, "--stream"]
-        with subprocess.Popen(
-            [*command, "--run-config", run_config], env=self.environment()
-        ) as process:
-            process.wait()
+        begin = ("run", str(app), CONNECTION, "--run-config", run_config)
+        number = str(self._flwr_json(*begin)["run-id"])
+        subprocess.run(
+            [_command("flwr"), "log", number, CONNECTION, "--stream"],
+            env=self.environment(),
+            check=False,  # the run's status is what counts
+        )
         # The stream of a run's log may end before the run does.
-        deadline = time.monotonic() + _SECONDS_TO_START
+        deadline = time.monotonic() + _SECONDS_TO_END
         while True:
-            runs = json.loads(self.flwr("list", CONNECTION, "--format", "json"))["runs"]
-            status = str(runs[0]["status"]) if runs else "not begun"
-            if not status.startswith("running") or time.monotonic() > deadline:
+            answer = self._flwr_json("list", CONNECTION, "--run-id", number)
+            [run] = answer["runs"]
+            status = str(run["status"])
+            if status.startswith("finished") or time.monotonic() > deadline:
                 return status
             time.sleep(1.0)
+
+    def _flwr_json(self, *arguments: str) -> dict[str, Any]:
+        """Run a command of Flower's that prints JSON, errors too; return it."""
+        printed = self.flwr(*arguments, "--format", "json")
+        try:
+            answer: dict[str, Any] = json.loads(printed)
+        except ValueError:
+            answer = {"success": False}
+        if not answer["success"]:
+            raise RuntimeError(f"flwr {' '.join(arguments)} failed:\n{printed}")
+        return answer
 
     def environment(self) -> dict[str, str]:
         """Return the environment of every process."""
@@ -178,7 +199,7 @@ class Federation:
         return self.log(name)[self._log_starts[name] :]
 
     def stop(self, name: str) -> None:
-        """End a process, which ends what it has started."""
+        """End a process, which ends what it has started, some seconds later."""
         process = self.processes.pop(name)
         process.terminate()
         try:
@@ -193,18 +214,24 @@ class Federation:
     def __exit__(self, *_: object) -> None:
         for name in reversed(list(self.processes)):
             self.stop(name)
+        deadline = time.monotonic() + _SECONDS_TO_STOP
+        while self._company() and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def _refuse_company(self) -> None:
-        """Raise if there are processes with this folder, where Linux can tell."""
-        marker = f"FLWR_HOME={self._flower_home}".encode()
-        every = Path("/proc").glob("[0-9]*/environ")
-        found = [p.parent.name for p in every if marker in _read(p).split(b"\0")]
-        numbers = " ".join(sorted(found, key=int))
-        if found:
+        numbers = " ".join(map(str, self._company()))
+        if numbers:
             raise RuntimeError(
                 f"Another run with {self.folder} is there, or was killed and has left "
                 f"processes behind. To end them: kill {numbers}"
             )
+
+    def _company(self) -> list[int]:
+        """Return the processes with this folder, where Linux can tell."""
+        marker = f"FLWR_HOME={self._flower_home}".encode()
+        every = Path("/proc").glob("[0-9]*/environ")
+        found = [p.parent.name for p in every if marker in _read(p).split(b"\0")]
+        return sorted(map(int, found))
 
     def _start(self, name: str, command: Sequence[str]) -> None:
         self._log_path(name).touch()

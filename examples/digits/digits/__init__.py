@@ -1,1 +1,1 @@
-"""Tune an SVM on digits split over clients."""
+"""Sites tune an SVM together, with private votes."""

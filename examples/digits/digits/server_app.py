@@ -20,15 +20,14 @@ def main(grid: Grid, context: Context) -> None:
             "gamma": FloatDistribution(1e-6, 1e1, log=True),
         },
         direction="maximize",
-        num_agents=int(config["num-agents"]),
+        num_agents=int(config["num-agents"]) or len(list(grid.get_node_ids())),
         epsilon=8,
         delta=1e-3,
-        # Not covered by the guarantee: leave it out in earnest.
-        metrics=["best-value"],
         seeds=Seeds(
             study=1 if seeded else None,
             features=2 if seeded else None,
             noise=3 if seeded else None,
         ),
     )
-    strategy.start(grid, num_rounds=int(config["num-rounds"]))
+    result = strategy.start(grid, num_rounds=int(config["num-rounds"]))
+    print(f"Recommended: {result.recommended}")

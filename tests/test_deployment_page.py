@@ -1,0 +1,138 @@
+"""The deployment tutorial: each of its commands, in order, from a clean folder.
+
+SuperLink and SuperNodes listen on 127.0.0.1, and run until the page ends. Only `pip` is
+not run: tests/strangers_path.py installs.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.documents import (
+    ROOT,
+    Command,
+    assert_output,
+    blocks_of,
+    commands_of,
+)
+from tests.documents_not_run import NOT_RUN
+from tests.engine import end_processes, free_port
+
+PAGE = ROOT / "examples" / "deployment" / "README.md"
+# What a program prints once it serves.
+SERVERS = {
+    "flower-superlink": "Uvicorn running on https://127.0.0.1:",
+    "flower-supernode": "SuperNode ID:",
+}
+# What a command must print, whatever its exit status.
+PRINTED = {
+    "python -m loopback": "The run is finished:completed.",
+    "flwr run ": "Recommended: {'C': ",
+    "flwr list ": "finished:completed",
+}
+
+
+class Terminals:
+    """Where a reader types the page's commands: all are in one folder."""
+
+    def __init__(self, folder: Path, flower_home: Path) -> None:
+        self.folder = folder
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        ours = ("FLWR_", "PYTHONPATH")
+        self._environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(ours)},
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            # What is tested here, whatever is installed.
+            "PYTHONPATH": str(ROOT),
+            "FLWR_HOME": str(flower_home),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "COLUMNS": "200",
+        }
+
+    def type(self, command: Command) -> None:
+        """Run a command to its end, a server until it serves."""
+        if command.words[0] in SERVERS:
+            self._serve(command)
+            return
+        done = subprocess.run(
+            ["bash", "-c", command.line],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command.line}\n{done.stdout}"
+        assert_output(done.stdout, command.output, command.line)
+        for beginning, text in PRINTED.items():
+            if " ".join(command.words).startswith(beginning):
+                assert text in done.stdout, f"{command.line}\n{done.stdout}"
+
+    def _serve(self, command: Command) -> None:
+        assert command.terminal not in self._servers, "it still serves there"
+        log = self.folder.parent / f"{command.terminal}.log"
+        with log.open("wb") as file:
+            server = subprocess.Popen(
+                ["bash", "-c", f"exec {command.line}"],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        self._servers[command.terminal] = server
+        deadline = time.monotonic() + 120
+        while SERVERS[command.words[0]] not in log.read_text():
+            waits = server.poll() is None and time.monotonic() < deadline
+            assert waits, f"{command.line}\n{log.read_text()}"
+            time.sleep(0.2)
+
+    def end(self) -> None:
+        """End the servers, those that were started last first."""
+        for server in reversed(self._servers.values()):
+            server.terminate()
+            server.wait(30)
+
+
+@pytest.fixture
+def terminals(flower_home: Path, tmp_path: Path) -> Iterator[Terminals]:
+    """Terminals in a copy of the example; what is left of it is ended afterwards."""
+    ignored = shutil.ignore_patterns("__pycache__", "federation", "by-hand")
+    folder = Path(shutil.copytree(PAGE.parent, tmp_path / "deployment", ignore=ignored))
+    all_terminals = Terminals(folder, flower_home)
+    yield all_terminals
+    all_terminals.end()
+    end_processes(folder / "federation" / "flower")
+
+
+@pytest.mark.slow
+def test_the_page_runs_from_a_clean_folder(
+    loopback_only: None, terminals: Terminals
+) -> None:
+    [pip] = (one for one in NOT_RUN if one.pattern == "pip install ")
+    typed = []
+    for block in blocks_of(PAGE):
+        assert block.language == "console", block
+        for command in commands_of(block):
+            if command.words[0] == "pip":
+                pip.check(command.words)
+            else:
+                terminals.type(command)
+                typed.append(command.words[0])
+    assert typed.count("flower-supernode") == 2
+    assert [word for word in typed if word == "flwr-fbo"]
+    modes = {
+        p.name: p.stat().st_mode & 0o77 for p in terminals.folder.glob("by-hand/*")
+    }
+    assert modes["site-0"] == modes["server.key"] == modes["ca.key"] == 0

@@ -89,10 +89,6 @@ def _benchmark(command: list[str]) -> None:
     assert importlib.util.find_spec(command[2]) is not None
 
 
-def _fingerprint(command: list[str]) -> None:
-    assert command[1:] == ["-lf", "site-0.pub"]
-
-
 def _all_figures(command: list[str]) -> None:
     for file in ROOT.glob(command[3].rstrip(";")):
         load_experiment(file)
@@ -107,7 +103,6 @@ NOT_RUN = (
         _compare,
     ),
     Command("flwr ", "tests/engine.py runs the examples on the engine", _flwr),
-    Command("ssh-keygen -lf ", "of a file that is not there", _fingerprint),
     Command("for f in ", "a night", _all_figures),
     Command("python -m benchmarks.", "minutes, and figures of a machine", _benchmark),
     Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),

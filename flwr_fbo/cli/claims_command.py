@@ -89,20 +89,20 @@ def _rows(name: str, output: Path) -> list[str]:
 
 
 def _runs_of(plan: Experiment, output: Path) -> tuple[list[Run], str]:
-    """Return the runs of the plan that are there, and why there may be none."""
+    """Return the runs of the plan that are there, and what to say of others."""
     path = output / plan.name / FILE_NAME
     if not path.is_file():
         return [], "not run"
     stored, runs = read_results(path)
     if stored.num_iterations < plan.num_iterations:
-        short = f"{stored.num_iterations} of {plan.num_iterations} iterations run"
-        return [], short
+        return [], f"{stored.num_iterations} of {plan.num_iterations} iterations run"
     same = {
         name
         for name in {*plan.methods} & {*stored.methods}
         if stored.recipe(name) == plan.recipe(name)
     }
-    return [run for run in runs if run.method in same], "not run with these settings"
+    of_plan = [run for run in runs if run.method in same]
+    return of_plan, "not run" if of_plan else "run with other settings"
 
 
 def _row(

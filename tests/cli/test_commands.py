@@ -95,7 +95,7 @@ def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
     for arguments, words in (
         ((*run, "--epsilon=0"), "epsilon=0.0 is not allowed"),
         (("show", folders[0], "--until=3"), "until=3 is not allowed: 1 to 2"),
-        (("tradeoff", *folders), "until=20 is not allowed: 1 to 2"),
+        (("tradeoff", *folders, "--until=20"), "until=20 is not allowed: 1 to 2"),
         (("tradeoff", str(tmp_path / "gone")), "No such file"),
     ):
         assert words in _one_line_error(_invoke(*arguments))
@@ -230,8 +230,11 @@ def test_misuse_of_the_command_is_named(arguments: tuple[str, ...], words: str) 
 def test_unknown_names_and_missing_data_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    words = "did you mean 'digits'"
-    assert words in _one_line_error(_invoke("run", "digit"))
+    unknown = _invoke("run", "digit")
+    assert unknown.exit_code == 1
+    error, *names = unknown.output.splitlines()
+    assert "did you mean 'digits'" in error
+    assert "  digits-votes" in names  # a line each
     monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path / "none"))
     output = f"--output={tmp_path}"
     line = _one_line_error(_invoke("run", "landmine", output))

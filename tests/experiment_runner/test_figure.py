@@ -368,7 +368,7 @@ def test_runs_of_other_settings_decide_no_claim(
     run = ("run", "fig9.toml", "--jobs=1", "--seeds=2")
     assert runner.invoke(app, [*run, "--iterations=1"]).exit_code == 0
     table = runner.invoke(app, ["claims", "fig9.toml"], catch_exceptions=False)
-    assert table.output.count("| not run with these settings | - |") == 2
+    assert table.output.count("| 1 of 2 iterations run | - |") == 2
     refused = runner.invoke(app, run)
     assert "rename that one" in " ".join(refused.output.split())
     (tmp_path / "results" / "fig9").rename(tmp_path / "results" / "other")

@@ -251,7 +251,7 @@ def test_unknown_names_and_missing_data_are_one_line(
     assert "did you mean 'delta'" in line
     assert "No such file" in _one_line_error(_invoke("show", str(tmp_path / "none")))
     line = _one_line_error(_invoke("show", file))
-    assert "is not allowed: a file that flwr-fbo run wrote." in line
+    assert "is not allowed: a file that flwr-fbo run wrote; this one" in line
     (tmp_path / "cut").write_text('{"flwr_fbo": 3,\n')
     line = _one_line_error(_invoke("show", str(tmp_path / "cut")))
     assert "is damaged in line 1: move it away." in line

@@ -9,19 +9,22 @@ from decimal import ROUND_CEILING, Context
 from typing import Annotated, get_args
 
 import typer
+from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo._validation import require
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import RULED, finite
+from flwr_fbo.cli.tables import RULED, count, finite
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.strategies.presets import STRATEGIES, preset_of
+from flwr_fbo.strategies.fed_vote import FedVote
+from flwr_fbo.strategies.options import Privacy, Seeds
+from flwr_fbo.strategies.presets import STRATEGIES, VOTES, preset_of
 from flwr_fbo.strategies.private_tuning_strategy import published_delta
 
 HEADINGS = {
@@ -30,7 +33,7 @@ HEADINGS = {
     "default": "default noise,\nexact sensitivity",
 }
 # Beyond these only memory and patience of whoever asks would end.
-_MOST_AGENTS, _MOST_ROUNDS = 10**6, 10**6
+_MOST_AGENTS, _MOST_ROUNDS, _MOST_DIMENSIONS = 10**6, 10**6, 20
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,10 @@ def privacy(
     preset: Annotated[
         str | None, typer.Option(help="Of DPFTSDE: paper or paper-synthetic.")
     ] = None,
+    dimensions: Annotated[
+        int,
+        typer.Option(help=f"D of FedVote, 1 to {_MOST_DIMENSIONS}: who must agree."),
+    ] = 2,
     as_json: AsJson = False,
 ) -> None:
     """Print the epsilon of a study by each accountant, or the z for an epsilon.
@@ -99,6 +106,7 @@ def privacy(
     Examples
     --------
     $ flwr-fbo privacy --agents 20 --rounds 40 --epsilon 2 --delta 1e-3
+    $ flwr-fbo privacy --strategy FedVote --agents 20 --rounds 2 --epsilon 2 --delta .01
     """
     with plain_errors(ValueError):
         base = preset_of(strategy, preset)
@@ -117,6 +125,8 @@ def privacy(
             calibration="published",
             weights=base.weights,
         )
+        allowed = f"1 to {_MOST_DIMENSIONS}"
+        require(1 <= dimensions <= _MOST_DIMENSIONS, "dimensions", dimensions, allowed)
         delta = published_delta(agents) if delta is None else delta
         question = Question(settings, rounds, delta, z, epsilon)
         worth = question.worth
@@ -140,6 +150,8 @@ def privacy(
     if not as_json:
         named = strategy if preset is None else f"{strategy}, preset {preset!r}"
         _print(question, named, answers, worth)
+        if strategy == "FedVote":
+            _print_votes(question, dimensions)
         return
     values = {
         "agents": agents,
@@ -172,8 +184,8 @@ def _print(
     console.print(
         f"{s.num_agents} agents, {question.num_releases} releases, q = "
         f"{s.sampling_probability:g}, delta = {question.delta:.3g}"
-        f"{' (1/N^1.1, as in the paper)' if published else ''}; {s.num_sub_regions} "
-        f"sub-regions and weights of {named}"
+        f"{' (1/N^1.1, as in the paper)' if published else ''}; "
+        f"{count(s.num_sub_regions, 'sub-region')} and weights of {named}"
     )
     if question.epsilon is None:
         title = f"epsilon at z = {question.noise_multiplier:g}"
@@ -181,13 +193,49 @@ def _print(
         title = f"z for epsilon = {question.epsilon:g}"
     table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
     table.add_column("accountant")
-    for heading in HEADINGS.values():
+    # Where a message counts as much in each release, all columns are the same.
+    headings = HEADINGS if set(worth) != {1.0} else {"default": title.split()[0]}
+    for heading in headings.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for method, row in answers.items():
-        table.add_row(method, *(_rounded_up(row[column]) for column in HEADINGS))
+        table.add_row(method, *(_rounded_up(row[column]) for column in headings))
     console.print(table)
-    for line in _legend(question, worth):
+    for line in _legend(question, worth) if headings is HEADINGS else ():
         console.print(line, highlight=False)
+
+
+def _print_votes(question: Question, dimensions: int) -> None:
+    """Print what a study of FedVote comes to, beside epsilon."""
+    s, z = question.settings, question.noise_multiplier
+    seeds = Seeds(features=0, noise=0)  # nothing is released
+    strategy = FedVote(
+        {f"x{i}": FloatDistribution(0.0, 1.0) for i in range(dimensions)},
+        "maximize",
+        s.num_agents,
+        epsilon=question.epsilon,
+        delta=question.delta,
+        privacy=Privacy(
+            noise_multiplier=z,
+            sampling_probability=s.sampling_probability,
+            num_releases=question.num_releases,
+        ),
+        seeds=seeds,
+    )
+    strategy.plan(question.num_releases)
+    crowd, first = strategy.smallest_crowd, VOTES.agent.num_initial
+    after = VOTES.privacy.release_after
+    assert after is not None
+    rounds = " and ".join(str(t + 1) for t in after)
+    lines = [
+        f"Agents with one opinion that make the others try it, in {dimensions} "
+        f"dimensions: {crowd} of {s.num_agents}."
+        + (" Nobody will be heard." if crowd > s.num_agents else ""),
+        f"Evaluations of an agent: {first} in round 1, and one in each other round. "
+        f"FedVote makes a release after rounds {rounds} unless told otherwise: both "
+        f"take {max(after) + 2} rounds or more.",
+    ]
+    for line in lines:
+        Console().print(line, highlight=False)
 
 
 def _rounded_up(value: float) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import Context
 
+from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.tuning_record import KIND, load_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.clients.site_journal import (
@@ -120,13 +122,17 @@ def best_params(context: Context, default: Params) -> Params:
     context : flwr.app.Context
     default : dict
         What to return where no trial has succeeded, or, with a warning, where it is not
-        known which journal is meant.
+        known which journal is meant. Not empty.
 
     Raises
     ------
+    ValueError
+        If ``default`` is not allowed.
     JournalError
         If the journal cannot be read.
     """
+    ok = isinstance(default, Mapping) and len(default) > 0
+    require(ok, "default", default, "a setting: a dict that is not empty")
     journal = _last_journal(context)
     if journal is None:
         return dict(default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, Metrics, Site
 from flwr_fbo.clients.site_journal import held_journal
 from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.clients.trial_log import logged
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
 from flwr_fbo.protocol.tuning_settings import Direction, check_direction
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
@@ -70,7 +72,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         if self.trial_timeout is not None:
             require_positive("trial_timeout", self.trial_timeout)
         if self.space is not None:
-            SearchSpace(self.space)
+            space = SearchSpace(self.space)
+            for params in self.enqueue:
+                space.to_unit(params)
         if self.direction is not None:
             check_direction(self.direction)
         self.check_limits()
@@ -159,6 +163,11 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             agent.take(vectors)
         else:
             objective = self._objective(context)
+            # Simulated sites share a log, and may be thousands.
+            simulated = "partition-id" in context.node_config
+            level = logging.DEBUG if simulated else logging.INFO
+            last = instruction.num_iterations
+            objective = logged(objective, agent.agent, last, level)
             with trial_limit(objective, self.trial_timeout) as limited:
                 in_time = time_limit.on_objective(limited)
                 agent.play(in_time, instruction.iteration, vectors, release)

@@ -133,6 +133,8 @@ class TuningInstruction(Instruction):
         0 for none.
     num_released : int
         How many releases the server has made.
+    num_iterations : int
+        T, the last iteration: for what the site says of how far it is.
     report_best_value : bool
         Whether the answer should carry the metric ``best-value``; it is not covered by
         any privacy guarantee.
@@ -144,4 +146,5 @@ class TuningInstruction(Instruction):
     iteration: int = 0
     release: int = 0
     num_released: int = 0
+    num_iterations: int = 0
     report_best_value: bool = False

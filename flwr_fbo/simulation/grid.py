@@ -54,7 +54,11 @@ class InProcessGrid(Grid):
     ----------
     contexts : dict of int to Context
         Each node's context, state included, by node id.
+    is_complete : bool
+        True: no other node will come, and nobody need wait for one.
     """
+
+    is_complete = True
 
     def __init__(
         self,

@@ -131,6 +131,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
             raise ValueError("This strategy has run already: make a new one.")
         self._started = True
         self._timeout = timeout
+        self._num_rounds = num_rounds
         self.plan(num_rounds - 1)
         identity = self._identity(num_rounds)
         with StudyRecord(self._folder, identity, self._patience) as self._record:
@@ -147,6 +148,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
                 )
             finally:
                 self._running = False
+                self._stop_waiting()
         self._end(result)
         return result
 

@@ -41,6 +41,11 @@ _MIN_TIMEOUT = 1.0
 _LONGEST_REASON = 300
 # What Flower's mods raise on a message that they are not for; clients do not.
 _MOD = re.compile(r"_mod |DpMod |clipping_norm|KeyError|EOFError|zip\(\)")
+# What Flower, or a client of ours, says of a message for clients of another API.
+_API = re.compile(
+    r"fitins|list index out of range|Invalid message type|No train function registered"
+    "|not written for this app"
+)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,12 @@ class Enrolment:
             if len(present) >= wanted:
                 return in_order
             hopeless = [node for node in nodes if self._hopeless(node)]
-            nobody_else = len(present) + len(hopeless) >= self._num_agents
+            heard = len(present) + len(hopeless)
+            # A grid in this process has all its nodes from the beginning.
+            complete = getattr(grid, "is_complete", False)
+            nobody_else = heard >= self._num_agents or (
+                complete and (len(nodes) < needed or heard == len(nodes))
+            )
             over = time.monotonic() >= deadline or nobody_else
             if over and len(present) >= needed:
                 _log.warning(
@@ -144,7 +154,8 @@ class Enrolment:
                 return in_order
             if over:
                 trouble += [self._last_reason(node) for node in hopeless]
-                reasons = "; ".join(sorted(set(trouble))) or "too few nodes"
+                few = "this grid has too few nodes" if complete else "too few nodes"
+                reasons = "; ".join(sorted(set(trouble))) or few
                 raise TooFewAgentsError(
                     f"{needed} agents are needed, but with patience="
                     f"{self._patience:g} s, {len(nodes)} nodes are connected and "
@@ -189,7 +200,7 @@ class Enrolment:
         messages = [Message(content, node, kind) for node in nodes]
         replies = list(grid.send_and_receive(messages, timeout=timeout))
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-        claims, trouble, failures = _read_claims(asked, replies)
+        claims, trouble, failures = _read_claims(asked, replies, self._client_api)
         for node, failure in failures.items():
             self._failures.setdefault(node, []).append(failure)
         claims = self._proven(grid, claims, trouble)
@@ -301,7 +312,7 @@ class Enrolment:
 
 
 def _read_claims(
-    asked: Mapping[str, int], replies: Iterable[Message]
+    asked: Mapping[str, int], replies: Iterable[Message], client_api: ClientApi
 ) -> tuple[dict[int, _Claim], list[str], dict[int, str]]:
     """Return node -> its claim, what went wrong, node -> its error."""
     claims: dict[int, _Claim] = {}
@@ -312,11 +323,11 @@ def _read_claims(
         node = asked.get(reply.metadata.reply_to_message_id)
         if node is None:
             if reply.has_error():  # LocalDpMod answers the client in place of us
-                trouble.append(_failure(reply))
+                trouble.append(_failure(reply, client_api))
             continue
         answered.add(node)
         if reply.has_error():
-            failures[node] = _failure(reply)
+            failures[node] = _failure(reply, client_api)
             continue
         metrics = reply_metrics(reply.content)
         slot: Any = metrics.get("agent-id")
@@ -330,10 +341,16 @@ def _read_claims(
     return claims, trouble + list(failures.values()), failures
 
 
-def _failure(reply: Message) -> str:
+def _failure(reply: Message, client_api: ClientApi) -> str:
     """Return what a client raised, and whether a mod may have."""
     line = first_line(reply.error.reason).removesuffix(".")
     hint = " (by a mod of its ClientApp? See docs/how-to/mods.md)"
+    if _API.search(line):
+        return (
+            f"client_api={client_api!r} is not what this client answers: 'message' is "
+            "for tuning_app and its like, 'numpy' for a NumPyClient, 'both' for "
+            f"either, 'action' for add_tuning ({line})"
+        )
     return f"client failed: {line}{hint if _MOD.search(line) else ''}"
 
 

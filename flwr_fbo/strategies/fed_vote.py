@@ -118,18 +118,26 @@ class FedVote(PrivateTuningStrategy):
         q = release.settings.sampling_probability
         self.study = replace(self.study, votes=VoteCount(num_agents, noise_std, q))
 
+    @property
+    def smallest_crowd(self) -> int:
+        """How many agents with one opinion make the others try it, once planned.
+
+        It may be more than there are.
+        """
+        study = self.study
+        agent, votes = study.agent, study.votes
+        assert isinstance(agent, VotingSettings)
+        assert votes is not None
+        even = even_votes(agent, votes, study.space, study.feature_seed)
+        return even.smallest_crowd
+
     def summary(self) -> None:
         """Log the settings, and how many agents must agree to be heard."""
         super().summary()
         if not self.server.iterations:
             _log.warning("No release fits into these rounds: nothing will be shared.")
             return
-        study, num_agents = self.study, self.server.num_agents
-        agent, votes = study.agent, study.votes
-        assert isinstance(agent, VotingSettings)
-        assert votes is not None
-        even = even_votes(agent, votes, study.space, study.feature_seed)
-        crowd = even.smallest_crowd
+        crowd, num_agents = self.smallest_crowd, self.server.num_agents
         if crowd <= num_agents:
             _log.info("\t├──> %d agents with one opinion make the others try it", crowd)
             return

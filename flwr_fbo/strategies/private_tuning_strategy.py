@@ -35,6 +35,9 @@ from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
 _log = logging.getLogger("flwr.fbo")
 
+# Rounds that are named one by one.
+_MOST_LISTED = 4
+
 
 class PrivateTuningStrategy(TuningStrategy):
     """Base of the tuning strategies whose releases are differentially private.
@@ -157,6 +160,7 @@ class PrivateTuningStrategy(TuningStrategy):
 
     def plan(self, horizon: int) -> None:
         """Fix the releases, their noise, and what agents are told about it."""
+        super().plan(horizon)
         server, release = self.server, self.server.release
         follow_probability = self._agent.follow_probability
         iterations = self._privacy.iterations(horizon, follow_probability)
@@ -224,6 +228,17 @@ class PrivateTuningStrategy(TuningStrategy):
                 "another study, and their epsilons and deltas add up"
             )
         return lines
+
+    def _plans(self) -> list[str]:
+        lines, iterations = super()._plans(), self.server.iterations
+        if not lines or not iterations:
+            return lines
+        rounds = [str(t + 1) for t in iterations]
+        many = len(rounds) > _MOST_LISTED
+        listed = f"{rounds[0]} to {rounds[-1]}" if many else " and ".join(rounds)
+        one = len(rounds) == 1
+        when = f"round {listed}" if one else f"rounds {listed}"
+        return [*lines, f"{len(rounds)} release{'' if one else 's'}, after {when}"]
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {

@@ -31,6 +31,7 @@ from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
 from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.result import Round
+from flwr_fbo.strategies.waiting import Waiting, duration
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -65,6 +66,9 @@ class StudyRounds(Strategy):
         self._step = Step(-1)
         self._asked: list[Message] = []
         self._rounds: list[Round] = []
+        self._num_rounds = 0  # of the whole study
+        self._waiting: Waiting | None = None
+        self._seconds: list[float] = []  # that each round of this run has taken
         self._num_empty = 0  # rounds in a row, of this run
         self._up_to_date: set[int] = set()  # nodes that have the last release
 
@@ -120,7 +124,20 @@ class StudyRounds(Strategy):
             record = ConfigRecord({**config, "server-round": number, **entries})
             content = instruction_content(outgoing[node], record, self._client_api)
             self._asked.append(Message(content, node, kind, group_id=str(number)))
+        self._waiting = Waiting(grid, self._named(number), len(self._asked))
         return self._asked
+
+    def _named(self, number: int) -> str:
+        return f"round {number} of {self._num_rounds}"
+
+    def _stop_waiting(self) -> float:
+        """Stop telling who has answered; return how long it took."""
+        if self._waiting is None:
+            return 0.0
+        seconds = self._waiting.seconds
+        self._waiting.close()
+        self._waiting = None
+        return seconds
 
     def _decide(self, iteration: int) -> Step:
         """Return what the server half does in an iteration."""
@@ -156,6 +173,7 @@ class StudyRounds(Strategy):
             self._rounds.append(Round(step.iteration + 1, 0, 0, 0))
             self._commit()
             return None, None
+        self._seconds.append(self._stop_waiting())
         answers = self._answers(step, replies)
         contributions = self._contributions(step, answers)
         try:
@@ -212,6 +230,15 @@ class StudyRounds(Strategy):
         number = step.iteration + 1
         self._rounds.append(Round(number, *counts, release=step.release))
         _log.info("aggregate_train: %d results, %d failures, %d missing", *counts)
+        left = (self._num_rounds - number) * float(np.mean(self._seconds))
+        _log.info(
+            "%s: %d of %d agents answered in %s, about %s left",
+            self._named(number),
+            counts[0],
+            sum(counts),
+            duration(self._seconds[-1]),
+            duration(left),
+        )
         slots = sorted(self._enrolment.slots[node] for node in missing)
         silent = [f"agent {slot}: no reply in time" for slot in slots]
         for line in sorted(failures) + silent:

@@ -53,18 +53,33 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         ok = ok and all(name in METRICS for name in metrics)
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
         self._metrics = tuple(metrics)
+        self._horizon: int | None = None
         self._collected: dict[int, Any] = {}  # of the release that is open, by slot
 
     def default_rounds(self) -> int:
         """Return 41: initial points, and 40 queries of an agent."""
         return 41
 
+    def plan(self, horizon: int) -> None:
+        """Fix what depends on T, the last iteration; `start` does it first."""
+        self._horizon = horizon
+
     def _lines(self) -> list[str]:
-        lines = super()._lines()
+        lines = [*super()._lines(), *self._plans()]
         if self._metrics:
             named = ", ".join(self._metrics)
             lines.append(f"metrics reported without any privacy guarantee: {named}")
         return lines
+
+    def _plans(self) -> list[str]:
+        """Return what the rounds come to, once it is known how many there are."""
+        if self._horizon is None:
+            return []
+        first, rounds = self.study.agent.num_initial, self._horizon + 1
+        return [
+            f"{rounds} rounds: an agent evaluates {first} initial settings in the "
+            f"first, and one in each other, {first + self._horizon} in all"
+        ]
 
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config.
@@ -78,6 +93,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             iteration=step.iteration,
             release=0 if slot in self._collected else step.release,
             num_released=len(self.server.ledger),
+            num_iterations=self._horizon or 0,
             report_best_value="best-value" in self._metrics,
         ).to_config()
 

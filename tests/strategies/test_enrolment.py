@@ -21,7 +21,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 
-from flwr_fbo import InProcessGrid, tuning_app
+from flwr_fbo import InProcessGrid, add_tuning, tuning_app
 from flwr_fbo._compat import fingerprint_of
 from flwr_fbo.strategies.enrolment import TooFewAgentsError, first_line
 from tests.federation import (
@@ -46,9 +46,47 @@ def test_waiting_for_clients_is_bounded_and_says_so(
 ) -> None:
     caplog.set_level(logging.INFO, "flwr.fbo")
     grid = InProcessGrid(numpy_app(), 3)
+    grid.is_complete = False  # as where nodes may connect later
     with pytest.raises(TooFewAgentsError, match=r"patience=0\.1 s, "):
         strategy(patience=0.1).start(grid, num_rounds=3)
     assert "Waiting for agents: 3 nodes connected, 0 enrolled, 4 wanted." in caplog.text
+
+
+def test_nobody_waits_for_more_nodes_than_a_grid_in_this_process_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("flwr_fbo.strategies.enrolment.time.sleep", pauses.append)
+    with pytest.raises(TooFewAgentsError, match=r"3 nodes .*this grid has too few"):
+        strategy(patience=3600.0).start(InProcessGrid(numpy_app(), 3), num_rounds=3)
+    assert not pauses
+
+
+APPS_BY_API = {
+    "message": tuning_app(make_objective),
+    "numpy": numpy_app(),
+    "action": ClientApp(),
+}
+add_tuning(APPS_BY_API["action"], make_objective)
+
+
+@pytest.mark.parametrize(
+    ("app", "client_api"),
+    [
+        ("numpy", "message"),
+        ("numpy", "action"),
+        ("message", "numpy"),
+        ("message", "action"),
+        ("action", "both"),
+        ("action", "numpy"),
+        ("action", "message"),
+    ],
+)
+def test_a_wrong_client_api_is_named(app: str, client_api: str) -> None:
+    grid = InProcessGrid(APPS_BY_API[app], NUM_AGENTS)
+    named = rf"enrolled: client_api='{client_api}' is not what this client answers"
+    with pytest.raises(TooFewAgentsError, match=named):
+        strategy(client_api=client_api, patience=3600.0).start(grid, num_rounds=3)
 
 
 def test_a_study_can_begin_with_fewer_than_its_slots() -> None:

@@ -1,0 +1,115 @@
+"""What a server says of its rounds, before, during and after them."""
+
+import logging
+import math
+import time
+from typing import Any
+
+import pytest
+from optuna.distributions import FloatDistribution
+
+from flwr_fbo import DPFTSDE, FTS, FedVote, InProcessGrid, Privacy, Seeds, tuning_app
+from flwr_fbo.strategies import waiting
+from flwr_fbo.strategies.waiting import Waiting, duration
+from tests.federation import NUM_AGENTS, numpy_app, strategy
+
+SPACE = {"x": FloatDistribution(0.0, 1.0)}
+
+
+def test_who_has_answered_is_told_while_others_are_awaited(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    monkeypatch.setattr(waiting, "_PAUSE", 0.02)
+
+    class Slow(InProcessGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            ids, replies = list(self.push_messages(messages)), []
+            for one in ids:
+                replies += list(self.pull_messages([one]))
+                time.sleep(0.05)
+            return replies
+
+    strategy().start(Slow(numpy_app(), NUM_AGENTS), num_rounds=2)
+    for number in (1, 2):
+        said = [m for m in caplog.messages if m.startswith(f"round {number} of 2: ")]
+        assert any(f"of {NUM_AGENTS} agents have answered, " in line for line in said)
+        assert said[-1].startswith(f"round {number} of 2: 4 of 4 agents answered in ")
+    assert said[-1].endswith("about 0 s left")
+
+
+def test_a_grid_is_as_it_was_afterwards() -> None:
+    grid = InProcessGrid(numpy_app(), 1)
+    one = Waiting(grid, "round 1 of 1", 1)
+    assert list(grid.pull_messages(["nobody"])) == []
+    one.close()
+    assert grid.pull_messages.__func__ is InProcessGrid.pull_messages  # type: ignore[attr-defined]
+
+
+def test_durations_are_for_persons() -> None:
+    given = [0.2, 61, 119, 120, 3599, 7199, 7200, 1e5]
+    said = [duration(seconds) for seconds in given]
+    assert said == ["0 s", "61 s", "119 s", "2 min", "60 min", "120 min", "2 h", "28 h"]
+
+
+@pytest.mark.parametrize(
+    ("num_rounds", "releases"),
+    [
+        (2, None),
+        (3, "1 release, after round 2"),
+        (6, "1 release, after round 2"),
+        (7, "2 releases, after rounds 2 and 6"),
+    ],
+)
+def test_what_the_rounds_come_to_is_said_first(
+    num_rounds: int, releases: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    seeds = Seeds(features=0, noise=0)
+    vote = FedVote(SPACE, "maximize", 3, epsilon=8.0, delta=0.01, seeds=seeds)
+    vote.plan(num_rounds - 1)
+    vote.summary()
+    evaluations = (
+        f"{num_rounds} rounds: an agent evaluates 10 initial settings in the first, "
+        f"and one in each other, {num_rounds + 9} in all"
+    )
+    assert evaluations in caplog.text
+    if releases is None:
+        assert "No release fits into these rounds" in caplog.text
+    else:
+        assert releases in caplog.text
+        assert "agents" in caplog.text
+
+
+def test_many_releases_are_not_listed_one_by_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "flwr.fbo")
+    open_study = Privacy(
+        noise_multiplier=0.0, clip_norm=math.inf, min_follow_probability=0.0
+    )
+    private = DPFTSDE(SPACE, "maximize", 3, privacy=open_study)
+    for one in (FTS(SPACE, "maximize", 3), private):
+        one.plan(40)
+        one.summary()
+    assert caplog.text.count("41 rounds: an agent evaluates") == 2
+    assert "40 releases, after rounds 1 to 40" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "level"), [({"agent-id": 0}, "INFO"), ({"partition-id": 0}, "DEBUG")]
+)
+def test_a_site_says_how_far_it_is(
+    config: dict[str, Any], level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "flwr.fbo")
+
+    app = tuning_app(lambda context: lambda trial: -(trial["x"] ** 2))
+    grid = InProcessGrid(app, 1, node_configs=[config])
+    one = FTS(SPACE, "maximize", 1, seeds=Seeds(study=1, features=1))
+    one.start(grid, num_rounds=3)
+    said = [r for r in caplog.records if "agent 0: trial " in r.getMessage()]
+    assert len(said) == 3 + 2
+    assert all(r.levelname == level for r in said)
+    assert "trial 5 of 5: " in said[-1].getMessage()
+    assert ", best so far " in said[-1].getMessage()

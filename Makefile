@@ -7,16 +7,16 @@ BIN := .venv/bin
 LAUNCHER ?=
 PYTEST_ARGS ?= -m "not slow" --no-cov
 
-.PHONY: demo test lint wheel newest docs bench clean
+.PHONY: help demo test lint wheel newest docs bench clean
 
-demo: .venv/core
+demo: .venv/core  ## Run the main job on an embedded default
 	$(BIN)/flwr-fbo run digits-votes
 
-test: .venv/test
+test: .venv/test  ## Run the fast tests
 	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses 2 \
 		--dist worksteal --cov --cov-report=term --cov-fail-under=90
 
-lint: .venv/dev
+lint: .venv/dev  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -24,7 +24,7 @@ lint: .venv/dev
 
 # Beside its peers, on one BLAS thread: `benchmarks/table.md`, in an hour. Flower's
 # engine is among them only where there is no network: `make .venv/bench` first.
-bench: .venv/bench
+bench: .venv/bench  ## Measure it beside its peers, in an hour
 	OMP_NUM_THREADS=1 $(LAUNCHER) $(BIN)/python -m benchmarks
 
 # The oldest versions of everything that `pyproject.toml` promises to work with.
@@ -35,7 +35,7 @@ bench: .venv/bench
 	@touch $@
 
 # The newest Flower that can be installed, also above what `pyproject.toml` promises.
-newest: .venv/test
+newest: .venv/test  ## Try the newest Flower that can be installed
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-newest
 	echo "flwr[dp,simulation]" > .venv-newest/override.txt
 	$(BIN)/uv pip install --quiet --python .venv-newest/bin/python --editable '.[test]' \
@@ -60,10 +60,10 @@ newest: .venv/test
 	@touch $@
 
 # For machines without a clone: `dist/flwr_fbo-VERSION-py3-none-any.whl`.
-wheel: .venv/bin/pip
+wheel: .venv/bin/pip  ## Build dist/*.whl
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-docs: .venv/docs
+docs: .venv/docs  ## Build the documentation, in build/docs
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going docs build/docs
 
 .venv/docs: .venv/core
@@ -74,5 +74,8 @@ docs: .venv/docs
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
-clean:
+clean:  ## Remove what was made
 	rm -rf .venv build/docs .venv-lowest .venv-newest dist
+
+help:  ## Print this
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile

@@ -1,6 +1,7 @@
 """The code in README and documentation runs as it is written."""
 
 import ast
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +192,15 @@ def test_every_public_name_is_in_the_reference() -> None:
     text = "".join(p.read_text() for p in ROOT.glob("docs/reference/*.md"))
     for name in set(dir(flwr_fbo)) - {"__version__"}:
         assert re.search(rf":: flwr_fbo\.{name}$", text, re.MULTILINE), name
+
+
+def test_where_a_docstring_points_to_is_in_the_reference() -> None:
+    """Parameters that are documented elsewhere are documented on a page."""
+    text = "".join(p.read_text() for p in ROOT.glob("docs/reference/*.md"))
+    for name in dir(flwr_fbo):
+        docstring = inspect.getdoc(getattr(flwr_fbo, name)) or ""
+        for pointed in re.findall(r"[Ss]ee `([A-Z]\w+)", docstring):
+            assert re.search(rf"\.{pointed}$", text, re.MULTILINE), (name, pointed)
 
 
 def _commands() -> list[str]:

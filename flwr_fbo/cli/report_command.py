@@ -73,7 +73,8 @@ def _file_of(results: Path) -> Path:
 def _page_of(path: Path) -> Page:
     with path.open("rb") as file:
         is_journal = file.read(len(_SQLITE)) == _SQLITE
-    if not is_journal:
+    # A damaged one may not even begin like one: opened, it says so.
+    if not is_journal and path.suffix != ".sqlite":
         return experiment_page(path)
     with Journal(None, path) as journal:
         kind = str(journal.identity.get("kind"))

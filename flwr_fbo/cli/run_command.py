@@ -99,6 +99,9 @@ def run(
         console.print(f"Figure:  {folder / 'figure.png'}")
 
 
+_START = "starting workers"
+
+
 class _Moving(Progress):
     """A bar that moves within a run, too."""
 
@@ -108,8 +111,10 @@ class _Moving(Progress):
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return what is drawn, ten times a second."""
-        for bar in self.task_ids:
-            self.update(bar, completed=self._runs.num_done)
+        for bar in self.tasks:
+            done = self._runs.num_done
+            text = "first runs" if done and bar.description == _START else None
+            self.update(bar.id, completed=done, description=text)
         return super().get_renderables()
 
 
@@ -144,7 +149,7 @@ def _run(
         console=console,
         disable=not console.is_terminal,
     ) as progress:
-        bar = progress.add_task("starting workers", total=len(todo))
+        bar = progress.add_task(_START, total=len(todo))
         for run in going.play(jobs):
             results.append(run)
             text = f"{plan.label_of(run.method)}, seed {run.seed}"

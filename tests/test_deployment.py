@@ -335,6 +335,7 @@ def _uninterrupted(
         "authenticated": False,
         "patience": 0,
         "deadline": 60,
+        "keys": "",
         "experiment": True,
     }
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

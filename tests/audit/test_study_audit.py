@@ -147,7 +147,7 @@ def test_faults_of_gradients_are_found(fault: str) -> None:
 @pytest.mark.parametrize("fault", ["presence-in-low-bits", "mask-in-low-bits"])
 def test_low_bits_tell_where_noise_fills_them(fault: str) -> None:
     """The floats of OpenDP's noise have random low bits, those of a grid zeros."""
-    assert audit(dp_fts_de(5000), OsEntropy(), FAULTS[fault]).violated
+    assert audit(dp_fts_de(10_000), OsEntropy(), FAULTS[fault]).violated
 
 
 def test_one_release_shows_no_fault_of_several() -> None:

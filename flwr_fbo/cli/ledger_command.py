@@ -21,7 +21,7 @@ from flwr_fbo.agents.durable.fed_ucb import FILE_NAME as SITE_FILE_NAME
 from flwr_fbo.agents.durable.fed_ucb import KIND as SITE_KIND
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import RULED, TextConsole
+from flwr_fbo.cli.tables import RULED, wide_console
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
@@ -80,9 +80,7 @@ def show(
     if as_json:
         typer.echo(json.dumps([_json(*one) for one in found], indent=2))
         return
-    console = TextConsole()
-    if not console.is_terminal:
-        console.width = 160  # nothing is cut off for whatever reads it
+    console = wide_console()
     for identity, rows, spent in found:
         _print(console, identity, rows, spent)
 

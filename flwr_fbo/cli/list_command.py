@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.tables import RULED
+from flwr_fbo.cli.tables import RULED, wide_console
 from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
 
 
@@ -36,7 +35,4 @@ def list_experiments(
     for e in experiments:
         counts = (e.num_agents, e.num_iterations, e.num_seeds)
         table.add_row(e.name, *map(str, counts), e.description)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160  # a line each, for whatever reads it
-    console.print(table)
+    wide_console().print(table)

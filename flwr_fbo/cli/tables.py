@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -32,6 +33,17 @@ class TextConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text to print, of every string and every cell of a table."""
         return super().render_str(printable(text), **options)
+
+
+def wide_console() -> TextConsole:
+    """Return one for a table that a program may read: as wide as COLUMNS says.
+
+    Where nobody says so, and there is no terminal, wide enough to cut nothing off.
+    """
+    console = TextConsole()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160
+    return console
 
 
 def count(number: int, noun: str) -> str:

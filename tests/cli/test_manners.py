@@ -248,3 +248,10 @@ def test_make_help_names_every_target() -> None:
     ).stdout
     named = [line.split("\t")[0] for line in printed.splitlines()]
     assert sorted(named) == sorted(f"make {target}" for target in phony.split())
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_a_table_in_a_pipe_is_as_wide_as_columns_says(columns: int) -> None:
+    printed = _invoke("list", COLUMNS=str(columns)).output
+    assert max(map(len, printed.splitlines())) <= columns
+    assert "digits-votes" in printed

@@ -345,13 +345,13 @@ def _failure(reply: Message, client_api: ClientApi) -> str:
     """Return what a client raised, and whether a mod may have."""
     line = first_line(reply.error.reason).removesuffix(".")
     hint = " (by a mod of its ClientApp? See docs/how-to/mods.md)"
-    if _API.search(line):
-        return (
-            f"client_api={client_api!r} is not what this client answers: 'message' is "
-            "for tuning_app and its like, 'numpy' for a NumPyClient, 'both' for "
-            f"either, 'action' for add_tuning ({line})"
-        )
-    return f"client failed: {line}{hint if _MOD.search(line) else ''}"
+    api = (
+        f" (client_api={client_api!r} may not be what it answers: 'message' is for "
+        "tuning_app and its like, 'numpy' for a NumPyClient, 'both' for either, "
+        "'action' for add_tuning)"
+    )
+    hints = (api if _API.search(line) else "") + (hint if _MOD.search(line) else "")
+    return f"client failed: {line}{hints}"
 
 
 def first_line(reason: str | None) -> str:

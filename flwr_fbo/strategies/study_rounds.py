@@ -124,7 +124,9 @@ class StudyRounds(Strategy):
             record = ConfigRecord({**config, "server-round": number, **entries})
             content = instruction_content(outgoing[node], record, self._client_api)
             self._asked.append(Message(content, node, kind, group_id=str(number)))
-        self._waiting = Waiting(grid, self._named(number), len(self._asked))
+        if self._num_rounds:  # it is `start` that ends the wait
+            self._stop_waiting()
+            self._waiting = Waiting(grid, self._named(number), len(self._asked))
         return self._asked
 
     def _named(self, number: int) -> str:

@@ -244,7 +244,11 @@ def test_make_help_names_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     [phony] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     printed = subprocess.run(
-        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     named = [line.split("\t")[0] for line in printed.splitlines()]
     assert sorted(named) == sorted(f"make {target}" for target in phony.split())

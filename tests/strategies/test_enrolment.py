@@ -84,7 +84,7 @@ add_tuning(APPS_BY_API["action"], make_objective)
 )
 def test_a_wrong_client_api_is_named(app: str, client_api: str) -> None:
     grid = InProcessGrid(APPS_BY_API[app], NUM_AGENTS)
-    named = rf"enrolled: client_api='{client_api}' is not what this client answers"
+    named = rf"client_api='{client_api}' may not be what it answers"
     with pytest.raises(TooFewAgentsError, match=named):
         strategy(client_api=client_api, patience=3600.0).start(grid, num_rounds=3)
 

@@ -562,4 +562,4 @@ def test_a_stranger_s_record_is_refused() -> None:
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord(config)})
     message = Message(content, next(iter(grid.contexts)), "train")
     [reply] = grid.send_and_receive([message])
-    assert "version 8" in str(reply.error.reason)
+    assert "version 9" in str(reply.error.reason)

@@ -312,7 +312,7 @@ def test_bad_studies_are_named(change: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("agent", [AGENT, RandomSearchSettings(2, 3)])
 def test_studies_and_instructions_travel(agent: Any) -> None:
-    sent = TuningInstruction(Phase.ROUND, study(agent=agent), 3, 7, 2, 1, True)
+    sent = TuningInstruction(Phase.ROUND, study(agent=agent), 3, 7, 2, 1, 40, True)
     config = sent.to_config()
     assert all(type(v) in (int, str, bool) for v in config.values())
     assert TuningInstruction.from_config(config) == sent

@@ -82,10 +82,6 @@ Lie = Callable[[np.random.Generator, RecordDict], RecordDict | None]
 # What liars say
 
 
-def _arrays(content: RecordDict) -> list[np.ndarray[Any, Any]]:
-    return reply_arrays(content)
-
-
 def _with(content: RecordDict, arrays: list[np.ndarray[Any, Any]]) -> RecordDict:
     """Return a reply with other arrays, and the metrics as they were."""
     changed = RecordDict(dict(content))
@@ -97,7 +93,7 @@ def _each(change: Callable[[Any, Any], Any]) -> Lie:
     """Return the lie that changes every array by itself, and leaves no metrics."""
 
     def lie(rng: np.random.Generator, content: RecordDict) -> RecordDict:
-        arrays = [change(rng, array) for array in _arrays(content)]
+        arrays = [change(rng, array) for array in reply_arrays(content)]
         return RecordDict({"arrays": to_array_record(arrays)})
 
     return lie
@@ -130,7 +126,7 @@ MALFORMED: dict[str, Lie] = {
     "nothing": lambda rng, content: RecordDict(),
     "other records": lambda rng, content: RecordDict({"arrays": ConfigRecord()}),
     "one array more": lambda rng, content: RecordDict(
-        {"arrays": to_array_record([*_arrays(content), np.ones(2), np.ones(2)])}
+        {"arrays": to_array_record([*reply_arrays(content), np.ones(2), np.ones(2)])}
     ),
     "longer": _each(lambda rng, array: np.append(array, array)),
     "an axis more": _each(lambda rng, array: array[None]),
@@ -183,7 +179,7 @@ def _kept(change: Callable[[Any, Any], Any]) -> Lie:
     """Return the lie that changes every array, and keeps the metrics."""
 
     def lie(rng: np.random.Generator, content: RecordDict) -> RecordDict:
-        return _with(content, [change(rng, array) for array in _arrays(content)])
+        return _with(content, [change(rng, array) for array in reply_arrays(content)])
 
     return lie
 
@@ -291,7 +287,6 @@ class LyingGrid(InProcessGrid):
     def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
         """Deliver all messages, and what is made of the replies."""
         asked = list(messages)
-        to = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}
         replies = list(super().send_and_receive(asked, timeout=timeout))
         to = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}
         enrols = any("fbo-slot" in _config(m) and _slot(m) < 0 for m in asked)
@@ -321,7 +316,7 @@ class LyingGrid(InProcessGrid):
         return [reply]
 
     def _note(self, content: RecordDict) -> None:
-        for array in _arrays(content):
+        for array in reply_arrays(content):
             self._watched.digest.update(np.ascontiguousarray(array).tobytes())
 
 

@@ -42,7 +42,7 @@ CAPPED_BY = {
     "num_synchronisations": "max_synchronisations",
     "num_exploration": "max_trials",
 }
-# Integers, and numbers of which JSON may make one, that no time or memory depends on.
+# Integers that cost neither time nor memory, and numbers that JSON may write as one.
 FREE = {
     "alpha",
     "bandwidth",

@@ -15,7 +15,7 @@ _log = logging.getLogger("flwr.fbo")
 def logged(
     objective: Objective, agent: Agent, num_iterations: int, level: int
 ) -> Objective:
-    """Return the objective, as one of which each trial is logged as it ends.
+    """Return the objective, which then logs each of its trials as it ends.
 
     Parameters
     ----------
@@ -33,7 +33,9 @@ def logged(
         began = time.monotonic()
         returned = objective(trial)
         seconds = time.monotonic() - began
-        with suppress(TypeError, ValueError, RuntimeError):  # what is no number is told
+        with suppress(
+            TypeError, ValueError, RuntimeError
+        ):  # not a number: told elsewhere
             value = float(returned)
             better = max if agent.direction == "maximize" else min
             before = agent.best_value

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
 from flwr_fbo.models.network import RewardModel
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gradients import GradientSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.protocol.wire_arrays import is_array, is_raw_sum, is_release
 
@@ -63,6 +65,13 @@ class NeuralBanditServer:
         self.settings = settings
         self._size = model.num_parameters
         self._shape = settings.sums_shape(self._size)
+        # Made once, and not for each message: they hold factorisations.
+        self._gradients: GradientSettings | None = None
+        self._releases: ContinualSettings | None = None
+        if settings.privacy is not None:
+            steps = settings.regression.num_iterations
+            self._gradients = settings.privacy.gradients(steps, self._size)
+            self._releases = settings.privacy.releases
         start = initial_parameters(model, seed)
         longest_step = _LONGEST_STEP * (1 + float(np.linalg.norm(start)))
         self._longest_gradient = longest_step / settings.regression.step
@@ -105,11 +114,9 @@ class NeuralBanditServer:
 
     def _is_gradient(self, message: Any) -> bool:
         """Return whether an honest agent may send it in phase I."""
-        regression, privacy = self.settings.regression, self.settings.privacy
-        if privacy is not None:
-            gradients = privacy.gradients(regression.num_iterations, self._size)
-            return is_array(message, (self._size,), gradients.largest_entry)
-        if not regression.needs_losses:
+        if self._gradients is not None:
+            return is_array(message, (self._size,), self._gradients.largest_entry)
+        if not self.settings.regression.needs_losses:
             return is_array(message, (self._size,))
         return is_array(message, (self._size + 1,)) and message[-1] >= 0
 
@@ -135,8 +142,8 @@ class NeuralBanditServer:
 
     def _is_sum(self, values: Any) -> bool:
         """Return whether an honest agent may send it in phase II."""
-        if self.settings.privacy is not None:
-            return is_release(values, self.settings.privacy.releases)
+        if self._releases is not None:
+            return is_release(values, self._releases)
         return is_raw_sum(values, self._shape)
 
     @property

@@ -470,12 +470,12 @@ LARGEST = [
     ),
     _large("170 initial points", partial(tuning, ThompsonSettings(num_initial=170))),
     _large(
-        "2,500 candidates of 2,048",
-        partial(tuning, VotingSettings(num_features=2_048, num_candidates=2_500)),
+        "600 candidates of 2,048",
+        partial(tuning, VotingSettings(num_features=2_048, num_candidates=600)),
     ),
     _large(
-        "10,000 candidates of 900",
-        partial(tuning, VotingSettings(num_features=900, num_candidates=9_000)),
+        "2,200 candidates of 900",
+        partial(tuning, VotingSettings(num_features=900, num_candidates=2_200)),
     ),
     _large("1,000 categories", partial(tuning, None, space(choices=1_000))),
     _large("256 parameters", partial(tuning, None, space(parameters=256))),

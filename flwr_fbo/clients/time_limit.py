@@ -19,16 +19,18 @@ class TimeLimit:
     Parameters
     ----------
     seconds : float
-        From now on.
+        From the first trial on.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._began = time.monotonic()
+        self._began: float | None = None
 
     def check(self) -> None:
         """Raise `OutOfTimeError` if the time is over."""
-        if time.monotonic() - self._began > self._seconds:
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        if now - self._began > self._seconds:
             raise OutOfTimeError(
                 f"The trials of this message took longer than max_seconds="
                 f"{self._seconds:g}: the next message goes on with them."

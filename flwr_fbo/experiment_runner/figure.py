@@ -62,8 +62,7 @@ def _draw_convergence(
         axes.set(xscale="log", yscale="log")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    many = len(experiment.methods) > 8
-    axes.legend(frameon=False, fontsize=7 if many else None, ncols=2 if many else 1)
+    _name_lines(figure, axes)
     save(figure, runs, path)
 
 
@@ -85,10 +84,15 @@ def _draw_communication(
     right.set(xlabel=x_label, ylabel="scalars sent so far", yscale="log")
     title = f"{experiment.name}: {experiment.num_agents} agents"
     figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
-    handles, labels = left.get_legend_handles_labels()
-    below = "outside lower center"
-    figure.legend(handles, labels, loc=below, ncols=4, frameon=False, fontsize=9)
+    _name_lines(figure, left)
     save(figure, runs, path)
+
+
+def _name_lines(figure: Any, axes: Any) -> None:
+    """Put the names of the lines below: a search for the best place may take long."""
+    below = "outside lower center"
+    names = axes.get_legend_handles_labels()
+    figure.legend(*names, loc=below, ncols=4, frameon=False, fontsize=9)
 
 
 def draw_curves(

@@ -19,9 +19,8 @@ from scipy.stats.qmc import Sobol
 
 FloatArray = NDArray[np.float64]
 
-# An ascent ends where a step changes the sum of values by less, relatively: L-BFGS's
-# own bound; or after so many steps.
-FINE, _MAX_STEPS = 2.2e-9, 50
+# An ascent ends after so many steps, if not by L-BFGS's own bounds.
+_MAX_STEPS = 50
 _BLOCK = 250
 _TINY = np.finfo(np.float64).tiny
 _LONGEST = 1e30
@@ -179,7 +178,6 @@ def ascend(
     starts: FloatArray,
     lower: FloatArray,
     upper: FloatArray,
-    tolerance: float = FINE,
 ) -> FloatArray:
     """Refine every start within its bounds; all (k, D)."""
 
@@ -194,6 +192,6 @@ def ascend(
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
-        options={"maxiter": _MAX_STEPS, "ftol": tolerance},
+        options={"maxiter": _MAX_STEPS},
     )
     return np.asarray(np.clip(end.x.reshape(starts.shape), lower, upper))

@@ -12,6 +12,10 @@ from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.privacy.sampling import check_sampling_probability
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 
+# So many times ``num_candidates`` places are looked at for all agents of a process,
+# each of whom takes its own from these.
+SHARED_CANDIDATES = 4
+
 OwnSearch = Literal["thompson", "expected-improvement"]
 
 
@@ -23,6 +27,9 @@ class VotingSettings(SearchSettings):
     ----------
     num_features : int
         M, even.
+    num_candidates : int
+        Uniform points that an agent's own search begins with, >= 1; and how many places
+        it looks at for votes.
     num_cells : int
         K >= 2: how many places votes can tell apart. The kernel's square fills 1 / K
         of the cube.
@@ -39,6 +46,7 @@ class VotingSettings(SearchSettings):
     """
 
     num_features: int = 512
+    num_candidates: int = 500
     num_cells: int = 16
     max_similarity: float = 0.7
     max_tries: int = 10
@@ -61,9 +69,10 @@ class VotingSettings(SearchSettings):
 
     def steps(self, dim: int, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `SearchSettings`."""
-        M = self.num_features
-        votes = {f"num_features={M}": 5_000 * (M + dim) + 50 * M * dim}
-        return {**super().steps(dim, num_rows), **votes}
+        M, C = self.num_features, self.num_candidates
+        steps, candidates = super().steps(dim, num_rows), f"num_candidates={C}"
+        steps[candidates] *= SHARED_CANDIDATES
+        return {**steps, f"num_features={M}": 5_000 * (M + dim) + 50 * M * dim}
 
     def shared_lengthscale(self, dim: int) -> float:
         """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""

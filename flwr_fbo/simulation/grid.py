@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
@@ -19,6 +20,7 @@ from joblib import Parallel, delayed, parallel_config
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.blocks import run_together
 from flwr_fbo.clients.tuning_journals import kept_agent
 from flwr_fbo.protocol.tuning_study import TuningStudy
 
@@ -27,6 +29,9 @@ _FIRST_NODE_ID = 1001
 # Nodes that a worker answers for at a time: at most so many, and each worker gets a
 # few turns, so that one which is done early does not wait for the others.
 _LARGEST_BATCH, _TURNS = 100, 4
+
+# A node's context, and messages to it or its replies to them.
+_Job = tuple[Context, list[Message]]
 
 
 class InProcessGrid(Grid):
@@ -130,9 +135,8 @@ class InProcessGrid(Grid):
         ids = [f"message-{next(self._numbers)}" for _ in asked]
         for message, message_id in zip(asked, ids, strict=True):
             message.metadata.__dict__["_message_id"] = message_id
-        answers = self._answers if self._num_workers == 1 else self._answers_of_workers
         # By what was asked: a mod such as LocalDpMod answers another message.
-        self._replies.update(answers(asked))
+        self._replies.update(self._answers(asked))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -161,40 +165,43 @@ class InProcessGrid(Grid):
         return sorted(agents, key=lambda agent: agent.slot)
 
     def _answers(self, messages: Iterable[Message]) -> Iterator[tuple[str, Message]]:
-        for message in messages:
-            context = self.contexts[message.metadata.dst_node_id]
-            reply = _answer(self._client_app, message, context)
-            yield message.metadata.message_id, reply
-
-    def _answers_of_workers(
-        self, messages: Iterable[Message]
-    ) -> Iterator[tuple[str, Message]]:
         by_node: dict[int, list[Message]] = {}
         for message in messages:
             by_node.setdefault(message.metadata.dst_node_id, []).append(message)
         jobs = [(self.contexts[node], asked) for node, asked in by_node.items()]
+        for context, replies in self._done(jobs):
+            self.contexts[context.node_id] = context
+            asked = by_node[context.node_id]
+            ids = [message.metadata.message_id for message in asked]
+            yield from zip(ids, replies, strict=True)
+
+    def _done(self, jobs: Sequence[_Job]) -> Iterator[_Job]:
+        """Have messages answered, here or by workers; replies take their place."""
+        if self._num_workers == 1:
+            yield from _answer_all(self._client_app, jobs)
+            return
         size = -(-len(jobs) // (_TURNS * self._num_workers))
         size = max(1, min(size, _LARGEST_BATCH))
         batches = (jobs[i : i + size] for i in range(0, len(jobs), size))
         with parallel_config("loky", inner_max_num_threads=1):
             workers = Parallel(self._num_workers, return_as="generator", batch_size=1)
-            done = workers(delayed(_answer_all)(self._client_app, b) for b in batches)
-            for context, replies in itertools.chain.from_iterable(done):
-                self.contexts[context.node_id] = context
-                asked = by_node[context.node_id]
-                ids = [message.metadata.message_id for message in asked]
-                yield from zip(ids, replies, strict=True)
+            done = workers(delayed(_answer_batch)(self._client_app, b) for b in batches)
+            yield from itertools.chain.from_iterable(done)
 
 
-def _answer_all(
-    client_app: ClientApp, jobs: Sequence[tuple[Context, list[Message]]]
-) -> list[tuple[Context, list[Message]]]:
-    """Return, for nodes in a worker, their contexts after it and their replies."""
+def _answer_batch(client_app: ClientApp, jobs: Sequence[_Job]) -> list[_Job]:
+    """Have messages answered in a worker."""
     ensure_task_identity()
-    return [
-        (context, [_answer(client_app, message, context) for message in messages])
-        for context, messages in jobs
-    ]
+    return list(_answer_all(client_app, jobs))
+
+
+def _answer_all(client_app: ClientApp, jobs: Iterable[_Job]) -> Iterator[_Job]:
+    """Have messages answered in this process, by nodes that wait for each other."""
+
+    def answers(context: Context, asked: Sequence[Message]) -> _Job:
+        return context, [_answer(client_app, message, context) for message in asked]
+
+    return run_together(partial(answers, *job) for job in jobs)
 
 
 def _answer(client_app: ClientApp, message: Message, context: Context) -> Message:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from flwr_fbo.agents.tuning.base import Agent, play_round
+from flwr_fbo.agents.tuning.blocks import run_together
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.servers.base import Server
 from flwr_fbo.simulation.progress import counted
@@ -31,8 +33,9 @@ def run_loop(
     for iteration in counted(range(num_iterations + 1)):
         vectors, step = server.vectors, server.step(iteration)
         wanted = step.release > 0
-        messages = {
-            agent.slot: play_round(agent, objective, iteration, vectors, wanted)
+        rounds = (
+            partial(play_round, agent, objective, iteration, vectors, wanted)
             for agent, objective in zip(agents, objectives, strict=True)
-        }
-        server.receive(step, messages)
+        )
+        slots = (agent.slot for agent in agents)
+        server.receive(step, dict(zip(slots, run_together(rounds), strict=True)))

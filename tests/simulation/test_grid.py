@@ -1,15 +1,28 @@
 """The in-process grid keeps to Flower's `Grid`."""
 
 import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fbo import InProcessGrid
+from flwr_fbo import DPFTSDE, FedVote, InProcessGrid, Seeds, VotingSettings
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run
-from tests.federation import NUM_AGENTS, assert_same, numpy_app, strategy
+from flwr_fbo.agents.tuning import expected_improvement
+from flwr_fbo.agents.tuning.expected_improvement import Found, Search
+from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.simulation.loop import run_loop
+from tests.federation import (
+    NUM_AGENTS,
+    SPACE,
+    assert_same,
+    numpy_app,
+    objective_of,
+    strategy,
+)
 
 
 def _echo() -> ClientApp:
@@ -95,10 +108,25 @@ def test_workers_answer_in_processes_of_their_own() -> None:
     assert again.content.config_records["config"]["n"] == 2
 
 
-def test_a_study_in_workers_is_that_of_one_process() -> None:
+def improving() -> FedVote:
+    """Return a study whose agents search by expected improvement."""
+    agent = VotingSettings(
+        num_initial=3, num_candidates=50, own_search="expected-improvement"
+    )
+    seeds = Seeds(study=1, features=3, noise=2)
+    more: dict[str, Any] = {"seeds": seeds, "client_api": "numpy"}
+    return FedVote(
+        SPACE, "maximize", NUM_AGENTS, agent=agent, epsilon=2, delta=1e-3, **more
+    )
+
+
+@pytest.mark.parametrize("make", [strategy, improving])
+def test_a_study_in_workers_is_that_of_one_process(
+    make: Callable[[], DPFTSDE | FedVote],
+) -> None:
     vectors, agents = [], []
     for num_workers in (1, 2, 3):
-        study = strategy()
+        study = make()
         grid = InProcessGrid(numpy_app(), NUM_AGENTS, num_workers=num_workers)
         study.start(grid, num_rounds=4)
         vectors.append([row.vectors for row in study.server.ledger])
@@ -106,3 +134,33 @@ def test_a_study_in_workers_is_that_of_one_process() -> None:
     for others in (1, 2):
         np.testing.assert_array_equal(vectors[0], vectors[others])
         assert_same(agents[0], agents[others])
+
+
+def test_agents_that_wait_for_each_other_end_as_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the grid and in the loop; and they were blocks indeed."""
+    sizes: list[int] = []
+    search = expected_improvement.search_all
+
+    def counted(searches: Sequence[Search]) -> list[Found]:
+        sizes.append(len(searches))
+        return search(searches)
+
+    monkeypatch.setattr("flwr_fbo.agents.tuning.fed_vote.search_all", counted)
+    agents = []
+    for at_once in (100, 1):
+        monkeypatch.setattr("flwr_fbo.agents.tuning.blocks._AT_ONCE", at_once)
+        study = improving()
+        grid = InProcessGrid(numpy_app(), NUM_AGENTS)
+        study.start(grid, num_rounds=4)
+        agents.append(grid.agents(study.study))
+        study = improving()
+        study.plan(3)
+        loop = [create_agent(study.study, slot, 1) for slot in range(NUM_AGENTS)]
+        run_loop(study.server, loop, list(map(objective_of, range(NUM_AGENTS))), 3)
+        agents.append(loop)
+        assert max(sizes) == (NUM_AGENTS if at_once > 1 else 1)
+        sizes.clear()
+    for others in agents[1:]:
+        assert_same(agents[0], others)

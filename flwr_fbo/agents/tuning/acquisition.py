@@ -15,15 +15,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.models.features import FINE, RandomFeatures, ascend
+from flwr_fbo.models.features import RandomFeatures, ascend
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 
 FloatArray = NDArray[np.float64]
 
-# Where an ascent of logarithms, which vary by tens over the space, ends.
-_COARSE = 1e-3
 # Of numerical gradients, in units of the cube.
 _STEP = 1e-6
 
@@ -83,9 +81,8 @@ def maximize_function(
     rng: np.random.Generator,
     num_candidates: int,
     num_starts: int,
-    log_slope: Callable[[FloatArray], tuple[FloatArray, FloatArray]] | None = None,
 ) -> FloatArray:
-    """Return the maximiser of any function.
+    """Return the maximiser of any function, by numerical gradients.
 
     Parameters
     ----------
@@ -93,9 +90,6 @@ def maximize_function(
         Takes points of shape (n, D), returns values of shape (n,).
     space, num_candidates, num_starts
         As for `maximize`.
-    log_slope : callable, optional
-        Of a function that is a logarithm: returns its values and gradients, shapes (n,)
-        and (n, D). Without it the gradient is taken numerically.
 
     Returns
     -------
@@ -103,16 +97,13 @@ def maximize_function(
     """
     candidates = space.snap_discrete(rng.random((num_candidates, space.dim)))
     values = function(candidates)
-    slope, tolerance = log_slope, _COARSE
-    if slope is None:
-        # L-BFGS stops at an absolute gradient, as above.
-        scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
-        slope = partial(_with_differences, lambda x: function(x) / scale)
-        tolerance = FINE
+    # L-BFGS stops at an absolute gradient, as above.
+    scale = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
+    slope = partial(_with_differences, lambda x: function(x) / scale)
     starts = candidates[np.argsort(-values, kind="stable")[:num_starts]]
     lower = np.where(space.continuous, 0.0, starts)
     upper = np.where(space.continuous, 1.0, starts)
-    points = np.vstack([ascend(slope, starts, lower, upper, tolerance), starts])
+    points = np.vstack([ascend(slope, starts, lower, upper), starts])
     return np.asarray(points[first_best(function(points))])
 
 

@@ -33,6 +33,7 @@ class ThompsonAgent(SearchAgent):
         rng = generator(self.entropy, self.slot, iteration, Purpose.MESSAGE)
         return sample_weights(self._shared(x), y, self.settings.regularization, rng)
 
+    @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         coin = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW).random()
         if coin >= self.settings.follow_probability(iteration):

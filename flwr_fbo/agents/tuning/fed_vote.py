@@ -31,12 +31,16 @@ from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.expected_improvement import standardised, suggest
+from flwr_fbo.agents.tuning.blocks import in_block
+from flwr_fbo.agents.tuning.expected_improvement import Search, search_all
 from flwr_fbo.agents.tuning.own_search import SearchAgent
-from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import (
+    SHARED_CANDIDATES,
+    VoteCount,
+    VotingSettings,
+)
 from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
@@ -73,6 +77,10 @@ class EvenVotes:
     threshold: float
     smallest_crowd: int
 
+    def excess(self, vectors: FloatArray) -> FloatArray:
+        """Return votes above the expected ones, shape (1, M), of what was released."""
+        return np.asarray(self.num_agents * (vectors - self.mean))
+
 
 @lru_cache(maxsize=8)
 @one_blas_thread
@@ -96,6 +104,50 @@ def even_votes(
     share = max(1.0 - float((phi @ mean).max()), 1e-3)
     crowd = math.ceil(threshold / share)
     return EvenVotes(count.num_agents, mean, threshold, crowd)
+
+
+@lru_cache(maxsize=4)
+@one_blas_thread
+def crowded_places(
+    settings: VotingSettings,
+    count: VoteCount,
+    space: SearchSpace,
+    feature_seed: int,
+    iteration: int,
+    votes: bytes,
+) -> FloatArray:
+    """Return places with more votes than chance and noise explain, most votes first.
+
+    Public, and the same for all agents: a process that is host to many of them looks
+    for these places once.
+
+    Parameters
+    ----------
+    iteration : int
+        Each looks at other places.
+    votes : bytes
+        What the server released: M float64 numbers.
+
+    Returns
+    -------
+    ndarray of shape (k, D)
+    """
+    even = even_votes(settings, count, space, feature_seed)
+    weights = even.excess(np.frombuffer(votes)[None])
+    rng = generator(feature_seed, iteration, Purpose.FOLLOW)
+    points = rng.random((SHARED_CANDIDATES * settings.num_candidates, space.dim))
+    on_faces = points[: round(_SHARE_ON_FACES * len(points))]
+    moved = rng.random(on_faces.shape) < 0.5
+    on_faces[moved] = np.round(on_faces[moved])
+    places = space.snap_discrete(points)
+    features = settings.shared_features(space.dim, feature_seed)
+    one = np.zeros(len(places), dtype=np.intp)
+    rough = features.rough_values(places, weights, one)
+    crowded = np.flatnonzero(rough > even.threshold)
+    best = features.largest(
+        places[crowded], weights, one[crowded], rough[crowded], len(crowded)
+    )
+    return np.asarray(places[crowded[best]])
 
 
 class VotingAgent(SearchAgent):
@@ -126,18 +178,15 @@ class VotingAgent(SearchAgent):
     def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
         if self.settings.own_search == "thompson" or len(y) == 0:
             return super()._own_query(x, y, iteration)
-        y = standardised(y)
-        old = self._log_hyperparameters if self._has_fitted(len(y)) else None
-        if old is None or self._fit_is_due(len(y)):
-            self._log_hyperparameters = old = fit(x, y, old)
+        logs = self._log_hyperparameters if self._has_fitted(len(y)) else None
+        is_due = logs is None or self._fit_is_due(len(y))
+        rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
+        about = logs, is_due, self.space, rng, self.settings.num_candidates
+        found = in_block(search_all, Search(x, y, *about, _NUM_STARTS))
+        self._log_hyperparameters = found.logs
+        if is_due:
             self._num_fitted = len(y)
-        return suggest(
-            MaternPosterior(x, y, old),
-            self.space,
-            generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
-            self.settings.num_candidates,
-            _NUM_STARTS,
-        )
+        return found.point
 
     @cached_property
     def _even(self) -> EvenVotes:
@@ -146,25 +195,25 @@ class VotingAgent(SearchAgent):
         assert self._count is not None
         return even_votes(self.settings, self._count, self.space, self._feature_seed)
 
+    @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         """Return the most voted place that is new here, if chance is no excuse."""
-        weights = self._even.num_agents * (vectors - self._even.mean)
-        if self._num_tries(weights) >= self.settings.max_tries:
+        assert self._count is not None
+        about = self.settings, self._count, self.space, self._feature_seed
+        places = crowded_places(*about, iteration, vectors.tobytes())
+        if len(places) == 0:
             return None
-        places = self._candidates(iteration)
-        one = np.zeros(len(places), dtype=np.intp)
-        votes = self._shared.rough_values(places, weights, one)
-        crowded = np.flatnonzero(votes > self._even.threshold)
-        crowded = crowded[self._are_new(places[crowded])]
-        if len(crowded) == 0:
+        # Of these places each agent looks at others, lest all go to the same.
+        rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
+        places = places[rng.random(len(places)) < 1.0 / SHARED_CANDIDATES]
+        places = places[self._are_new(places)]
+        if len(places) == 0 or self._num_tries(vectors) >= self.settings.max_tries:
             return None
-        places, one, votes = places[crowded], one[crowded], votes[crowded]
-        most = self._shared.largest(places, weights, one, votes, 1)
-        return np.asarray(places[most[0]])
+        return np.asarray(places[0])
 
-    def _num_tries(self, weights: FloatArray) -> int:
+    def _num_tries(self, vectors: FloatArray) -> int:
         """Return how many places above the threshold have been tried."""
-        votes = self._shared(self.points) @ weights[0]
+        votes = self._shared(self.points) @ self._even.excess(vectors)[0]
         return int(np.count_nonzero(votes > self._even.threshold))
 
     def _are_new(self, places: FloatArray) -> NDArray[np.bool_]:
@@ -172,12 +221,3 @@ class VotingAgent(SearchAgent):
         length = self.settings.shared_lengthscale(self.space.dim)
         reach = length * math.sqrt(-2.0 * math.log(self.settings.max_similarity))
         return np.asarray(np.all(cdist(places, self.points) >= reach, axis=1))
-
-    def _candidates(self, iteration: int) -> FloatArray:
-        """Return places to look at, shape (num_candidates, D)."""
-        rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
-        points = rng.random((self.settings.num_candidates, self.space.dim))
-        on_faces = points[: round(_SHARE_ON_FACES * len(points))]
-        moved = rng.random(on_faces.shape) < 0.5
-        on_faces[moved] = np.round(on_faces[moved])
-        return self.space.snap_discrete(points)

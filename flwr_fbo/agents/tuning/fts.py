@@ -18,6 +18,7 @@ from scipy.stats import kendalltau
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
 from flwr_fbo.agents.tuning.relayed import checked, others_present
+from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import (
     FTSSettings,
 )
@@ -46,6 +47,7 @@ class FTSAgent(ThompsonAgent):
         """
         self._vectors = checked(vectors, self.settings.message_length, self.slot)
 
+    @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
         if rng.random() >= self.settings.follow_probability(iteration):

@@ -102,7 +102,6 @@ class SearchAgent(Agent):
             x = self.space.snap(rng.random(len(x)))
         return x
 
-    @one_blas_thread
     def _suggest(self, iteration: int) -> FloatArray:
         if self._vectors is not None:
             x = self._follow(self._vectors, iteration)
@@ -110,6 +109,7 @@ class SearchAgent(Agent):
                 return x
         return self._own_query(*self._observations(iteration), iteration)
 
+    @one_blas_thread
     def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
         if len(y) == 0:
             rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)

@@ -111,6 +111,7 @@ class TransferAgent(SearchAgent, ABC):
         """
         self._vectors = checked(vectors, self.settings.message_length, self.slot)
 
+    @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         x, y = self._observations(iteration)
         if len(y) == 0:

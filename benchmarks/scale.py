@@ -30,7 +30,13 @@ from flwr.app import Context, Message, UserConfig
 
 from benchmarks.measure import Bar, Row, Section, compare, figure
 from benchmarks.study import SPACE, objective
-from flwr_fbo import FedVote, InProcessGrid, tuning_app
+from flwr_fbo import (
+    FedVote,
+    InProcessGrid,
+    Privacy,
+    VotingSettings,
+    tuning_app,
+)
 
 NUM_AGENTS = (100, 1000, 10_000)
 NUM_ROUNDS, NUM_WORKERS = 4, 2
@@ -145,9 +151,9 @@ def play(num_agents: int, num_rounds: int, num_workers: int, folder: str) -> Rea
             SPACE,
             "maximize",
             num_agents,
-            noise_multiplier=1.0,
+            agent=VotingSettings(num_initial=1, own_search="expected-improvement"),
+            privacy=Privacy(noise_multiplier=1.0, min_follow_probability=0.0),
             delta=1e-6,
-            releases="all",
             client_api="message",
             folder=Path(record) / "record",
         )

@@ -29,6 +29,7 @@ SUBJECTS = (
     "model",
     "privatiser",
     "bandits",
+    "policy",
     "transfer",
     "scale",
     "suggestion",

@@ -19,7 +19,7 @@ from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.simulation.linear_bandits import BanditSimulation, play_together
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
-NUM_AGENTS, LEAST_TRIALS = 100, 300
+NUM_AGENTS, LEAST_TRIALS = 100, 600
 TASK = LinearBanditTask(dimension=10, num_actions=100)
 D, K, WIDTHS, STEPS = 6, 50, (25, 50, 100, 200), 20
 
@@ -59,7 +59,7 @@ def linear(num_trials: int, repeats: int) -> Section:
     }
     works["full communication"] = partial(released.baseline("full").run, 0, 1)
     works["all five together"] = partial(play_together, list(five.values()), 0, 1)
-    drawing = "the actions alone"
+    drawing, numbers = "the actions alone", "their random numbers alone"
 
     @one_blas_thread
     def draw() -> None:
@@ -67,7 +67,15 @@ def linear(num_trials: int, repeats: int) -> Section:
         for t in range(num_trials):
             bandits.peek(t)
 
-    times = alternate({**works, drawing: draw}, repeats)
+    def draw_numbers() -> None:
+        rng, k = np.random.default_rng(0), TASK.num_actions
+        normals, others = np.empty((k, TASK.dimension - 1)), np.empty(k)
+        for _ in range(num_trials * NUM_AGENTS):
+            rng.standard_normal(out=normals)
+            rng.standard_exponential(out=others)
+            rng.random(out=others)
+
+    times = alternate({**works, drawing: draw, numbers: draw_numbers}, repeats)
     seconds = {name: values / num_trials for name, values in times.items()}
 
     def bar(row: Row) -> Bar:
@@ -77,9 +85,12 @@ def linear(num_trials: int, repeats: int) -> Section:
         f"CPU time of a trial of {NUM_AGENTS} agents in lock step, each with "
         f"{TASK.num_actions} new actions of d = {TASK.dimension}; {num_trials} trials, "
         "16 synchronisations, or none, or one a trial: drawing actions, choosing, "
-        "rewards, sums, synchronisations and the noise of releases. The bar is for A."
+        "rewards, sums, synchronisations and the noise of releases. The bar is for A. "
+        "An action takes nine normal numbers, an exponential and a uniform one: B of "
+        "the last row is to draw these and nothing else."
     )
     rows = [compare("FedUCB", seconds, name, drawing, bar=bar) for name in works]
+    rows.append(compare("FedUCB", seconds, drawing, numbers))
     return Section("FedUCB, a trial", text, rows)
 
 

@@ -1,20 +1,23 @@
 """Digests of all rows of a journal: what is read is what was written, or an error.
 
 Each row of each table has a SHA-256 digest of its table's name and all its columns. A
-table is in parts: `state`, `ledger` and `identity` have one each, `trial` has one for
-every 64 numbers. For each part the table ``part`` has the number of its rows, the sum
-of their digests modulo 2**256, the latest iteration in it and how many trials in it
-still run; a digest covers these four too. The row ``head`` of ``part`` has the number
-of all parts and the sum of their digests: it needs no digest of its own.
+table is in parts: `ledger` and `identity` have one each, `trial` has one for every 64
+numbers, and `state` has one for arrays whose names end in no number and one for every
+64 numbers that names end in (``window-64``). For each part the table ``part`` has the
+number of its rows, the sum of their digests modulo 2**256, the latest iteration in it
+and how many trials in it still run; a digest covers these four too. The row ``head`` of
+``part`` has the number of all parts and the sum of their digests: it needs no digest of
+its own.
 
 A journal reads ``part`` when it is opened, and then only whole parts: every row must
 have its digest, and all rows together must have the count and the sum of their part. No
 row is chosen by a column that has not been checked. A change costs one row of ``part``
-and the head, however long the journal is.
+and the head, however long the journal is. A journal that is opened again reads the head
+alone if that is as it was, for then all rows are.
 
 Detected, before anything is computed from it, is every change of a row that is read: a
 changed bit, a row that is missing, that was put in, that was exchanged with another or
-that is an older version of itself. Trials of a part that is not read are not checked,
+that is an older version of itself. Rows of a part that is not read are not checked,
 and nothing is computed from them.
 
 Not detected is a file that is as a whole an older copy of itself; where a peer knows
@@ -27,7 +30,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-TRIALS_IN_PART = 64
+TRIALS_IN_PART = ARRAYS_IN_PART = 64
 LABELS = {
     "trial": "trial {}",
     "state": "array {!r}",
@@ -36,7 +39,7 @@ LABELS = {
     "part": "the checksum of {!r}",
 }
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 SCHEMA = """
 CREATE TABLE identity (
@@ -68,9 +71,11 @@ CREATE TABLE trial (
     digest BLOB NOT NULL
 );
 CREATE TABLE state (
-    name TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    part INTEGER NOT NULL,
     value BLOB NOT NULL,
-    digest BLOB NOT NULL
+    digest BLOB NOT NULL,
+    PRIMARY KEY (part, name)
 );
 CREATE TABLE ledger (
     iteration INTEGER PRIMARY KEY,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -22,6 +22,7 @@ from flwr_fbo.journal.state_table import state_rows
 from flwr_fbo.journal.trial_table import TrialTable
 
 _log = logging.getLogger("flwr.fbo")
+T = TypeVar("T")
 
 # Seconds between two attempts to open what another process holds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
@@ -96,10 +97,21 @@ def open_patiently(
     JournalError
         See `Journal`; `JournalHeldError` if it is still held then.
     """
+    return patiently(lambda: Journal(identity, path), patience)
+
+
+def patiently(attempt: Callable[[], T], patience: float) -> T:
+    """Return what ``attempt`` gives, once no other process holds the journal.
+
+    Raises
+    ------
+    JournalError
+        What ``attempt`` raises; `JournalHeldError` only after ``patience`` seconds.
+    """
     deadline, pause = time.monotonic() + patience, _FIRST_PAUSE
     while True:
         try:
-            return Journal(identity, path)
+            return attempt()
         except JournalHeldError as error:
             if time.monotonic() >= deadline:
                 raise

@@ -70,8 +70,8 @@ class Trial:
 class TrialTable(StateTable):
     """Base of `Journal`: the trials."""
 
-    # What has been read, by part and by number; None after a transaction was undone.
-    _trials: dict[int, dict[int, StoredRow]] | None = None
+    # What has been read, by part and by number.
+    _trials: dict[int, dict[int, StoredRow]]
 
     def begin_trial(
         self,
@@ -199,7 +199,6 @@ class TrialTable(StateTable):
 
     def _rows(self, part: int) -> dict[int, StoredRow]:
         """Return the trials of a part, all of them checked, in order and by number."""
-        self._trials = self._trials or {}
         if part not in self._trials:
             first = part * TRIALS_IN_PART
             rows = self._connection.execute(
@@ -210,9 +209,14 @@ class TrialTable(StateTable):
             self._trials[part] = {row[0]: row for row in rows}
         return self._trials[part]
 
-    def _undone(self) -> None:
-        super()._undone()
-        self._trials = None
+    def close(self) -> None:
+        """Let the file go, and the memory of trials; nothing is lost without it."""
+        super().close()
+        self._trials = {}
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._trials = {}
 
     def _replace(self, old: StoredRow | None, new: TrialRow | None) -> None:
         """Write ``new`` in place of ``old``: None is no row."""
@@ -228,7 +232,7 @@ class TrialTable(StateTable):
         if cursor.rowcount != 1:
             raise misplaced("trial", row[0])
         part = row[0] // TRIALS_IN_PART
-        read = (self._trials or {}).get(part, {})  # or one that is forgotten
+        read = self._trials.get(part, {})  # or one that is forgotten
         if new is None:
             read.pop(row[0], None)
         else:

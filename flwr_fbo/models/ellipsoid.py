@@ -12,6 +12,7 @@ so that no matrix is ever inverted.
 
 from __future__ import annotations
 
+import math
 from copy import copy
 from typing import Self
 
@@ -19,6 +20,9 @@ import numpy as np
 from scipy.linalg.blas import dtrsm
 
 from flwr_fbo._arrays import FloatArray
+
+# Arguments of `dtrsm`, which by keyword take a third of the time of a small solve.
+_RIGHT, _IN_PLACE = 1, 1
 
 
 class Ellipsoid:
@@ -100,18 +104,26 @@ class Ellipsoid:
         Parameters
         ----------
         actions : ndarray of shape (..., K, d)
-            Fastest where memory holds an action's coordinates K apart.
+            Of each model of the batch; one model may have any batch of them. Fastest
+            where memory holds an action's coordinates K apart.
         width : ndarray of shape (...)
             w >= 0.
         """
-        *batch, k, d = actions.shape
-        z = self._scratch_of((*batch, d, k + 1))
-        z[..., :-1], z[..., -1] = np.swapaxes(actions, -1, -2), self.target
-        z = _solve_lower(self.factor, z)
+        models, last = self.factor.shape[:-2], actions.ndim - 1
+        # One model solves for the actions of its whole batch at once.
+        each, d = actions.shape[len(models) : -1], actions.shape[-1]
+        by_coordinate = (*range(len(models)), last, *range(len(models), last))
+        z = self._scratch_of((*models, d, math.prod(each) + 1))
         z_x, z_u = z[..., :-1], z[..., -1]
-        mean = (z_u[..., None, :] @ z_x)[..., 0, :]
+        z_u[...] = self.target
+        z_x.reshape(*models, d, *each)[...] = actions.transpose(by_coordinate)
+        _solve_lower(self.factor, z)
+        mean = z_u[..., None, :] @ z_x
         norm = np.sqrt(np.einsum("...ik,...ik->...k", z_x, z_x))
-        return np.asarray(mean + np.asarray(width)[..., None] * norm)
+        bounds = norm.reshape(actions.shape[:-1])
+        bounds *= np.asarray(width)[..., None]
+        bounds += mean.reshape(bounds.shape)
+        return np.asarray(bounds)
 
     def _scratch_of(self, shape: tuple[int, ...]) -> FloatArray:
         """Return memory that was used before: new pages would cost a third more."""
@@ -181,5 +193,5 @@ def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
     factors = np.broadcast_to(factor, (*right.shape[:-2], d, d)).reshape(-1, d, d)
     for L, R in zip(factors, right.reshape(-1, d, k), strict=True):
         # R' L'^-1, as BLAS has columns where we have rows.
-        dtrsm(1.0, L.T, R.T, side=1, overwrite_b=1)
+        dtrsm(1.0, L.T, R.T, _RIGHT, 0, 0, 0, _IN_PLACE)
     return right

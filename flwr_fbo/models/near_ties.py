@@ -25,8 +25,10 @@ def first_best(values: FloatArray) -> NDArray[np.intp]:
     Of values of shape (..., K), K >= 1: shape (...). NaN is never chosen while there is
     another value.
     """
-    known = np.where(np.isnan(values), -np.inf, values)
+    known, sizes = values, np.abs(values)
+    if not np.isfinite(sizes).all():
+        known = np.where(np.isnan(values), -np.inf, values)
+        sizes = np.where(np.isfinite(known), sizes, 0.0)
     best = np.max(known, axis=-1, keepdims=True)
-    sizes = np.where(np.isfinite(known), np.abs(known), 0.0)
     largest = np.max(sizes, axis=-1, keepdims=True)
     return np.asarray(np.argmax(known >= best - PRECISION * largest, axis=-1))

@@ -113,13 +113,16 @@ class LinearBandits:
         self.theta: FloatArray = self._basis[0]
         m, k, d = len(self.agents), task.num_actions, task.dimension
         self._block = -1
-        # Coordinates apart: what solves with them need not transpose.
-        self._columns = np.empty((_BLOCK_LENGTH, m, d, k))
+        # Coordinates apart: what solves with them need not transpose. An agent's block
+        # is in one piece, as it is drawn.
+        self._columns = np.empty((m, _BLOCK_LENGTH, d, k))
         self._means = np.empty((_BLOCK_LENGTH, m, k))
         self._best = np.empty((_BLOCK_LENGTH, m))
         self._luck = np.empty((_BLOCK_LENGTH, m))
         # For draws: fresh memory for each would take as long as they do.
-        self._scratch = np.empty((_BLOCK_LENGTH, k, d - 1))
+        self._across = np.empty((_BLOCK_LENGTH, k, d - 1))
+        self._along = np.empty((_BLOCK_LENGTH, d, k))
+        self._sizes = np.empty((2, _BLOCK_LENGTH, k))
         # What somebody has asked for; NaN elsewhere.
         self._rewards = np.empty((_BLOCK_LENGTH, m, k))
 
@@ -129,7 +132,7 @@ class LinearBandits:
 
     def peek(self, t: int) -> FloatArray:
         """Return the same, not copied: until another trial is asked for, to read."""
-        columns = self._columns[self._row(t)]
+        columns = self._columns[:, self._row(t)]
         columns.flags.writeable = False
         return np.swapaxes(columns, -1, -2)
 
@@ -168,16 +171,19 @@ class LinearBandits:
 
     def _draw(self, i: int, rng: np.random.Generator) -> None:
         """Draw the block of agent i."""
-        k = self.task.num_actions
-        means = rng.uniform(*_COMMON, (_BLOCK_LENGTH, k))
+        k, (least, most) = self.task.num_actions, _COMMON
+        means, scale = self._sizes
+        rng.random(out=means)
+        means *= most - least
+        means += least
         best = rng.integers(k, size=_BLOCK_LENGTH)
         better = rng.uniform(*self.task.best, _BLOCK_LENGTH)
         means[np.arange(_BLOCK_LENGTH), best] = better
-        across = _uniform_in_ball(rng, self._scratch)
-        columns = self._columns[:, i]
-        np.matmul(self._basis[1:].T, np.swapaxes(across, 1, 2), out=columns)
-        columns *= np.sqrt(1 - means**2)[:, None, :]
-        columns += self.theta[:, None] * means[:, None, :]
+        across = np.swapaxes(_uniform_in_ball(rng, self._across, scale), 1, 2)
+        columns = np.matmul(self._basis[1:].T, across, out=self._columns[i])
+        np.subtract(1, np.square(means, out=scale), out=scale)
+        columns *= np.sqrt(scale, out=scale)[:, None, :]
+        columns += np.multiply(self.theta[:, None], means[:, None, :], out=self._along)
         self._means[:, i], self._best[:, i] = means, means.max(axis=1)
         self._luck[:, i] = rng.random(_BLOCK_LENGTH)
 
@@ -214,13 +220,18 @@ def _orthogonal(rng: np.random.Generator, task: LinearBanditTask) -> FloatArray:
     return np.asarray((basis * np.sign(np.diagonal(triangle))).T)
 
 
-def _uniform_in_ball(rng: np.random.Generator, out: FloatArray) -> FloatArray:
+def _uniform_in_ball(
+    rng: np.random.Generator, out: FloatArray, norms: FloatArray
+) -> FloatArray:
     """Return ``out``, filled with uniform points of the unit ball, shape (..., d).
 
     g / sqrt(||g||^2 + 2 E) with g normal and E exponential (Barthe, Guedon, Mendelson &
     Naor, 2005): the first coordinates of a point on the sphere of two dimensions more.
+    ``norms`` of shape (...) is overwritten.
     """
     g = rng.standard_normal(out=out)
-    exponential = rng.standard_exponential(out.shape[:-1])
-    g /= np.sqrt(np.einsum("...i,...i->...", g, g) + 2 * exponential)[..., None]
+    rng.standard_exponential(out=norms)
+    norms *= 2
+    norms += np.einsum("...i,...i->...", g, g)
+    g /= np.sqrt(norms, out=norms)[..., None]
     return g

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.damaged_records import DAMAGES, counted
 from flwr_fbo.journal import npy
-from flwr_fbo.journal.checksums import TRIALS_IN_PART
+from flwr_fbo.journal.checksums import ARRAYS_IN_PART, TRIALS_IN_PART
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
@@ -123,6 +123,52 @@ def test_an_older_row_is_refused(path: Path, table: str) -> None:
     }[table]
     changed(path, f"ATTACH '{older}' AS older", back)
     assert "older versions" in refusal(path)
+
+
+def test_arrays_that_are_read_alone_are_checked_too(path: Path) -> None:
+    """With those whose numbers are near, and no others."""
+    far = f"noise-{10 * ARRAYS_IN_PART}"
+    with Journal(ME, path) as journal:
+        journal.put({"plain": HERE, far: HERE})
+    changed(path, "UPDATE state SET value = zeroblob(9) WHERE name = 'noise-3'")
+    with Journal(ME, path) as journal:
+        assert journal.load_unnumbered().keys() == {"plain"}
+        found = journal.load_array(far)
+        assert found is not None
+        assert np.array_equal(found, HERE)
+        assert journal.load_array("absent") is None
+        journal.put({far: 2 * HERE, "plain": 3 * HERE})
+
+    def read_one(path: Path) -> None:
+        with Journal(ME, path) as journal:
+            journal.load_array("noise-1")
+
+    assert "array 'noise-3' in" in refusal(path, read_one)
+    assert "array 'noise-3' in" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "row"),
+    [
+        ("UPDATE state SET value = '' WHERE name = 'plain'", "array 'plain' in"),
+        ("UPDATE part SET last = 9 WHERE name = 'ledger'", "checksum of 'ledger'"),
+    ],
+)
+def test_what_changed_before_a_journal_is_opened_again_is_checked(
+    path: Path, statement: str, row: str
+) -> None:
+    journal = Journal(ME, path)
+    journal.close()
+    with Journal(ME, path) as other:
+        other.put({"plain": HERE})
+    changed(path, statement)
+
+    def read(_: Path) -> None:
+        assert journal.reopen()
+        journal.load_unnumbered()
+
+    assert row in refusal(path, read)
+    journal.close()
 
 
 def test_what_is_read_alone_is_checked_too(path: Path) -> None:

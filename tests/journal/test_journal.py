@@ -64,6 +64,26 @@ def test_an_interrupted_trial_is_the_next_one_and_marked(tmp_path: Path) -> None
         assert journal.begin_trial(1, {"x": 2}, HERE) == 1
 
 
+def test_a_journal_that_is_opened_again_knows_whether_it_has_changed(
+    tmp_path: Path,
+) -> None:
+    path, number = tmp_path / "journal.sqlite", np.array(1)
+    journal = Journal(ME, path)
+    for changes in ({}, {"own": number}):
+        if changes:
+            journal.put(changes)
+        journal.close()
+        assert not journal.reopen()
+    journal.close()
+    with Journal(ME, path) as other:
+        other.put({"another-7": number})
+        other.end_trial(other.add_trial(0, np.zeros(2)), 0.5)
+    assert journal.reopen()
+    assert journal.load_state() == {"own": 1, "another-7": 1}
+    assert [trial.value for trial in journal.trials()] == [0.5]
+    journal.close()
+
+
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "journal.sqlite"
     Journal(ME, path).close()

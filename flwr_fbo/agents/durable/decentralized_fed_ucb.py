@@ -151,9 +151,10 @@ class RecordedPeer(RecordedBandit):
         self._check(number)
         if number <= self._believed:
             return
+        state = self._journal.load_state()
         total = np.zeros(self.study.settings.releases.sum_shape)
         for slot in self._pool:
-            total += self._newest_of(slot)
+            total += self._newest_of(slot, state)
         self.receive(total, self.num_releases)
         self._put({"believed": np.array(number)})
 
@@ -196,12 +197,15 @@ class RecordedPeer(RecordedBandit):
         require(message.hops <= farthest, "hops", message.hops, f"to {farthest}")
         return message
 
-    def _newest_of(self, slot: int) -> FloatArray:
-        """Return the newest release of an agent that is here; zero without one."""
+    def _newest_of(self, slot: int, state: dict[str, NDArray[Any]]) -> FloatArray:
+        """Return the newest release of an agent that is here; zero without one.
+
+        ``state`` are all arrays of the journal.
+        """
         if slot == self.slot and self.num_releases:
             return self.release(self.num_releases)
         zero = np.zeros(self.study.settings.releases.sum_shape)
-        return self._state.get(f"peer-{slot}", zero)
+        return state.get(f"peer-{slot}", zero)
 
     @property
     def _pool(self) -> list[int]:

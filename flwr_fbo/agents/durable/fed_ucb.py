@@ -30,7 +30,7 @@ from flwr_fbo.agents.durable.recorded_agent import (
     RecordedBanditAgent,
     say_left_aside,
 )
-from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal import Journal, open_patiently, patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
@@ -112,16 +112,24 @@ class RecordedBandit(RecordedBanditAgent):
         assert action is not None
         releases = self.study.settings.releases
         [product] = releases.outer_products([action], [value])
-        added = self._state.get(
-            f"window-{release}", np.zeros(releases.sum_shape)
-        ).copy()
+        added = self._window(release).copy()
         streams = added.reshape(releases.num_streams, *product.shape)
         streams[ticket % releases.num_streams] += product
         window = {f"window-{release}": added}
         self._journal.complete_trial(ticket, release, value, window)
         self._state |= window
-        if self.study.settings.local_data == "raw":
+        # Agents that are made later find the trial in the journal.
+        if self.study.settings.local_data == "raw" and "agents" in vars(self):
             self._agent_of(ticket).tell(action, value)
+
+    def _window(self, release: int) -> FloatArray:
+        """Return what trials rewarded after a release, and before the next, add."""
+        name = f"window-{release}"
+        if name not in self._state:
+            added = self._journal.load_array(name)
+            shape = self.study.settings.releases.sum_shape
+            self._state[name] = np.zeros(shape) if added is None else added
+        return self._state[name]
 
     def _agent_of(self, ticket: int) -> LinearUCBAgent:
         """Return whose turn a trial is: estimators are played in turn."""
@@ -178,7 +186,8 @@ class RecordedBandit(RecordedBanditAgent):
         # Of later releases there is nothing here, whatever the server asks for.
         names = [f"window-{j}" for j in range(min(k, self.num_releases + 1))]
         zero = np.zeros(self.study.settings.releases.sum_shape)
-        running_sum = np.sum([self._state.get(name, zero) for name in names], axis=0)
+        state = self._journal.load_state()
+        running_sum = np.sum([state.get(name, zero) for name in names], axis=0)
         return self._mechanism.release(k, running_sum)
 
     @cached_property
@@ -220,7 +229,8 @@ class LinearBanditPolicy:
 
     Whatever Flower does, the site goes on: it opens the policy, chooses, and gives each
     reward back when it is known. Every call is on disk when it returns. Any number of
-    processes may have the policy open: each holds the journal for the time of a call.
+    processes may have the policy open: each holds the journal for the time of a call,
+    and reads it anew in the first call after another process has changed it.
 
     Parameters
     ----------
@@ -239,6 +249,8 @@ class LinearBanditPolicy:
     def __init__(self, path: Path, patience: float) -> None:
         self._path = path
         self._patience = patience
+        # What the last call ended with; none during a call, as threads may call too.
+        self._kept: list[RecordedBandit] = []
 
     @classmethod
     def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
@@ -344,8 +356,24 @@ class LinearBanditPolicy:
         # An empty one is being written by the client.
         if not self._path.is_file() or self._path.stat().st_size == 0:
             raise NotEnrolledError(reason)
-        with open_patiently(None, self._path, self._patience) as journal:
-            bandit = RecordedBandit(journal)
+        kept = self._taken()
+        if kept is None:
+            journal = open_patiently(None, self._path, self._patience)
+        else:
+            journal = kept.journal
+            if patiently(journal.reopen, self._patience):
+                kept = None  # another process has changed it
+        with journal:
+            bandit = kept or RecordedBandit(journal)
             if bandit.slot == NO_SLOT:
                 raise NotEnrolledError(reason)
             yield bandit
+        # Not after an exception: then the next call reads what is on disk.
+        self._kept = [bandit]
+
+    def _taken(self) -> RecordedBandit | None:
+        """Take what the last call ended with, so that nobody else does."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return None

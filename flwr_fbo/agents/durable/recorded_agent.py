@@ -42,7 +42,8 @@ class RecordedAgent:
     def __init__(self, journal: Journal) -> None:
         journal.require_kind(self.kind)
         self._journal = journal
-        self._state = journal.load_state()
+        # But for the numbered arrays, which are read where they are needed.
+        self._state = journal.load_unnumbered()
 
     @classmethod
     def identity_of(cls, study: Study) -> dict[str, Any]:
@@ -58,6 +59,11 @@ class RecordedAgent:
         """Remember that the site is about to be charged for a release."""
         if release not in self.charged:
             self._put({"charged": np.array([*self.charged, release])})
+
+    @property
+    def journal(self) -> Journal:
+        """The journal."""
+        return self._journal
 
     def _put(self, arrays: dict[str, NDArray[Any]]) -> None:
         self._journal.put(arrays)

@@ -1,0 +1,119 @@
+"""What a decision of FedUCB's policy costs at a site, by the releases on record."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import Bar, Row, Section, alternate, compare
+from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
+from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+
+D, K, CALLS = 10, 100, 10
+FEW, MANY, MOST_RATIO = 16, 4096, 1.3
+RELEASES = ContinualSettings(MANY, D, epsilon=1.0, delta=1e-5)
+STUDY = LinearBanditStudy(LinearUCBSettings(RELEASES), 100, study_id="policy")
+ACTIONS = np.random.default_rng(0).uniform(-1, 1, (K, D)) / np.sqrt(D)
+
+
+def measure(quick: bool) -> list[Section]:
+    """Return the section."""
+    repeats = 3 if quick else 11
+    with tempfile.TemporaryDirectory() as parent:
+        folders = {n: Path(parent) / f"{n}" for n in (FEW, MANY)}
+        works: dict[str, Callable[[], object]] = {}
+        for n, folder in folders.items():
+            fill(folder, n)
+            policy = LinearBanditPolicy.open(folder)
+            works[f"choose, {n}"] = partial(choose, policy)
+            works[f"choose and reward, {n}"] = partial(play, policy)
+            works[f"choose, received anew, {n}"] = partial(follow, policy, folder)
+        works = {name: one_blas_thread(work) for name, work in works.items()}
+        seconds = alternate(works, repeats, policy_time)
+    each = {name: values / CALLS for name, values in seconds.items()}
+    kinds = [name.rsplit(", ", 1)[0] for name in list(works)[: len(works) // 2]]
+    rows = [
+        compare("policy", each, f"{kind}, {MANY}", f"{kind}, {FEW}", bar=bar)
+        for kind in kinds
+    ]
+    text = (
+        f"CPU time of `LinearBanditPolicy` among {K} actions of d = {D}, with {FEW} or "
+        f"{MANY:,} releases in its journal, and as many trials. *Received anew*: "
+        "before each choice Flower's client, another holder, has recorded a new "
+        "total. The bar is for the ratio: a policy reads only what has changed."
+    )
+    return [Section("A decision at a site", text, rows)]
+
+
+def bar(row: Row) -> Bar:
+    """Return what a row is held to."""
+    return Bar.at_most(row.ratio, MOST_RATIO)
+
+
+def fill(folder: Path, num_releases: int) -> None:
+    """Write a journal with trials and releases, as one that was played has them."""
+    rng = np.random.default_rng(1)
+    size = RELEASES.sum_shape
+    with Journal(RecordedBandit.identity_of(STUDY), folder / FILE_NAME) as journal:
+        bandit = RecordedBandit(journal, STUDY)
+        bandit.join(0, bandit.number)
+        draws = {
+            f"draw-{k}": rng.standard_normal((D + 1) * (D + 2) // 2)
+            for k in range(1, num_releases + 1)
+        }
+        windows = {f"window-{k}": np.eye(D + 1) for k in range(num_releases)}
+        rows = [LedgerRow(k, {}, np.zeros(size)) for k in range(1, num_releases + 1)]
+        journal.change_state({**draws, **windows}, (), rows)
+        for _ in range(num_releases):
+            journal.complete_trial(journal.add_trial(0, ACTIONS[0]), 0, 0.5, {})
+
+
+def choose(policy: LinearBanditPolicy) -> None:
+    """Choose only."""
+    for _ in range(CALLS):
+        policy.choose(ACTIONS)
+
+
+def play(policy: LinearBanditPolicy) -> None:
+    """Choose, and give the reward."""
+    for _ in range(CALLS):
+        _, ticket = policy.choose(ACTIONS)
+        policy.reward(ticket, 0.5)
+
+
+class Client:
+    """Flower's client: it records a new total, and counts its own time."""
+
+    seconds = 0.0
+
+    def __call__(self, folder: Path) -> None:
+        """Receive a total."""
+        began = time.process_time()
+        with Journal(None, folder / FILE_NAME) as journal:
+            agent = RecordedBandit(journal, STUDY)
+            agent.receive(agent.num_trials * np.eye(D + 1), 0)
+        self.seconds += time.process_time() - began
+
+
+CLIENT = Client()
+
+
+def policy_time() -> float:
+    """Return the CPU time of this process but for the client's."""
+    return time.process_time() - CLIENT.seconds
+
+
+def follow(policy: LinearBanditPolicy, folder: Path) -> None:
+    """Choose after another holder has changed the journal."""
+    for _ in range(CALLS):
+        CLIENT(folder)
+        policy.choose(ACTIONS)

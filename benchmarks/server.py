@@ -22,6 +22,8 @@ FloatArray = NDArray[np.float64]
 M, NUM_AGENTS = 100, (30, 300, 3000, 30_000, 100_000)
 SUB_REGIONS, N_OF_REGIONS = (1, 2, 4, 8, 16), 1000
 BAR, N_OF_BAR = 1.5, 10_000
+# Secure noise for so many numbers, in so many milliseconds.
+NUMBERS, NOISE_BAR = 512, 8.0
 
 
 def measure(quick: bool) -> list[Section]:
@@ -100,6 +102,11 @@ def _releases(repeats: int) -> list[Row]:
         name: partial(Release(settings, one).release, 0, few, M)
         for name, one in zip(("secure noise", "seeded noise"), entropy, strict=True)
     }
+    rows, std = np.zeros((P, NUMBERS // P)), np.full(P, 3.7)
+    draws: dict[str, Callable[[], object]] = {
+        name: partial(one.add_noise, 0, rows, std)
+        for name, one in zip(("secure noise", "seeded noise"), entropy, strict=True)
+    }
     what = f"N = {N_OF_BAR:,}, P = {P}, without noise"
     return [
         *(
@@ -113,4 +120,10 @@ def _releases(repeats: int) -> list[Row]:
             for name in list(works)[:2]
         ),
         compare(f"release, N = 30, P = {P}", alternate(noises, 5 * repeats), *noises),
+        compare(
+            f"{NUMBERS} numbers",
+            alternate(draws, 5 * repeats),
+            *draws,
+            bar=lambda row: Bar.at_most(1e3 * row.seconds[0], NOISE_BAR, " ms by A"),
+        ),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -32,8 +33,9 @@ class PldAccountant(LedgerAccountant):
 
     def __init__(self, config: PrivacyConfig) -> None:
         super().__init__(config)
-        # A study that asks for epsilon each round composes what it has seldom.
-        self._done: _Done = ((), 0.0, None)
+        # All of the ledger but its last entry, and but its last few releases: a study
+        # that asks for epsilon each round composes what it has seldom.
+        self._head = self._most = _Done((), 0.0, None)
 
     def _epsilon(self, ledger: Ledger, delta: float) -> float:
         if self._takes_all(ledger):
@@ -57,12 +59,10 @@ class PldAccountant(LedgerAccountant):
         )
         step = _grid_step(entries)
         most, last = _without_the_last(entries)
-        done, done_step, composed = self._done
-        if done_step != step or most[: len(done)] != done:
-            done, composed = (), None
-        composed = _composed(most[len(done) :], step, composed)
-        self._done = (most, step, composed)
-        return composed, _self_composed(*last, step)
+        if (self._most.entries, self._most.step) != (most, step):
+            self._head = self._head.extended(entries[:-1], step)
+            self._most = self._head.extended(most, step)
+        return self._most.both_directions, _self_composed(*last, step)
 
 
 # Sampling probability, noise multiplier, number of releases.
@@ -70,8 +70,6 @@ _Entry = tuple[float, float, int]
 _Entries = tuple[_Entry, ...]
 # The losses if an agent is left out, and if it is added.
 _Losses = tuple[LossDistribution, LossDistribution]
-# What was composed last: entries, step of the grid, losses.
-_Done = tuple[_Entries, float, _Losses | None]
 
 # The releases after the last multiple of this are composed apart: they change.
 _BLOCK = 4
@@ -84,8 +82,42 @@ def entries_epsilon(entries: _Entries, delta: float) -> float:
         return gaussian_epsilon(delta, mu)
     step = _grid_step(entries)
     most, last = _without_the_last(entries)
-    halves = _composed(most, step), _self_composed(*last, step)
-    return _largest_epsilon(*halves, delta)
+    composed = _Done((), step, None).extended(most, step).both_directions
+    return _largest_epsilon(composed, _self_composed(*last, step), delta)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What has been composed, always from the first entry on: bit by bit the same.
+
+    Attributes
+    ----------
+    entries : tuple of entries
+    step : float
+        Of the grid.
+    losses : tuple of LossDistribution, optional
+        None of no entries.
+    """
+
+    entries: _Entries
+    step: float
+    losses: _Losses | None
+
+    def extended(self, entries: _Entries, step: float) -> _Done:
+        """Return what is composed of ``entries``, beginning with what is done."""
+        done, losses = len(self.entries), self.losses
+        if self.step != step or entries[:done] != self.entries:
+            done, losses = 0, None
+        for entry in entries[done:]:
+            more = _self_composed(*entry, step)
+            losses = more if losses is None else _both(losses, more)
+        return _Done(entries, step, losses)
+
+    @property
+    def both_directions(self) -> _Losses:
+        """The losses; of no entries too."""
+        nothing = LossDistribution.nothing(self.step)
+        return (nothing, nothing) if self.losses is None else self.losses
 
 
 def _mu(ledger: Ledger) -> float:
@@ -111,15 +143,6 @@ def _without_the_last(entries: _Entries) -> tuple[_Entries, _Entry]:
     if count > few:
         head.append((q, z, count - few))
     return tuple(head), (q, z, few)
-
-
-def _composed(entries: _Entries, step: float, before: _Losses | None = None) -> _Losses:
-    """Return the losses of all entries, and of what was composed before."""
-    for entry in entries:
-        losses = _self_composed(*entry, step)
-        before = losses if before is None else _both(before, losses)
-    nothing = LossDistribution.nothing(step)
-    return (nothing, nothing) if before is None else before
 
 
 def _both(some: _Losses, others: _Losses) -> _Losses:

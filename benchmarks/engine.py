@@ -1,5 +1,7 @@
 """The same study in the in-process grid, in worker processes, and on Flower's engine.
 
+And a thousand clients on the engine, beside FedAvg with as many numbers each way.
+
 The engine starts Ray, which listens on every interface: this is measured only where
 there is none but loopback.
 """
@@ -17,6 +19,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
+from benchmarks.engine_load import SIDES, read
 from benchmarks.measure import Section, compare
 from benchmarks.scale import NUM_WORKERS, make_objective
 from benchmarks.study import NUM_AGENTS, NUM_ROUNDS, SPACE
@@ -25,6 +28,7 @@ from flwr_fbo import FedVote, InProcessGrid, tuning_app
 FloatArray = NDArray[np.float64]
 
 ENGINE = "simulation engine"
+MANY_CLIENTS, ROUNDS_OF_MANY = 1000, 3
 
 
 class TimedStudy(FedVote):
@@ -52,7 +56,8 @@ def measure(quick: bool) -> list[Section]:
         "round*: the mean of all but the first, in which agents enrol, workers start, "
         "and initial points are evaluated."
     )
-    if {name for _, name in socket.if_nameindex()} == {"lo"}:
+    has_engine = {name for _, name in socket.if_nameindex()} == {"lo"}
+    if has_engine:
         works[ENGINE] = _on_the_engine
     else:
         text += (
@@ -66,7 +71,38 @@ def measure(quick: bool) -> list[Section]:
         for what, seconds in zip(("whole study", "a round"), readings, strict=True)
         for name in slower
     ]
-    return [Section("A study, in process and on the engine", text, rows)]
+    study = Section("A study, in process and on the engine", text, rows)
+    many = 20 if quick else MANY_CLIENTS
+    return [study, beside_fedavg(1, many)] if has_engine else [study]
+
+
+def beside_fedavg(repeats: int, num_clients: int) -> Section:
+    """Return what clients on the engine take, beside those of FedAvg."""
+    loads = [
+        {side: read(side, num_clients, ROUNDS_OF_MANY) for side in SIDES}
+        for _ in range(repeats)
+    ]
+    usual, *ours = SIDES
+    rows = []
+    for what, unit in (("first", "s"), ("round", "s"), ("memory", "MB")):
+        values = {
+            side: np.array([getattr(load[side], what) for load in loads])
+            for side in SIDES
+        }
+        if unit == "MB":
+            values = {side: each / 1e6 for side, each in values.items()}
+        rows += [compare(_NAMES[what], values, side, usual, unit=unit) for side in ours]
+    text = (
+        f"{num_clients:,} clients, {ROUNDS_OF_MANY} rounds, passed time, an actor a "
+        "CPU, with a release in each round: 512 numbers to each client and back. "
+        "*Echoes* answer at once, as FedAvg's clients do; FedVote's own search. The "
+        "first round starts Ray, and enrols agents. *Memory*: the largest sum of the "
+        "resident memory of all processes, Ray's included."
+    )
+    return Section("Many clients on the engine, beside FedAvg", text, rows)
+
+
+_NAMES = {"first": "first round", "round": "a round", "memory": "memory"}
 
 
 def _alternate(

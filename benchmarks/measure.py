@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -100,12 +100,13 @@ class Row:
     slower, faster : str
         Their names; the ratio is the first one's time over the second one's.
     seconds : tuple of two floats
-        Their medians.
+        Their medians; in ``unit``, if that is not seconds.
     ratio, low, high : float
         Of the medians; quartiles of the paired ratios.
     quality : str
         Of what both give: the same figure of each.
     bar : Bar, optional
+    unit : str
     """
 
     what: str
@@ -117,6 +118,7 @@ class Row:
     high: float
     quality: str = ""
     bar: Bar | None = None
+    unit: str = "s"
 
 
 def compare(
@@ -127,6 +129,7 @@ def compare(
     *,
     quality: str = "",
     bar: Callable[[Row], Bar] | None = None,
+    unit: str = "s",
 ) -> Row:
     """Return the row of two of the works that `alternate` has timed.
 
@@ -139,8 +142,8 @@ def compare(
     medians = float(np.median(first)), float(np.median(second))
     low, high = (float(q) for q in np.percentile(first / second, (25, 75)))
     values = (what, slower, faster, medians, medians[0] / medians[1], low, high)
-    row = Row(*values, quality)
-    return row if bar is None else Row(*values, quality, bar(row))
+    row = Row(*values, quality, unit=unit)
+    return row if bar is None else replace(row, bar=bar(row))
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class Section:
         lines = [head, "|---|---|---|--:|---|---|"]
         for row in self.rows:
             times = zip((row.slower, row.faster), row.seconds, strict=True)
-            cells = [f"{name}: {duration(seconds)}" for name, seconds in times]
+            cells = [f"{name}: {amount(value, row.unit)}" for name, value in times]
             ratio = f"**{figure(row.ratio)}** ({figure(row.low)}-{figure(row.high)})"
             bar = "" if row.bar is None else row.bar.text
             if row.bar is not None:
@@ -198,6 +201,11 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{figure(seconds / size)} {unit}"
     return f"{figure(seconds / 1e-6)} µs"
+
+
+def amount(value: float, unit: str) -> str:
+    """Return a time, or another value with its unit."""
+    return duration(value) if unit == "s" else f"{figure(value)} {unit}"
 
 
 def surroundings() -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import numpy as np
 from flwr.app import RecordDict
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo._compat import reply_arrays, to_array_record
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Sampling
@@ -22,6 +25,17 @@ FloatArray = NDArray[np.float64]
 M, NUM_AGENTS = 100, (30, 300, 3000, 30_000, 100_000)
 SUB_REGIONS, N_OF_REGIONS = (1, 2, 4, 8, 16), 1000
 BAR, N_OF_BAR = 1.5, 10_000
+# Secure noise for so many numbers, in so many milliseconds.
+NUMBERS, NOISE_BAR = 512, 8.0
+# Looks at epsilon after each of so many releases: the published setting's, with each
+# accountant, and FedVote's; and what one may take, in milliseconds.
+LOOKS, LOOK_BAR = 20, 0.3
+ACCOUNTANTS: dict[str, tuple[float, Method]] = {
+    "DPFTSDE, pld": (0.35, "pld"),
+    "DPFTSDE, moments": (0.35, "moments"),
+    "DPFTSDE, rdp": (0.35, "rdp"),
+    "FedVote, pld": (1.0, "pld"),
+}
 
 
 def measure(quick: bool) -> list[Section]:
@@ -37,10 +51,13 @@ def measure(quick: bool) -> list[Section]:
     what = f"server step, N = {N_OF_REGIONS:,}"
     rows += [compare(what, seconds, name, first) for name in more]
     rows += _releases(repeats)
+    rows += _looks(repeats)
     text = (
         f"CPU time with one BLAS thread, M = {M}. A step is a release of decoded "
         "messages, its ledger and its accounting. *Decode and sum* is the least that "
-        "any strategy does with N replies: NumPy bytes of Flower records, added up."
+        "any strategy does with N replies: NumPy bytes of Flower records, added up. *A "
+        f"look at epsilon* comes after each of {LOOKS} releases, whose noise no study "
+        "before had; the time is the median of these, and *all* their mean."
     )
     return [Section("The server", text, rows)]
 
@@ -100,6 +117,11 @@ def _releases(repeats: int) -> list[Row]:
         name: partial(Release(settings, one).release, 0, few, M)
         for name, one in zip(("secure noise", "seeded noise"), entropy, strict=True)
     }
+    rows, std = np.zeros((P, NUMBERS // P)), np.full(P, 3.7)
+    draws: dict[str, Callable[[], object]] = {
+        name: partial(one.add_noise, 0, rows, std)
+        for name, one in zip(("secure noise", "seeded noise"), entropy, strict=True)
+    }
     what = f"N = {N_OF_BAR:,}, P = {P}, without noise"
     return [
         *(
@@ -113,4 +135,40 @@ def _releases(repeats: int) -> list[Row]:
             for name in list(works)[:2]
         ),
         compare(f"release, N = 30, P = {P}", alternate(noises, 5 * repeats), *noises),
+        compare(
+            f"{NUMBERS} numbers",
+            alternate(draws, 5 * repeats),
+            *draws,
+            bar=lambda row: Bar.at_most(1e3 * row.seconds[0], NOISE_BAR, " ms by A"),
+        ),
+    ]
+
+
+def _looks(repeats: int) -> list[Row]:
+    """Return what it takes to know epsilon after a release, by accountant."""
+    seconds = {name: np.zeros((repeats, LOOKS)) for name in ACCOUNTANTS}
+    for repeat, (name, (q, method)) in product(range(repeats), ACCOUNTANTS.items()):
+        # Noise that has not been accounted for yet.
+        z = float(np.random.default_rng(repeat).uniform(1.0, 1.1))
+        accountant = ReleaseAccountant(q, 1e-3, method)
+        for k in range(LOOKS):
+            accountant.charge(z)
+            began = time.process_time()
+            accountant.spent()
+            seconds[name][repeat, k] = time.process_time() - began
+    usual, *others = ACCOUNTANTS
+    medians = {name: np.median(each, axis=1) for name, each in seconds.items()}
+    means = {name: each.mean(axis=1) for name, each in seconds.items()}
+    return [
+        *(
+            compare(
+                "a look at epsilon",
+                medians,
+                usual,
+                other,
+                bar=lambda row: Bar.at_most(1e3 * row.seconds[0], LOOK_BAR, " ms by A"),
+            )
+            for other in others
+        ),
+        *(compare("all looks", means, usual, other) for other in others),
     ]

@@ -263,22 +263,22 @@ def _beside_fedavg(what: str, repeats: int, releases: Any) -> Row:
     )
 
 
-def _echo(message: Message, context: Context) -> Message:
+def echo(message: Message, context: Context) -> Message:
     """Answer anybody's instruction without any work."""
     config = message.content.config_records["config"]
     metrics = {"num-examples": 1, "agent-id": int(context.node_config["partition-id"])}
     wanted = config.get("fbo-send-message", "fbo-protocol" not in config)
-    arrays = to_array_record([_ECHO] if wanted else [])
+    arrays = to_array_record([ECHO] if wanted else [])
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord(dict(metrics))})
     return Message(content, reply_to=message)
 
 
-_ECHO = np.full(512, 1e-3)
+ECHO = np.full(512, 1e-3)
 
 
 def _grid() -> InProcessGrid:
     app = ClientApp()
-    app.train()(_echo)
+    app.train()(echo)
     return InProcessGrid(app, N_OF_FEDAVG)
 
 
@@ -301,5 +301,5 @@ def _fedavg_of_echoes() -> None:
         min_train_nodes=N_OF_FEDAVG,
         min_available_nodes=N_OF_FEDAVG,
     )
-    arrays = ArrayRecord([_ECHO])
+    arrays = ArrayRecord([ECHO])
     strategy.start(_grid(), arrays, num_rounds=ROUNDS_OF_FEDAVG)

@@ -21,7 +21,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal
 
 from flwr.serverapp import (
@@ -80,6 +80,8 @@ class ReleaseAccountant:
         self._delta = float(delta)
         self._method = method
         self._accountant = _ACCOUNTANTS[method](_config(sampling, self._delta))
+        # Flower's is the one that logs, and silence takes as long as a look at epsilon.
+        self._quietly = _quiet_absl if method == "rdp" else nullcontext
         self._charges: Counter[float] = Counter()
         # Not composed until epsilon is asked for, and equal releases at once.
         self._pending: Counter[float] = Counter()
@@ -104,8 +106,8 @@ class ReleaseAccountant:
         if min(self._charges) < LEAST_NOISE:
             return PrivacySpent(math.inf, self._delta, num_releases, self._method)
         if self._spent is None:
-            self._settle()
-            with _quiet_absl():
+            with self._quietly():
+                self._settle()
                 self._spent = self._accountant.get_privacy_spent()
         return self._spent
 
@@ -117,16 +119,15 @@ class ReleaseAccountant:
         require_positive("noise_multiplier", noise_multiplier)
         if min(noise_multiplier, *self._charges, math.inf) < LEAST_NOISE:
             return True
-        self._settle()
         event = self._event(noise_multiplier)
-        with _quiet_absl():
+        with self._quietly():
+            self._settle()
             return self._accountant.would_exceed(event, max_epsilon)
 
     def _settle(self) -> None:
         """Hand what is pending to the accountant."""
-        with _quiet_absl():
-            for noise_multiplier, count in self._pending.items():
-                self._accountant.compose(self._event(noise_multiplier), count)
+        for noise_multiplier, count in self._pending.items():
+            self._accountant.compose(self._event(noise_multiplier), count)
         self._pending.clear()
 
     def _event(self, noise_multiplier: float) -> GaussianPrivacyEvent:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from flwr.serverapp import PrivacyConfig
 
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from flwr_fbo.privacy.ledger_accountant import Ledger, LedgerAccountant
+from flwr_fbo.privacy.loss_distribution import (
+    LossDistribution,
+    joint_delta,
+    joint_epsilon,
+)
 
 
 class PldAccountant(LedgerAccountant):
-    """Composes privacy loss distributions, by dp-accounting's connect-the-dots.
+    """Composes privacy loss distributions, connecting the dots.
 
     Without sampling all releases are one Gaussian mechanism, and epsilon is exact
     (Dong, Roth & Su, 2022, corollary 2). With it the losses are discretised to a grid
@@ -28,42 +33,46 @@ class PldAccountant(LedgerAccountant):
 
     def __init__(self, config: PrivacyConfig) -> None:
         super().__init__(config)
-        # All of the ledger but its last entry, which is the one that grows: a study
-        # that asks for epsilon each round composes each round once.
-        self._head: tuple[_Entries, float, Any] = ((), 0.0, None)
+        # All of the ledger but its last entry, and but its last few releases: a study
+        # that asks for epsilon each round composes what it has seldom.
+        self._head = self._most = _Done((), 0.0, None)
 
     def _epsilon(self, ledger: Ledger, delta: float) -> float:
         if self._takes_all(ledger):
             return gaussian_epsilon(delta, _mu(ledger))
-        return float(self._composed(ledger).get_epsilon_for_delta(delta))
+        return _largest_epsilon(*self._halves(ledger), delta)
 
     def _delta(self, ledger: Ledger, epsilon: float) -> float:
         if self._takes_all(ledger):
             return gaussian_delta(epsilon, _mu(ledger))
-        return float(self._composed(ledger).get_delta_for_epsilon(epsilon))
+        halves = zip(*self._halves(ledger), strict=True)
+        return max(joint_delta(*half, epsilon) for half in halves)
 
     def _takes_all(self, ledger: Ledger) -> bool:
         """Return whether everybody is in every release."""
         return all(self._probability(event) == 1.0 for event in ledger)
 
-    def _composed(self, ledger: Ledger) -> Any:
+    def _halves(self, ledger: Ledger) -> tuple[_Losses, _Losses]:
         entries: _Entries = tuple(
             (self._probability(event), event.noise_multiplier, count)
             for event, count in ledger.items()
         )
         step = _grid_step(entries)
-        *head, last = entries
-        done, done_step, composed = self._head
-        if done_step != step or tuple(head[: len(done)]) != done:
-            done, composed = (), None
-        for entry in head[len(done) :]:
-            composed = _compose(composed, entry, step)
-        self._head = (tuple(head), step, composed)
-        return _compose(composed, last, step)
+        most, last = _without_the_last(entries)
+        if (self._most.entries, self._most.step) != (most, step):
+            self._head = self._head.extended(entries[:-1], step)
+            self._most = self._head.extended(most, step)
+        return self._most.both_directions, _self_composed(*last, step)
 
 
 # Sampling probability, noise multiplier, number of releases.
-_Entries = tuple[tuple[float, float, int], ...]
+_Entry = tuple[float, float, int]
+_Entries = tuple[_Entry, ...]
+# The losses if an agent is left out, and if it is added.
+_Losses = tuple[LossDistribution, LossDistribution]
+
+# The releases after the last multiple of this are composed apart: they change.
+_BLOCK = 4
 
 
 def entries_epsilon(entries: _Entries, delta: float) -> float:
@@ -71,11 +80,44 @@ def entries_epsilon(entries: _Entries, delta: float) -> float:
     if all(q == 1.0 for q, _, _ in entries):
         mu = math.sqrt(sum(count / z**2 for _, z, count in entries))
         return gaussian_epsilon(delta, mu)
-    composed, step = None, _grid_step(entries)
-    for entry in entries:
-        composed = _compose(composed, entry, step)
-    assert composed is not None
-    return float(composed.get_epsilon_for_delta(delta))
+    step = _grid_step(entries)
+    most, last = _without_the_last(entries)
+    composed = _Done((), step, None).extended(most, step).both_directions
+    return _largest_epsilon(composed, _self_composed(*last, step), delta)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What has been composed, always from the first entry on: bit by bit the same.
+
+    Attributes
+    ----------
+    entries : tuple of entries
+    step : float
+        Of the grid.
+    losses : tuple of LossDistribution, optional
+        None of no entries.
+    """
+
+    entries: _Entries
+    step: float
+    losses: _Losses | None
+
+    def extended(self, entries: _Entries, step: float) -> _Done:
+        """Return what is composed of ``entries``, beginning with what is done."""
+        done, losses = len(self.entries), self.losses
+        if self.step != step or entries[:done] != self.entries:
+            done, losses = 0, None
+        for entry in entries[done:]:
+            more = _self_composed(*entry, step)
+            losses = more if losses is None else _both(losses, more)
+        return _Done(entries, step, losses)
+
+    @property
+    def both_directions(self) -> _Losses:
+        """The losses; of no entries too."""
+        nothing = LossDistribution.nothing(self.step)
+        return (nothing, nothing) if self.losses is None else self.losses
 
 
 def _mu(ledger: Ledger) -> float:
@@ -85,30 +127,44 @@ def _mu(ledger: Ledger) -> float:
     return math.sqrt(sum(squares))
 
 
-def _compose(composed: Any, entry: tuple[float, float, int], step: float) -> Any:
-    loss = _self_composed(*entry, step)
-    return loss if composed is None else composed.compose(loss)
+def _largest_epsilon(some: _Losses, others: _Losses, delta: float) -> float:
+    """Return epsilon in the worse of the two directions."""
+    epsilon = joint_epsilon(some[0], others[0], delta)
+    # It is seldom the other one, and to see that takes one look.
+    if joint_delta(some[1], others[1], epsilon) <= delta:
+        return epsilon
+    return joint_epsilon(some[1], others[1], delta)
+
+
+def _without_the_last(entries: _Entries) -> tuple[_Entries, _Entry]:
+    """Return all releases but the last few, from 1 to a block; and these."""
+    *head, (q, z, count) = entries
+    few = (count - 1) % _BLOCK + 1
+    if count > few:
+        head.append((q, z, count - few))
+    return tuple(head), (q, z, few)
+
+
+def _both(some: _Losses, others: _Losses) -> _Losses:
+    return some[0].compose(others[0]), some[1].compose(others[1])
 
 
 @lru_cache(maxsize=128)
-def _self_composed(q: float, z: float, count: int, step: float) -> Any:
-    """Return the loss of ``count`` equal releases, from those of powers of two.
+def _self_composed(q: float, z: float, count: int, step: float) -> _Losses:
+    """Return the losses of ``count`` equal releases, from those of powers of two.
 
-    A study that asks after every release composes two distributions each time; that of
-    ``count`` is the same whatever was asked for before.
+    Those of ``count`` are the same whatever was asked for before.
     """
     if count == 1:
-        # Imported here: it takes long, as Flower's own accountant knows.
-        from dp_accounting.pld import privacy_loss_distribution
-
-        return privacy_loss_distribution.from_gaussian_mechanism(
-            z, sampling_prob=q, value_discretization_interval=step
+        directions = (False, True)
+        left_out, added = (
+            LossDistribution.of_release(q, z, step, added=added) for added in directions
         )
+        return left_out, added
     low = count & -count
     rest = count - low or low // 2
-    return _self_composed(q, z, rest, step).compose(
-        _self_composed(q, z, count - rest, step)
-    )
+    one, other = (_self_composed(q, z, n, step) for n in (rest, count - rest))
+    return _both(one, other)
 
 
 def _grid_step(entries: _Entries) -> float:
@@ -118,13 +174,23 @@ def _grid_step(entries: _Entries) -> float:
     be small beside a typical loss; and the rarest loss of a release should be no more
     than some 10^4 dots away. Powers of two, so that few grids are ever made.
     """
-    q, z, count = np.array(entries).T
-    # A Gaussian loss has deviation 1/z; rare ones, q times the deviation of exp(loss).
-    spread = np.minimum(1 / z, q * np.sqrt(np.expm1(np.minimum(z**-2, 500.0))))
-    typical = np.sqrt(np.average(spread**2, weights=count))
-    # The loss of a draw ten deviations out.
-    with np.errstate(divide="ignore"):
-        rarest = np.logaddexp(np.log1p(-q), np.log(q) + (10 * z + 0.5) / z**2).max()
+    total = sum(count for _, _, count in entries)
+    extents = [_extent(q, z) for q, z, _ in entries]
+    squares = zip(extents, entries, strict=True)
+    typical = sum(spread**2 * entry[2] for (spread, _), entry in squares) / total
+    rarest = max(rare for _, rare in extents)
     # Finer than 1e-6, rounding errors outweigh what the grid gains.
-    step = max(0.01 * float(typical), 2.0**-14 * float(rarest), 1e-6)
+    step = max(0.01 * math.sqrt(typical), 2.0**-14 * rarest, 1e-6)
     return float(2.0 ** math.floor(math.log2(step)))
+
+
+@lru_cache(maxsize=1024)
+def _extent(q: float, z: float) -> tuple[float, float]:
+    """Return the deviation of a release's loss, and how large a rare one is."""
+    # A Gaussian loss has deviation 1/z; rare ones, q times the deviation of exp(loss).
+    spread = min(1 / z, q * math.sqrt(math.expm1(min(z**-2, 500.0))))
+    # The loss of a draw ten deviations out.
+    largest = (10 * z + 0.5) / z**2
+    if q == 1:
+        return spread, largest
+    return spread, float(np.logaddexp(math.log1p(-q), math.log(q) + largest))

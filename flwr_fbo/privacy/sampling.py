@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
 from flwr_fbo._validation import is_number, require
@@ -60,6 +61,11 @@ class Subsampling:
 def sampling_ratio(q: float) -> Fraction:
     """Return q as a ratio of integers, rounded up where it is no short one."""
     check_sampling_probability(q)
+    return _ratio(float(q))
+
+
+@lru_cache(maxsize=128)
+def _ratio(q: float) -> Fraction:
     ratio = Fraction(q).limit_denominator(_LARGEST_POPULATION)
     if abs(ratio - Fraction(q)) > Fraction(1, 10**15):
         ratio = Fraction(int(q * _LARGEST_POPULATION) + 1, _LARGEST_POPULATION)

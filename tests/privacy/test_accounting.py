@@ -248,15 +248,22 @@ def test_each_accountant_is_tighter_than_the_next(
     assert rdp <= moments * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("method", ["pld", "moments"])
-def test_epsilon_does_not_depend_on_when_it_was_asked(method: Method) -> None:
-    charges = [2.0, 2.0, 1.5, 1.2, 1.0, 1.0, 1.0]
+def test_epsilon_does_not_depend_on_when_it_was_asked(
+    method: Method, same: bool
+) -> None:
+    charges = [1.0] * 10 if same else [2.0, 2.0, 1.5, 1.2, *([1.0] * 6)]
     asked, silent = (ReleaseAccountant(0.35, 1e-3, method) for _ in range(2))
     for z in charges:
         asked.would_exceed(5.0, z)
         asked.charge(z)
         asked.spent()
         silent.charge(z)
+        again = ReleaseAccountant(0.35, 1e-3, method)
+        for past in charges[: asked.spent().num_releases]:
+            again.charge(past)
+        assert asked.spent() == again.spent()
     assert asked.spent() == silent.spent()
     assert asked.spent().num_releases == len(charges)
 

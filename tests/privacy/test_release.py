@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import kstest
 
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Calibration, Release, ReleaseSettings
@@ -328,6 +329,26 @@ def test_os_entropy_has_the_right_scale_and_never_repeats() -> None:
     assert masks.mean() == pytest.approx(0.35, abs=0.02)
     assert len({m.tobytes() for m in masks}) == 20
     assert entropy.mask(0, 50, 1.0).all()
+
+
+def test_secure_noise_is_normal_and_each_number_gets_its_own() -> None:
+    std = np.array([1.0, 3.0, 1.0])
+    places = np.arange(6000.0).reshape(3, 2000)
+    units = (OsEntropy().add_noise(0, 1e3 * places, std) - 1e3 * places) / std[:, None]
+    assert np.abs(units).max() < 10
+    assert kstest(units.ravel(), "norm").pvalue > 1e-9
+    assert abs(np.corrcoef(units)[np.triu_indices(3, 1)]).max() < 0.2
+
+
+@pytest.mark.parametrize("z", [1e-3, 1.0, 30.0, 1e6])
+@pytest.mark.parametrize("length", [1, 800, 1_000_000])
+@pytest.mark.parametrize("std", [1e-300, 0.7, 1.0, np.nextafter(2.0, 0), 1e9])
+def test_rounding_to_the_grid_costs_no_privacy(
+    z: float, length: int, std: float
+) -> None:
+    """By OpenDP's own account, which adds what rounding adds to the sensitivity."""
+    rho = OsEntropy().mechanism(std, length).map(std / z)
+    assert 0.999 / (2 * z**2) < rho <= 1 / (2 * z**2)
 
 
 @pytest.mark.parametrize("entropy", [OsEntropy(), SeededEntropy(0)])

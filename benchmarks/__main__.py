@@ -31,6 +31,7 @@ SUBJECTS = (
     "bandits",
     "policy",
     "transfer",
+    "blocks",
     "scale",
     "suggestion",
     "landmine_fields",

@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -74,20 +74,24 @@ class Bar:
     text : str
         As it is shown: "at least 10".
     met : bool
+    used : float, optional
+        What is used of what the bar allows: above 1 it is missed. None where it is no
+        matter of size.
     """
 
     text: str
     met: bool
+    used: float | None = None
 
     @classmethod
     def at_least(cls, value: float, limit: float, unit: str = "") -> Bar:
         """Return a bar that ``value`` must reach."""
-        return cls(f"at least {limit:g}{unit}", value >= limit)
+        return cls(f"at least {limit:g}{unit}", value >= limit, limit / value)
 
     @classmethod
     def at_most(cls, value: float, limit: float, unit: str = "") -> Bar:
         """Return a bar that ``value`` must not exceed."""
-        return cls(f"at most {limit:g}{unit}", value <= limit)
+        return cls(f"at most {limit:g}{unit}", value <= limit, value / limit)
 
 
 @dataclass(frozen=True)
@@ -242,37 +246,58 @@ def _version(name: str) -> str | None:
 
 
 def draw(sections: Iterable[Section], path: Path) -> None:
-    """Draw every ratio with its spread, a panel a section."""
+    """Draw how near to its bar each section comes, by the row that comes nearest."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL import Image
 
-    shown = list(sections)
-    heights = [len(section.rows) + 2 for section in shown]
-    page = Figure((9.0, 0.24 * sum(heights) + 0.5), dpi=110, layout="constrained")
+    hardest = {
+        section.title: max(held, key=lambda held: held[1])
+        for section in sections
+        if (held := list(_held(section)))
+    }
+    page = Figure((10.0, 0.42 * len(hardest) + 1.2), dpi=110, layout="constrained")
     canvas: Any = FigureCanvasAgg(page)
-    panels: Any = page.subplots(len(shown), squeeze=False, height_ratios=heights)
-    for axes, section in zip(panels[:, 0], shown, strict=True):
-        _draw_panel(axes, section)
+    _draw_bars(page.subplots(), hardest)
     canvas.draw()
-    grey = np.asarray(canvas.buffer_rgba())[..., 0]  # it has no colours
-    Image.fromarray(grey).save(path, optimize=True)
+    # It has no colours.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())[..., 0]).save(path, optimize=True)
 
 
-def _draw_panel(axes: Any, section: Section) -> None:
+def _held(section: Section) -> Iterator[tuple[Row, float]]:
+    """Yield the rows with a bar that is a matter of size, and what they use of it."""
+    for row in section.rows:
+        if row.bar is not None and row.bar.used is not None:
+            yield row, row.bar.used
+
+
+def _draw_bars(axes: Any, hardest: Mapping[str, tuple[Row, float]]) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    places = range(len(section.rows))
-    for place, row in zip(places, section.rows, strict=True):
-        axes.plot([row.low, row.high], [place, place], color="0.6", linewidth=3)
-        axes.plot(row.ratio, place, "o", color="black", markersize=4)
-    axes.axvline(1.0, color="0.6", linewidth=0.8)
-    axes.set(xscale="log", ylim=(len(section.rows) - 0.5, -0.5), yticks=list(places))
+    labels = []
+    for place, (title, (row, used)) in enumerate(hardest.items()):
+        assert row.bar is not None
+        axes.barh(
+            place, used, left=0.0, height=0.55, color="0.7" if used <= 1 else "0.3"
+        )
+        pair = (
+            row.slower if row.slower == row.faster else f"{row.slower} / {row.faster}"
+        )
+        labels.append(f"{title}\n{row.what}: {pair}, {row.bar.text}")
+        axes.text(used, place, f"  {used:.2g}", va="center", fontsize=8)
+    axes.axvline(1.0, color="black", linewidth=1.2)
+    most = max([used for _, used in hardest.values()], default=1.0)
+    least = min([used for _, used in hardest.values()], default=1.0)
+    axes.set(xscale="log", xlim=(0.5 * min(least, 1.0), 2.5 * max(most, 1.0)))
+    axes.set(yticks=range(len(labels)), ylim=(len(labels) - 0.5, -0.5))
+    axes.set_yticklabels(labels, fontsize=7)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    labels = [f"{row.what}: {row.slower} / {row.faster}" for row in section.rows]
-    axes.set_yticklabels(labels, fontsize=7)
-    axes.set_title(section.title, fontsize=9, loc="left")
-    axes.tick_params(axis="x", labelsize=7)
-    axes.grid(axis="x", alpha=0.25)
+    axes.set_xlabel(
+        "used of what the bar allows (line: the bar; dark: missed)", fontsize=8
+    )
+    axes.set_title(
+        "Of each section of the table, the row nearest to its bar", fontsize=9
+    )
+    axes.spines[["top", "right"]].set_visible(False)

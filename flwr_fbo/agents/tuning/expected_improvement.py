@@ -25,8 +25,9 @@ from flwr_fbo.space.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 
-# Beyond, improvement is its limit, pdf(z) / z^2 or z, to seven digits or all.
-_FAR, _LARGE = -1e4, 30.0
+# Beyond, improvement is its limit, pdf(z) / z^2 or z, to seven digits or all. Single
+# precision has fewer, and no larger exponentials.
+_FAR, _FAR_IN_SINGLE, _LARGE = -1e4, -100.0, 10.0
 _ROOT_HALF, _MILLS = math.sqrt(0.5), math.sqrt(math.pi / 2.0)
 _LOG_ROOT = 0.5 * math.log(2.0 * math.pi)
 # An ascent of logarithms, which vary by tens over the space, ends where a step changes
@@ -52,15 +53,17 @@ def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
 
     Parameters
     ----------
-    z : ndarray of shape (k,)
-        Numbers of less than 1e150 in size.
+    z : ndarray
+        Numbers of less than 1e150 in size; of less than 1e15 in single precision.
 
     Returns
     -------
-    tuple of two ndarrays of shape (k,)
+    tuple of two ndarrays
+        Of the shape and precision of ``z``.
     """
     # h(z) = pdf(z) + z cdf(z) = pdf(z) (1 + z ratio(z)), of Mills' ratio, and h' = cdf.
-    inside = np.minimum(np.maximum(z, _FAR), _LARGE)
+    farthest = _FAR if z.dtype == np.float64 else _FAR_IN_SINGLE
+    inside = np.minimum(np.maximum(z, farthest), _LARGE)
     ratio = erfcx(inside * -_ROOT_HALF)
     ratio *= _MILLS
     share = inside * ratio
@@ -69,7 +72,7 @@ def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:
     value -= 0.5 * inside * inside + _LOG_ROOT
     slope = ratio / share
     if (inside != z).any():
-        far, large = z < _FAR, z > _LARGE
+        far, large = z < farthest, z > _LARGE
         value[far] = -0.5 * z[far] ** 2 - _LOG_ROOT - 2.0 * np.log(-z[far])
         slope[far] = -z[far]
         value[large], slope[large] = np.log(z[large]), 1.0 / z[large]

@@ -194,7 +194,7 @@ def test_a_fit_sees_which_axis_matters(rng: np.random.Generator) -> None:
 
 
 def test_the_logarithm_of_improvement() -> None:
-    z = np.array([-3.0, -1.0001, -1.0, -0.9999, 0.0, 2.0, 29.999, 30.001, 40.0])
+    z = np.array([-3.0, -1.0001, -1.0, -0.9999, 0.0, 2.0, 9.999, 10.001, 40.0])
     values, slopes = log_unit_improvement(z)
     exact = np.log(expected_improvement(z, np.ones(9), 0.0))
     np.testing.assert_allclose(values, exact, rtol=1e-9)
@@ -213,6 +213,16 @@ def test_improvement_does_not_vanish_far_out(z: float) -> None:
     assert share == pytest.approx(math.log(integral / z**2), abs=tolerance)
     cdf = quad(lambda v: math.exp(-0.5 * (v / z) ** 2 - v), 0.0, 60.0)[0] / -z
     assert slopes[0] == pytest.approx(cdf / (integral / z**2), rel=1e-6)
+
+
+def test_single_precision_knows_the_order_from_far_to_large() -> None:
+    z = np.concatenate([-np.logspace(7, -3, 200), np.logspace(-3, 7, 200)])
+    expected, _ = log_unit_improvement(z)
+    with np.errstate(all="raise"):
+        values, slopes = log_unit_improvement(z.astype(np.float32))
+    assert values.dtype == slopes.dtype == np.float32
+    np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3)
+    assert np.all(np.diff(values) >= 0.0)
 
 
 def test_near_and_far_are_told_apart_in_one_call() -> None:

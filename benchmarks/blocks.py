@@ -107,8 +107,8 @@ def measure(quick: bool) -> list[Section]:
         "Agents in one process, without Flower, each alone in its own history; those "
         "with equally many trials are computed as a block. A round: the initial point, "
         "a message and a release, then a point by expected improvement. *Growth*: the "
-        "exponent of N fitted to all sizes, of CPU time, of memory above that of the "
-        "fewest agents, and of bytes sent."
+        "exponent of N fitted to all sizes, of CPU time, of the memory of the process, "
+        "and of bytes sent."
     )
     return [
         Section("Many agents in a process", text, [*_growth(readings), _study(study)])
@@ -117,13 +117,12 @@ def measure(quick: bool) -> list[Section]:
 
 def _growth(readings: list[Reading]) -> list[Row]:
     """Return how time, memory and messages grow, and the largest study."""
-    # Of a few agents the time is that of a block of one, and the memory is Python's.
-    few, *more = readings
-    many, logs = more[-1], np.log([one.num_agents for one in more])
+    few, *_, fewer, many = readings
+    logs = np.log([one.num_agents for one in readings])
     quantities: dict[str, list[float]] = {
-        "time": [one.cpu for one in more],
-        "memory": [one.peak - few.peak for one in more],
-        "messages": [one.sent for one in more],
+        "time": [one.cpu for one in readings],
+        "memory": [one.peak for one in readings],
+        "messages": [one.sent for one in readings],
     }
     names = [f"N = {one.num_agents:,}" for one in (many, few)]
     ends = dict(zip(names, (np.array([many.cpu]), np.array([few.cpu])), strict=True))
@@ -136,7 +135,8 @@ def _growth(readings: list[Reading]) -> list[Row]:
         rows.append(replace(row, bar=bar))
     used = max(many.wall / LONGEST_ROUND, many.peak / LARGEST_MEMORY)
     limit = f"at most {LONGEST_ROUND:g} s and {LARGEST_MEMORY / _MB:g} MB"
-    quality = f"memory {many.peak / _MB:.0f} MB, sent {many.sent / _MB:.0f} MB"
+    more = (many.peak - fewer.peak) / (many.num_agents - fewer.num_agents)
+    quality = f"memory {many.peak / _MB:.0f} MB, {more / 1e3:.0f} kB for one agent more"
     largest = _beside_cpu(f"a round, {names[0]}", many, quality)
     return [*rows, replace(largest, bar=Bar(limit, used <= 1, used))]
 

@@ -189,7 +189,9 @@ def _gaussian_deltas(epsilons: FloatArray, z: float) -> FloatArray:
 def joint_delta(
     one: LossDistribution, other: LossDistribution, epsilon: float
 ) -> float:
-    """Return delta at ``epsilon`` >= 0 of two mechanisms together."""
+    """Return delta at ``epsilon`` >= 0, which may be infinite, of two together."""
+    if math.isinf(epsilon):
+        return _either(one.infinite, other.infinite)
     place = math.floor(epsilon / one.step)
     at, after = (_delta_at(one, other, p) for p in (place, place + 1))
     share = math.expm1(epsilon - place * one.step) / math.expm1(one.step)

@@ -94,6 +94,10 @@ def test_a_grid_as_coarse_as_the_loss_still_bounds_it() -> None:
 def test_more_than_can_be_hidden_costs_everything() -> None:
     one = LossDistribution.of_release(0.35, 1.0, STEP, added=False)
     assert joint_epsilon(one, one, 1e-30) == math.inf
+    either = pytest.approx(2.0 * one.infinite, rel=1e-6, abs=0.0)
+    assert joint_delta(one, one, math.inf) == either
+    assert one.infinite > 0.0
+    assert composed_epsilon([Charge(1e-3, 0.35, 12)], 1e-20) == math.inf
 
 
 def test_a_look_after_each_release_composes_seldom(

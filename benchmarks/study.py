@@ -10,7 +10,7 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial, wraps
 from pathlib import Path
@@ -238,7 +238,7 @@ def beside_fedavg(repeats: int) -> Section:
         _beside_fedavg(f"N = {N_OF_FEDAVG}, {what}", repeats, releases)
         for what, releases in (
             ("two releases in the study, the default", (1, 5)),
-            ("a release every round", "all"),
+            ("a release every round", range(ROUNDS_OF_FEDAVG)),
         )
     ]
     text = (
@@ -251,7 +251,7 @@ def beside_fedavg(repeats: int) -> Section:
     return Section("Beside FedAvg", text, rows)
 
 
-def _beside_fedavg(what: str, repeats: int, releases: Any) -> Row:
+def _beside_fedavg(what: str, repeats: int, releases: Collection[int]) -> Row:
     works: dict[str, Callable[[], object]] = {
         "FedVote": lambda: _study_of_echoes(releases),
         "FedAvg": _fedavg_of_echoes,
@@ -282,7 +282,7 @@ def _grid() -> InProcessGrid:
     return InProcessGrid(app, N_OF_FEDAVG)
 
 
-def _study_of_echoes(releases: Any) -> None:
+def _study_of_echoes(releases: Collection[int]) -> None:
     strategy = FedVote(
         SPACE,
         "maximize",

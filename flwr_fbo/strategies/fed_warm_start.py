@@ -91,8 +91,7 @@ class FedWarmStart(PrivateTuningStrategy):
 
     Examples
     --------
-    >>> from flwr_fbo import InProcessGrid, tuning_app
-    >>> from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+    >>> from flwr_fbo import FedWarmStart, InProcessGrid, tuning_app
     >>> from optuna.distributions import FloatDistribution
     >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
     >>> strategy = FedWarmStart(

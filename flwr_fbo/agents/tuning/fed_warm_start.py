@@ -43,8 +43,8 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.space.search_space import SearchSpace
 
-# A release is followed up to this p0: then unrelated sites follow in at most one
-# release in ten, and noise alone all but never (benchmarks/warm_start_gate.py).
+# A release is followed up to this p0: then sites with unrelated Gaussian functions
+# follow in at most one release in ten (tests/models/test_shared_function.py).
 MOST_NULL = 0.2
 # And if h varies by at least this, in units of a site's own variance.
 _LEAST_VARIANCE = 0.03

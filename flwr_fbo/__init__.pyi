@@ -20,6 +20,7 @@ from .models.network import TorchModel as TorchModel
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .protocol.fed_vote_settings import VotingSettings as VotingSettings
+from .protocol.fed_warm_start_settings import WarmStartSettings as WarmStartSettings
 from .protocol.linear_ucb_settings import LinearUCBSettings as LinearUCBSettings
 from .protocol.neural_ucb_settings import NeuralUCBSettings as NeuralUCBSettings
 from .protocol.peer_graph import PeerGraph as PeerGraph
@@ -32,6 +33,7 @@ from .strategies.dp_fts_de import DPFTSDE as DPFTSDE
 from .strategies.fed_go_ucb import FedGOUCB as FedGOUCB
 from .strategies.fed_ucb import FedUCB as FedUCB
 from .strategies.fed_vote import FedVote as FedVote
+from .strategies.fed_warm_start import FedWarmStart as FedWarmStart
 from .strategies.fts import FTS as FTS
 from .strategies.options import Durability as Durability
 from .strategies.options import Privacy as Privacy

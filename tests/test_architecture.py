@@ -118,6 +118,7 @@ ALGORITHMS = {
     "fed_go_ucb",
     "fed_ucb",
     "fed_vote",
+    "fed_warm_start",
     "fts",
     "glm_ucb",
     "kernel_ucb",

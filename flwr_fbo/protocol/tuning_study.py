@@ -12,6 +12,7 @@ from flwr_fbo._validation import require, require_seed
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_seed
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
+from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     Direction,
@@ -31,6 +32,7 @@ _SETTINGS: dict[str, type[AgentSettings]] = {
     "rgpe": RGPESettings,
     "taf": TAFSettings,
     "voting": VotingSettings,
+    "warm-start": WarmStartSettings,
     "random": RandomSearchSettings,
 }
 
@@ -59,6 +61,8 @@ class TuningStudy(Study):
         unless the strategy says so.
     votes : VoteCount, optional
         How votes are counted, where agents vote.
+    cohorts : Cohorts, optional
+        Who sends in which release, where agents start warm.
     """
 
     space: SearchSpace
@@ -69,6 +73,7 @@ class TuningStudy(Study):
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
     promise: Promise = field(default_factory=Promise)
     votes: VoteCount | None = None
+    cohorts: Cohorts | None = None
 
     def __post_init__(self) -> None:
         check_direction(self.direction)
@@ -101,12 +106,14 @@ class TuningStudy(Study):
             "study_id": self.study_id,
             "promise": self.promise.to_dict(),
             "votes": None if self.votes is None else asdict(self.votes),
+            "cohorts": None if self.cohorts is None else self.cohorts.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TuningStudy:
         """Return the study that ``to_dict`` gave."""
         agent, votes = dict(fields["agent"]), fields["votes"]
+        cohorts = fields["cohorts"]
         settings = _SETTINGS[agent.pop("kind")]
         return cls(
             space=SearchSpace.from_json(fields["space"]),
@@ -117,6 +124,7 @@ class TuningStudy(Study):
             study_id=fields["study_id"],
             promise=Promise.from_dict(fields["promise"]),
             votes=None if votes is None else VoteCount(**votes),
+            cohorts=None if cohorts is None else Cohorts(**cohorts),
         )
 
 

@@ -145,7 +145,10 @@ class DistributedExplorationServer(Server):
     def _append(self, row: LedgerRow) -> None:
         self.ledger.append(row)
         if row.facts["noise_multiplier"] > 0:
-            self._accountant.charge(row.facts["noise_multiplier"])
+            self._charge(row)
+
+    def _charge(self, row: LedgerRow) -> None:
+        self._accountant.charge(row.facts["noise_multiplier"])
 
     def new_accountant(self) -> ReleaseAccountant:
         """Return an accountant that nothing has been charged to."""

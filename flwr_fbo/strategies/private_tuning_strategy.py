@@ -83,6 +83,7 @@ class PrivateTuningStrategy(TuningStrategy):
     """
 
     server: DistributedExplorationServer
+    server_type: type[DistributedExplorationServer] = DistributedExplorationServer
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class PrivateTuningStrategy(TuningStrategy):
         ok = least is None or least <= num_agents
         require(ok, "min_answers", least, f"at most num_agents={num_agents}")
         assert isinstance(agent, SearchSettings)
-        server = DistributedExplorationServer(
+        server = self.server_type(
             Release(settings, _entropy(settings, seeds.noise)),
             agent.num_features,
             delta,
@@ -333,12 +334,12 @@ class PrivateTuningStrategy(TuningStrategy):
     def _end(self, result: TuningResult) -> None:
         spent = result.privacy_spent = self.privacy_spent
         result.recommended = self.recommended
-        planned = self.server.num_allowed
-        if spent.num_releases < planned:
+        made, planned = len(self.server.ledger), self.server.num_allowed
+        if made < planned:
             _log.warning(
                 "%d of %d planned releases were made: too few agents answered, and "
                 "nothing was spent on the others.",
-                spent.num_releases,
+                made,
                 planned,
             )
         _log.info("Recommended for all: %s", result.recommended)

@@ -120,6 +120,8 @@ class StudyRounds(Strategy):
         number = step.iteration + 1
         self._asked = []
         for node, slot in slots.items():
+            if not self._is_asked(slot):
+                continue
             entries = self.instruction(node, slot, step)
             record = ConfigRecord({**config, "server-round": number, **entries})
             content = instruction_content(outgoing[node], record, self._client_api)
@@ -154,6 +156,10 @@ class StudyRounds(Strategy):
     @abstractmethod
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
+
+    def _is_asked(self, slot: int) -> bool:
+        """Return whether the agent of ``slot`` plays by now."""
+        return True
 
     def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return the arrays for each node: the vectors, where it has not got them."""

@@ -52,6 +52,7 @@ from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.fed_vote_settings import VoteCount
+from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -176,6 +177,8 @@ SETTINGS = (
     VotingSettings,
     RandomSearchSettings,
     VoteCount,
+    WarmStartSettings,
+    Cohorts,
     LinearUCBSettings,
     ContinualSettings,
     DeterminantTrigger,

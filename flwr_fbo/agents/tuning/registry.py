@@ -5,11 +5,13 @@ from __future__ import annotations
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent
+from flwr_fbo.agents.tuning.fed_warm_start import WarmStartAgent
 from flwr_fbo.agents.tuning.fts import FTSAgent
 from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.agents.tuning.random_search import RandomSearchAgent
 from flwr_fbo.agents.tuning.transfer import RGPEAgent, TAFAgent
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     FTSSettings,
@@ -34,6 +36,8 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
         about = space, direction, settings, slot, entropy, study.feature_seed
         if isinstance(settings, VotingSettings):
             return VotingAgent(*about, count=study.votes)
+        if isinstance(settings, WarmStartSettings):
+            return WarmStartAgent(*about, cohorts=study.cohorts)
         return _AGENTS[type(settings)](*about)
     sub_regions = space.sub_regions(settings.num_sub_regions)
     return RandomSearchAgent(

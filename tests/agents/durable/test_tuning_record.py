@@ -9,6 +9,7 @@ from flwr_fbo import FTSSettings, ThompsonSettings, VotingSettings
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.fed_vote_settings import VoteCount
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
@@ -18,6 +19,7 @@ from tests.federation import SPACE, objective_of
 AGENTS: dict[str, AgentSettings] = {
     "thompson": ThompsonSettings(num_features=20, num_initial=2, num_candidates=30),
     "voting": VotingSettings(num_features=20, num_initial=2),
+    "warm-start": WarmStartSettings(num_features=20),
     "fts": FTSSettings(num_features=20, num_initial=2, num_candidates=30),
     "rgpe": RGPESettings(num_features=20, num_initial=2),
     "taf": TAFSettings(num_features=20, num_initial=2),

@@ -1,0 +1,244 @@
+"""A head start from those who came before, as a Flower strategy: FedWarmStart.
+
+Sites start one cohort after another; see `flwr_fbo.agents.tuning.fed_warm_start` for
+what a site sends, once, and what those who start later make of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from flwr.app import Message
+from optuna.distributions import BaseDistribution
+
+from flwr_fbo._validation import require
+from flwr_fbo.agents.tuning.fed_warm_start import head_start
+from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.protocol.fed_warm_start_settings import (
+    Cohorts,
+    WarmStartSettings,
+    default_cohorts,
+)
+from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo.servers.base import Step
+from flwr_fbo.servers.fed_warm_start import WarmStartServer
+from flwr_fbo.space.search_space import Params
+from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.presets import VOTES
+from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+
+_log = logging.getLogger("flwr.fbo")
+
+# What the strategy fixes itself: all sites of a cohort send once, with norm 1, after
+# `share_after` evaluations, and half of them are enough.
+_FIXED = ("clip_norm", "sampling_probability", "budget", "min_answers")
+_SCHEDULES = ("release_after", "num_releases", "min_follow_probability")
+
+
+class FedWarmStart(PrivateTuningStrategy):
+    """Federated tuning in which sites that start later start from what others know.
+
+    The first cohort of sites searches alone. Each of its sites sends one message, the
+    server releases their sum with noise, and the sites after it start from that.
+
+    Parameters
+    ----------
+    space : mapping of str to Optuna distribution
+        The search space of all agents.
+    direction : {"maximize", "minimize"}
+    num_agents : int
+        N, the slots of the study, whoever answers. Slots that the server issues are in
+        order of joining.
+    agent : WarmStartSettings, optional
+        The agents' settings.
+    privacy : Privacy, optional
+        Of it ``noise_multiplier``, ``accountant``, ``max_epsilon``, ``when_exhausted``,
+        ``calibration`` and ``noise_only``.
+    cohorts : sequence of int, optional
+        Sites of each cohort that sends a message, in the order of slots; fewer than N
+        together. Unless given, max(4, ceil(6 z)) pioneers, then half of the others if
+        they are more. If that leaves nobody to follow, every agent searches alone and
+        sends nothing.
+    epsilon, delta : float, optional
+        What the one message of a site may spend. See `PrivateTuningStrategy`.
+    **options
+        ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see `TuningStrategy`.
+        ``folder``, ``durability``, ``client_api``: see `StudyStrategy`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    ImportError
+        If real noise is wanted and OpenDP is missing; the message names the extra.
+
+    Notes
+    -----
+    *Formal guarantees*: those of `WarmStartServer`. Two studies are neighbours if one
+    site's message is zeroed. Each site has a message in one release at most, and
+    ``privacy_spent`` is that of one release. A site that is enrolled again under
+    another slot, without the folder that it had, spends again. *Not covered*: the
+    server itself, which reads how each site ranks the pool; who answers and when; and
+    reported metrics.
+
+    Agents of a later cohort wait for the releases before theirs. Give
+    ``Durability(min_agents=...)`` if sites are to join while the study runs.
+
+    Examples
+    --------
+    >>> from flwr_fbo import FedWarmStart, InProcessGrid, tuning_app
+    >>> from optuna.distributions import FloatDistribution
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
+    >>> strategy = FedWarmStart(
+    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     direction="maximize",
+    ...     num_agents=8,
+    ...     epsilon=8.0,
+    ...     delta=1e-3,
+    ... )
+    >>> strategy.cohort_sizes  # the other four follow
+    (4,)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=8), num_rounds=12)
+    >>> round(result.privacy_spent.epsilon)
+    8
+    """
+
+    server: WarmStartServer
+    server_type = WarmStartServer
+
+    _readable = "how it ranks the pool's points, and so where its best setting lies"
+
+    def __init__(
+        self,
+        space: Mapping[str, BaseDistribution],
+        direction: Direction,
+        num_agents: int,
+        *,
+        agent: WarmStartSettings | None = None,
+        privacy: Privacy | None = None,
+        cohorts: Sequence[int] | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        **options: Any,
+    ) -> None:
+        agent = WarmStartSettings() if agent is None else agent
+        ok = isinstance(agent, WarmStartSettings)
+        require(ok, "agent", agent, "a WarmStartSettings")
+        privacy = Privacy() if privacy is None else privacy
+        require(isinstance(privacy, Privacy), "privacy", privacy, "a Privacy")
+        for field in (*_FIXED, *_SCHEDULES):
+            value = getattr(privacy, field)
+            require(value is None, field, value, "None, with FedWarmStart")
+        poisson = privacy.sampling == "poisson"
+        require(poisson, "sampling", privacy.sampling, "'poisson', with FedWarmStart")
+        z = privacy.noise_multiplier
+        if epsilon is not None and z is None and delta is not None:
+            # Of one release, however many there are: a site is in one of them.
+            method = privacy.accountant
+            z = calibrate_noise_multiplier(epsilon, delta, 1.0, 1, method)
+            privacy, epsilon = replace(privacy, noise_multiplier=z), None
+        if cohorts is None:
+            cohorts = default_cohorts(num_agents, 1.0 if z is None else z)
+        self.cohort_sizes = Cohorts(num_agents, tuple(cohorts)).cohort_sizes
+        due = accumulate(agent.share_after for _ in self.cohort_sizes)
+        super().__init__(
+            space,
+            direction,
+            num_agents,
+            agent=agent,
+            privacy=replace(
+                privacy,
+                clip_norm=1.0,
+                sampling_probability=1.0,
+                release_after=tuple(evaluations - 1 for evaluations in due),
+            ),
+            weights=VOTES.weights,
+            epsilon=epsilon,
+            delta=delta,
+            **options,
+        )
+
+    def plan(self, horizon: int) -> None:
+        """Fix the releases, their noise, and who sends in which of them."""
+        super().plan(horizon)
+        server = self.server
+        num = server.num_allowed  # that fit into the rounds
+        noise = server.num_agents * float(server.release.noise_std(0)[0])
+        cohorts = Cohorts(server.num_agents, self.cohort_sizes[:num], noise)
+        server.plan_cohorts(cohorts)
+        charges = map(server.charge, server.iterations[: min(num, 1)])
+        promise = Promise.of(charges, server.release.private)
+        self.study = replace(self.study, cohorts=cohorts, promise=promise)
+
+    def summary(self) -> None:
+        """Log the settings, and who starts when."""
+        super().summary()
+        sizes = self.server.cohorts.cohort_sizes
+        if not sizes:
+            _log.warning(
+                "Nobody would be left to follow, or no release fits into these rounds: "
+                "every agent searches alone, and nothing is shared."
+            )
+            return
+        last = self.server.num_agents - sum(sizes)
+        _log.info(
+            "\t├──> cohorts of %s send one message a site; the last %d only follow",
+            " and ".join(map(str, sizes)),
+            last,
+        )
+
+    def _plans(self) -> list[str]:
+        lines = super()._plans()
+        if lines:
+            lines[0] = (
+                f"{(self._horizon or 0) + 1} rounds: an agent evaluates one setting in "
+                "each, once its cohort has begun"
+            )
+        return lines
+
+    def _is_asked(self, slot: int) -> bool:
+        return self.server.plays(slot)
+
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config.
+
+        A message is asked for in the release of its cohort alone. To the site it is
+        release 1, the only one that it has been promised.
+        """
+        release = 1 if self.server.sends(slot, step) else 0
+        return super().instruction(node, slot, replace(step, release=release))
+
+    def _contributions(
+        self, step: Step, answers: Mapping[int, Message]
+    ) -> Mapping[int, Any] | None:
+        sent = {s: reply for s, reply in answers.items() if self.server.sends(s, step)}
+        return super()._contributions(step, sent)
+
+    @property
+    def _min_answers(self) -> int:
+        """Half of the open cohort's agents that are enrolled, and at least one."""
+        cohort = self.server.cohorts.slots(len(self.server.ledger))
+        enrolled = sum(slot in cohort for slot in self._enrolment.slots.values())
+        return max(1, -(-enrolled // 2))
+
+    @property
+    def recommended(self) -> Params | None:
+        """Where agents that start now start; None where they would be alone.
+
+        Post-processing of what the agents receive anyway.
+        """
+        vectors, study = self.server.vectors, self.study
+        if vectors is None:
+            return None
+        assert isinstance(study.agent, WarmStartSettings)
+        assert study.cohorts is not None
+        about = study.agent, study.cohorts, study.space, study.feature_seed
+        start = head_start(*about, vectors.tobytes())
+        if not start.is_followed:
+            return None
+        return study.space.from_unit(study.space.snap(start.tops[0]))

@@ -1,0 +1,358 @@
+"""FedWarmStart over Flower: cohorts, one message a site, and going on."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, UserConfig
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from optuna.distributions import FloatDistribution
+
+from flwr_fbo import InProcessGrid, Limits, Privacy, Seeds, tuning_app
+from flwr_fbo._compat import reply_arrays
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.spending import Charge, SpendingLedger
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
+from flwr_fbo.servers.base import Step
+from flwr_fbo.servers.fed_warm_start import WarmStartServer
+from flwr_fbo.simulation.loop import run_loop
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
+from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+
+SPACE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
+AGENT = WarmStartSettings(num_features=16, num_candidates=60, share_after=3, num_led=2)
+N, SIZES, ROUNDS = 7, (3, 2), 9
+SEEDS = Seeds(study=1, features=2, noise=3)
+
+
+def objective_of(site: int) -> Any:
+    centre = 0.7 + 0.02 * site
+    return lambda p: -((p["x"] - centre) ** 2) - (p["y"] - 0.2) ** 2
+
+
+def make_objective(context: Context) -> Any:
+    return objective_of(int(context.node_config["partition-id"]))
+
+
+def strategy(**options: Any) -> FedWarmStart:
+    defaults: dict[str, Any] = {
+        "agent": AGENT,
+        "cohorts": SIZES,
+        "epsilon": 8.0,
+        "delta": 1e-3,
+        "seeds": SEEDS,
+    }
+    return FedWarmStart(SPACE, "maximize", N, **{**defaults, **options})
+
+
+def round_of(message: Message) -> int:
+    """Return the round of a message; 0 for one that enrols."""
+    config = message.content["config"]
+    assert isinstance(config, ConfigRecord)
+    number = config.get("server-round", 0)
+    assert isinstance(number, int)
+    return number
+
+
+def recording() -> tuple[ClientApp, list[tuple[int, int, int]]]:
+    """Return an app, and a list of (slot, round, arrays sent), a message each."""
+    inner, app = tuning_app(make_objective), ClientApp()
+    seen: list[tuple[int, int, int]] = []
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        reply = inner(message, context)
+        slot = int(context.node_config["partition-id"])
+        sent = len(reply_arrays(reply.content)) if not reply.has_error() else 0
+        number = round_of(message)
+        if number:
+            seen.append((slot, number, sent))
+        return reply
+
+    return app, seen
+
+
+def run(**options: Any) -> tuple[FedWarmStart, list[Agent]]:
+    study = strategy(**options)
+    grid = InProcessGrid(tuning_app(make_objective), N)
+    study.start(grid, num_rounds=ROUNDS)
+    return study, grid.agents(study.study)
+
+
+def test_each_site_sends_once_and_plays_once_its_cohort_has_begun() -> None:
+    app, seen = recording()
+    study = strategy()
+    study.start(InProcessGrid(app, N), num_rounds=ROUNDS)
+    sent = [(slot, number) for slot, number, arrays in seen if arrays]
+    assert sorted(sent) == [(0, 3), (1, 3), (2, 3), (3, 6), (4, 6)]
+    first = {slot: min(r for s, r, _ in seen if s == slot) for slot in range(N)}
+    assert first == {0: 1, 1: 1, 2: 1, 3: 4, 4: 4, 5: 7, 6: 7}
+    assert [len(row.vectors) for row in study.server.ledger] == [1, 1]
+    assert released(study.server).shape == (2, 16)
+
+
+def test_a_study_costs_what_one_release_costs() -> None:
+    study, _ = run()
+    spent = study.privacy_spent
+    assert len(study.server.ledger) == 2
+    assert spent.num_releases == 1
+    z = study.server.release.settings.noise_multiplier
+    # One Gaussian mechanism of sensitivity 1, exactly.
+    assert spent.epsilon == pytest.approx(gaussian_epsilon(1e-3, 1 / z), rel=1e-3)
+    assert 7.9 < spent.epsilon <= 8.0
+    assert study.study.promise.charges == (Charge(z),)
+    told = study.study.cohorts
+    assert told is not None
+    assert told == Cohorts(N, SIZES, told.noise_multiplier)
+    assert told.noise_multiplier == pytest.approx(z)
+    # Of the mean over all N slots.
+    assert study.server.release.noise_std(0)[0] == pytest.approx(z / N)
+
+
+def test_a_grid_equals_a_loop() -> None:
+    study, agents = run()
+    told = study.study
+    server = strategy().server
+    server.plan((2, 5), study.server.release)
+    server.plan_cohorts(study.server.cohorts)
+    alike = [create_agent(told, slot, 1) for slot in range(N)]
+    # A loop has no calendar: agents that wait are played as they begin.
+    for iteration in range(ROUNDS):
+        playing = [one for one in alike if server.plays(one.slot)]
+        vectors, step = server.vectors, server.step(iteration)
+        messages = {}
+        for one in playing:
+            if vectors is not None:
+                one.receive(vectors)
+            for x in one.ask(iteration):
+                value = objective_of(one.slot)(told.space.from_unit(x))
+                one.tell(iteration, x, value)
+            messages[one.slot] = one.message(iteration)
+        server.receive(step, messages)
+    for one, other in zip(agents, alike, strict=True):
+        np.testing.assert_array_equal(one.points, other.points)
+    np.testing.assert_array_equal(released(study.server), released(server))
+
+
+def test_noise_only_is_alone_array_for_array() -> None:
+    study, agents = run(privacy=Privacy(noise_only=True), epsilon=2.0, cohorts=(4, 2))
+    assert study.recommended is None
+    assert study.privacy_spent.epsilon == 0.0
+    for one in agents:
+        alone = create_agent(study.study, one.slot, 1)
+        nobody = WarmStartServer(study.server.release, 16, 1e-3, ())
+        run_loop(nobody, [alone], [objective_of(one.slot)], len(one.values) - 1)
+        np.testing.assert_array_equal(one.points, alone.points)
+
+
+def test_an_open_gate_says_where_to_start() -> None:
+    agent = WarmStartSettings(num_features=64, share_after=8)
+    study = strategy(privacy=Privacy(noise_multiplier=0.02), epsilon=None, agent=agent)
+    grid = InProcessGrid(tuning_app(make_objective), N)
+    result = study.start(grid, num_rounds=18)
+    assert result.recommended is not None
+    agents = grid.agents(study.study)
+    assert study.study.space.from_unit(agents[6].points[0]) == result.recommended
+    assert agents[0].values[0] < agents[6].values[0]
+
+
+def test_it_goes_on_from_its_folder(tmp_path: Path) -> None:
+    whole, agents = run()
+
+    class StoppedError(Exception):
+        pass
+
+    class StoppingGrid(InProcessGrid):
+        rounds = 0
+
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            if asked and "config" in asked[0].content:
+                self.rounds += "server-round" in asked[0].content["config"]
+            if self.rounds == stop:
+                raise StoppedError
+            return super().send_and_receive(asked, timeout=timeout)
+
+    app = tuning_app(make_objective)
+    for stop in (3, 2, 3, 99):  # within rounds 3, 4, 6; to the end
+        folder: UserConfig = {"fbo-folder": str(tmp_path / "sites")}
+        grid = StoppingGrid(app, N, run_config=folder)
+        study = strategy(folder=tmp_path / "server")
+        if stop < 99:
+            with pytest.raises(StoppedError):
+                study.start(grid, num_rounds=ROUNDS)
+    study_again = strategy(folder=tmp_path / "server")
+    result = study_again.start(grid, num_rounds=ROUNDS)
+    assert len(result.rounds) == ROUNDS
+    np.testing.assert_array_equal(released(study_again.server), released(whole.server))
+    for one, other in zip(agents, grid.agents(study_again.study), strict=True):
+        np.testing.assert_array_equal(one.points, other.points)
+    assert study_again.privacy_spent == whole.privacy_spent
+    with pytest.raises(JournalError, match="cohort"):
+        strategy(folder=tmp_path / "server", cohorts=(3, 3)).start(
+            grid, num_rounds=ROUNDS
+        )
+
+
+def test_a_sites_ledger_has_one_release(tmp_path: Path) -> None:
+    limits = Limits(max_epsilon=8.0, max_delta=1e-3, max_releases=1)
+    app = tuning_app(make_objective, limits=limits)
+
+    def sites() -> InProcessGrid:
+        return InProcessGrid(app, N, run_config={"fbo-folder": str(tmp_path)})
+
+    study = strategy(seeds=Seeds(study=1, features=2))
+    study.start(sites(), num_rounds=ROUNDS)
+    z = study.server.release.settings.noise_multiplier
+    with SpendingLedger.held(tmp_path) as ledger:
+        for slot in range(N):
+            sends = slot < sum(SIZES)
+            assert ledger.charges(owner=slot) == ([Charge(z)] if sends else [])
+    # Whoever sends again would pay again, and these limits forbid it.
+    again = strategy(seeds=Seeds(study=4, features=5))
+    with pytest.raises(TooFewAgentsError, match="max_releases"):
+        again.start(sites(), num_rounds=ROUNDS)
+
+
+def released(server: WarmStartServer) -> NDArray[np.float64]:
+    vectors = server.vectors
+    assert vectors is not None
+    return vectors
+
+
+def server_of(z: float = 0.5) -> WarmStartServer:
+    settings = ReleaseSettings(
+        num_agents=5,
+        clip_norm=1.0,
+        noise_multiplier=z,
+        sampling_probability=1.0,
+        weights=WeightSchedule(peak=0.0),
+    )
+    server = WarmStartServer(Release(settings, SeededEntropy(1)), 4, 1e-3, (2, 5))
+    server.plan_cohorts(Cohorts(5, (2, 2), z))
+    return server
+
+
+def test_only_the_open_cohort_is_in_a_release() -> None:
+    vector = np.array([0.6, 0.8, 0.0, 0.0])
+    ours, all_of_them = server_of(), server_of()
+    step = ours.step(2)
+    assert [ours.sends(slot, step) for slot in range(5)] == [True] * 2 + [False] * 3
+    ours.receive(step, {0: vector, 1: vector})
+    all_of_them.receive(step, dict.fromkeys(range(5), vector))
+    np.testing.assert_array_equal(released(ours), released(all_of_them))
+    # Noise, and two fifths of the vector.
+    empty = server_of()
+    empty.receive(step, {})
+    np.testing.assert_allclose(released(ours) - released(empty), [0.4 * vector])
+
+
+def test_a_message_that_is_too_long_counts_as_zero(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    vector, long = np.array([1.0, 0.0, 0.0, 0.0]), np.full(4, 0.6)
+    ours, empty, exact = server_of(), server_of(), server_of()
+    step = ours.step(2)
+    ours.receive(step, {0: long, 1: None})
+    empty.receive(step, {})
+    np.testing.assert_array_equal(released(ours), released(empty))
+    assert "agent 0: its message counts as zero: norm 1.2 is above 1" in caplog.text
+    exact.receive(step, {0: (1 + 9e-10) * vector})
+    assert not np.array_equal(released(exact), released(empty))
+
+
+def test_a_postponed_release_postpones_those_after_it() -> None:
+    server = server_of()
+    assert [server.step(t).release for t in range(4)] == [0, 0, 1, 1]
+    server.receive(server.step(4), {})
+    # Made two iterations late: so is the next one.
+    assert [server.step(t).release for t in range(5, 9)] == [0, 0, 2, 2]
+    assert [server.plays(slot) for slot in range(5)] == [True] * 4 + [False]
+    server.receive(server.step(8), {})
+    assert server.plays(4)
+    assert server.step(9) == Step(9)
+    with pytest.raises(ValueError, match="release=1"):
+        server.receive(Step(9, 1), {})
+
+
+def test_a_silent_cohort_is_waited_for_and_late_messages_are_not_asked_for() -> None:
+    inner, app = tuning_app(make_objective), ClientApp()
+    asked: list[tuple[int, int]] = []
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        slot = int(context.node_config["partition-id"])
+        number = round_of(message)
+        asked.append((number, slot))
+        if number in (3, 4) and slot in (0, 1):
+            raise RuntimeError("away")
+        return inner(message, context)
+
+    study = strategy()
+    study.start(InProcessGrid(app, N), num_rounds=ROUNDS)
+    made = [row.facts["made_after"] for row in study.server.ledger]
+    assert made == [4, 7]
+    assert min(number for number, slot in asked if number and slot == 3) == 6
+
+
+def test_too_few_sites_search_alone_and_it_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    study, agents = run(cohorts=None, epsilon=2.0)
+    assert study.server.ledger == []
+    assert [len(one.values) for one in agents] == [ROUNDS] * N
+    assert study.privacy_spent.epsilon == 0.0
+    assert study.study.promise.charges == ()
+    assert "every agent searches alone, and nothing is shared" in caplog.text
+
+
+def test_rounds_that_are_too_few_leave_cohorts_out() -> None:
+    study = strategy()
+    study.plan(4)
+    assert study.server.cohorts.cohort_sizes == (3,)
+    assert study.study.cohorts == study.server.cohorts
+    study = strategy()
+    study.plan(2)
+    assert study.server.cohorts.cohort_sizes == ()
+    assert all(study.server.plays(slot) for slot in range(N))
+
+
+def test_a_budget_is_for_all_cohorts_or_none() -> None:
+    options = {"epsilon": None, "agent": AGENT}
+    enough = Privacy(noise_multiplier=1.0, max_epsilon=4.0)
+    study = strategy(privacy=enough, **options)
+    study.plan(8)
+    assert study.server.num_allowed == 2
+    little = Privacy(noise_multiplier=1.0, max_epsilon=1.0)
+    study = strategy(privacy=little, **options)
+    study.plan(8)
+    assert study.server.num_allowed == 0
+    assert study.study.promise.charges == ()
+    assert all(study.server.plays(slot) for slot in range(N))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"privacy": Privacy(clip_norm=2.0)}, "clip_norm=2.0"),
+        ({"privacy": Privacy(sampling_probability=0.5)}, "sampling_probability=0.5"),
+        ({"privacy": Privacy(release_after=(1,))}, "release_after="),
+        ({"privacy": Privacy(min_answers=2)}, "min_answers=2"),
+        ({"privacy": Privacy(sampling="fixed-size")}, "sampling='fixed-size'"),
+        ({"cohorts": (4, 3)}, "cohort_sizes="),
+        ({"delta": None}, "delta=None"),
+        ({"privacy": Privacy(noise_multiplier=1.0)}, "epsilon=8.0"),
+        ({"agent": 3}, "agent=3"),
+    ],
+)
+def test_what_is_not_allowed_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named.replace("(", r"\(")):
+        strategy(**options)

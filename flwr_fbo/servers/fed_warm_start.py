@@ -117,7 +117,8 @@ class WarmStartServer(DistributedExplorationServer):
 def _is_short(slot: int, message: Any) -> bool:
     """Return whether a message has a norm that an honest one can have."""
     try:
-        norm = float(np.linalg.norm(message))
+        with np.errstate(over="ignore"):  # inf is too long as well
+            norm = float(np.linalg.norm(message))
     except (TypeError, ValueError):
         return True  # no vector of numbers: `Release` says what it counts as
     if norm > 1.0 + _ROUNDING:

@@ -1,5 +1,6 @@
 """FedWarmStart over Flower: cohorts, one message a site, and going on."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ from flwr.app import ConfigRecord, Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
+from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid, Limits, Privacy, Seeds, tuning_app
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import SeededEntropy
@@ -115,6 +118,13 @@ def test_a_study_costs_what_one_release_costs() -> None:
     assert told.noise_multiplier == pytest.approx(z)
     # Of the mean over all N slots.
     assert study.server.release.noise_std(0)[0] == pytest.approx(z / N)
+
+
+def test_the_ledger_on_disk_counts_as_the_server_does(tmp_path: Path) -> None:
+    study, _ = run(folder=tmp_path)
+    shown = CliRunner().invoke(cli, ["ledger", "show", str(tmp_path)]).output
+    epsilon = study.privacy_spent.epsilon
+    assert f"1 release: epsilon = {epsilon:.4f} at delta = 0.001" in shown
 
 
 def test_a_grid_equals_a_loop() -> None:
@@ -261,8 +271,10 @@ def test_a_message_that_is_too_long_counts_as_zero(
     vector, long = np.array([1.0, 0.0, 0.0, 0.0]), np.full(4, 0.6)
     ours, empty, exact = server_of(), server_of(), server_of()
     step = ours.step(2)
-    ours.receive(step, {0: long, 1: None})
-    empty.receive(step, {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is squared, and that overflows
+        ours.receive(step, {0: long, 1: np.full(4, 1e200)})
+    empty.receive(step, {1: None})
     np.testing.assert_array_equal(released(ours), released(empty))
     assert "agent 0: its message counts as zero: norm 1.2 is above 1" in caplog.text
     exact.receive(step, {0: (1 + 9e-10) * vector})

@@ -43,9 +43,9 @@ class WarmStartServer(DistributedExplorationServer):
     cohorts under equal noise. ``privacy_spent`` counts one release, however many
     cohorts there are.
 
-    Who belongs to which cohort, who answers and when is public. A site that joins again
-    under another slot sends again: what it spends adds up, and only its own ledger
-    (`Limits`) can tell.
+    Not protected: who belongs to which cohort, who answers and when. A site that joins
+    again under another slot sends again, and what it spends adds up. A site's ledger
+    (`Limits`) counts what one ``agent-id`` spends.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,25 +103,38 @@ class Enrolment:
         self._begun = bool(slots)
 
     def update(
-        self, grid: Grid, question: Config, wanted: int, needed: int, timeout: float
+        self,
+        grid: Grid,
+        question: Config,
+        wanted: int,
+        needed: int,
+        timeout: float,
+        plays: Callable[[int], bool] = lambda slot: True,
     ) -> dict[int, int]:
         """Enrol new nodes; return node id -> slot of those connected now, by slot.
 
         They are asked the ``question``, `Study.enrolment`. Waits for ``wanted`` agents,
-        and goes on with fewer once its patience is over.
+        of whom one ``plays``, a function of the slot; and goes on with fewer once its
+        patience is over.
 
         Raises
         ------
         TooFewAgentsError
-            If fewer than ``needed`` agents are enrolled then. While fewer nodes than
-            that are connected, none is asked anything.
+            If fewer than ``needed`` agents are enrolled then, or none of them plays.
+            While fewer nodes than that are connected, none is asked anything.
         """
-        present = self._wait(grid, question, wanted, needed, timeout)
+        present = self._wait(grid, question, wanted, needed, timeout, plays)
         self._begun = True
         return present
 
     def _wait(
-        self, grid: Grid, question: Config, wanted: int, needed: int, timeout: float
+        self,
+        grid: Grid,
+        question: Config,
+        wanted: int,
+        needed: int,
+        timeout: float,
+        plays: Callable[[int], bool],
     ) -> dict[int, int]:
         deadline = time.monotonic() + self._patience
         logged = None
@@ -137,7 +150,8 @@ class Enrolment:
                 trouble = self._enrol(grid, question, new, min(timeout, left))
             present = {node: self.slots[node] for node in nodes if node in self.slots}
             in_order = dict(sorted(present.items(), key=lambda item: item[1]))
-            if len(present) >= wanted:
+            some_play = any(map(plays, present.values()))
+            if len(present) >= wanted and some_play:
                 return in_order
             hopeless = [node for node in nodes if self._hopeless(node)]
             heard = len(present) + len(hopeless)
@@ -147,7 +161,7 @@ class Enrolment:
                 complete and (len(nodes) < needed or heard == len(nodes))
             )
             over = time.monotonic() >= deadline or nobody_else
-            if over and len(present) >= needed:
+            if over and len(present) >= needed and some_play:
                 _log.warning(
                     "Going on with %d of %d agents.", len(present), self._num_agents
                 )
@@ -155,6 +169,8 @@ class Enrolment:
             if over:
                 trouble += [self._last_reason(node) for node in hopeless]
                 few = "this grid has too few nodes" if complete else "too few nodes"
+                if len(present) >= needed:
+                    few = "all of them wait for the release of a cohort that is absent"
                 reasons = "; ".join(sorted(set(trouble))) or few
                 raise TooFewAgentsError(
                     f"{needed} agents are needed, but with patience="

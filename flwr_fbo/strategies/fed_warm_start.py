@@ -15,7 +15,7 @@ from typing import Any
 from flwr.app import Message
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._validation import require
+from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.fed_warm_start import head_start
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.spending import Promise
@@ -142,6 +142,9 @@ class FedWarmStart(PrivateTuningStrategy):
             method = privacy.accountant
             z = calibrate_noise_multiplier(epsilon, delta, 1.0, 1, method)
             privacy, epsilon = replace(privacy, noise_multiplier=z), None
+        require_int("num_agents", num_agents, 1)
+        ok = cohorts is None or isinstance(cohorts, Sequence)
+        require(ok, "cohorts", cohorts, "a list of sizes, or None")
         if cohorts is None:
             cohorts = default_cohorts(num_agents, 1.0 if z is None else z)
         self.cohort_sizes = Cohorts(num_agents, tuple(cohorts)).cohort_sizes
@@ -221,10 +224,9 @@ class FedWarmStart(PrivateTuningStrategy):
 
     @property
     def _min_answers(self) -> int:
-        """Half of the open cohort's agents that are enrolled, and at least one."""
+        """Half of the open cohort's agents, enrolled or not."""
         cohort = self.server.cohorts.slots(len(self.server.ledger))
-        enrolled = sum(slot in cohort for slot in self._enrolment.slots.values())
-        return max(1, -(-enrolled // 2))
+        return -(-len(cohort) // 2)
 
     @property
     def recommended(self) -> Params | None:

@@ -111,8 +111,9 @@ class StudyRounds(Strategy):
         # nodes still need time to come back.
         wanted = self._min_agents if is_first else 1
         needed = 1 if self._rounds else wanted
+        question = self.study.enrolment()
         slots = self._enrolment.update(
-            grid, self.study.enrolment(), wanted, needed, self._timeout
+            grid, question, wanted, needed, self._timeout, self._is_asked
         )
         self._commit_enrolment()
         outgoing = self._outgoing(slots, step)

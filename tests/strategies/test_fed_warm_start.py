@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import InProcessGrid, Limits, Privacy, Seeds, tuning_app
+from flwr_fbo import (
+    Durability,
+    InProcessGrid,
+    Limits,
+    Privacy,
+    Seeds,
+    tuning_app,
+)
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.agents.tuning.registry import create_agent
@@ -315,6 +322,54 @@ def test_a_silent_cohort_is_waited_for_and_late_messages_are_not_asked_for() -> 
     assert min(number for number, slot in asked if number and slot == 3) == 6
 
 
+class LateGrid(InProcessGrid):
+    """Whose nodes of some slots are not connected at the first looks."""
+
+    is_complete = False
+    away: tuple[int, ...] = (0, 1, 2)
+    looks = 0
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of those that are there."""
+        self.looks -= 1
+        ids = list(super().get_node_ids())
+        return [n for i, n in enumerate(ids) if self.looks < 0 or i not in self.away]
+
+
+def late_grid(looks: int, away: tuple[int, ...] = (0, 1, 2)) -> LateGrid:
+    grid = LateGrid(tuning_app(make_objective), N)
+    grid.looks, grid.away = looks, away
+    return grid
+
+
+@pytest.fixture
+def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr_fbo.strategies.enrolment.time.sleep", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_sites_that_only_wait_do_not_begin_a_study() -> None:
+    """Those of the first cohort come later than the others."""
+    study = strategy(durability=Durability(min_agents=3, patience=60.0))
+    study.start(late_grid(looks=6), num_rounds=ROUNDS)
+    assert len(study.server.ledger) == 2
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_a_study_of_sites_that_only_wait_ends_with_the_reason() -> None:
+    study = strategy(durability=Durability(min_agents=3, patience=0.2))
+    with pytest.raises(TooFewAgentsError, match="the release of a cohort that is abs"):
+        study.start(late_grid(looks=10**9), num_rounds=ROUNDS)
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_a_cohort_of_which_most_never_joined_is_not_spent() -> None:
+    """One of three pioneers is there: its release waits."""
+    study = strategy(durability=Durability(min_agents=1, patience=0.2))
+    study.start(late_grid(looks=10**9, away=(1, 2)), num_rounds=ROUNDS)
+    assert study.server.ledger == []
+
+
 def test_too_few_sites_search_alone_and_it_is_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -360,6 +415,7 @@ def test_a_budget_is_for_all_cohorts_or_none() -> None:
         ({"privacy": Privacy(min_answers=2)}, "min_answers=2"),
         ({"privacy": Privacy(sampling="fixed-size")}, "sampling='fixed-size'"),
         ({"cohorts": (4, 3)}, "cohort_sizes="),
+        ({"cohorts": 5}, "cohorts=5"),
         ({"delta": None}, "delta=None"),
         ({"privacy": Privacy(noise_multiplier=1.0)}, "epsilon=8.0"),
         ({"agent": 3}, "agent=3"),

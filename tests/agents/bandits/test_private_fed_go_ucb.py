@@ -42,6 +42,7 @@ from flwr_fbo.models.reference_features import ReferenceFeatures
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings, clipped
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.protocol.codec import PROTOCOL_VERSION
 from flwr_fbo.protocol.neural_ucb_settings import Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
@@ -562,4 +563,4 @@ def test_a_stranger_s_record_is_refused() -> None:
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord(config)})
     message = Message(content, next(iter(grid.contexts)), "train")
     [reply] = grid.send_and_receive([message])
-    assert "version 9" in str(reply.error.reason)
+    assert f"version {PROTOCOL_VERSION}" in str(reply.error.reason)

@@ -88,7 +88,8 @@ def test_a_grid_as_coarse_as_the_loss_still_bounds_it() -> None:
     )
     for epsilon in (0.0, 1e-4, 1e-3):
         bound = joint_delta(coarse, LossDistribution.nothing(1.0), epsilon)
-        assert bound >= joint_delta(fine, LossDistribution.nothing(2.0**-14), epsilon)
+        near = joint_delta(fine, LossDistribution.nothing(2.0**-14), epsilon)
+        assert bound >= near * (1.0 - 1e-9)  # but for rounding
 
 
 def test_more_than_can_be_hidden_costs_everything() -> None:

@@ -1,8 +1,7 @@
 """The named arrays in a journal: what its owner needs to go on.
 
-Names that end in a number, as in ``draw-17``, are those of arrays of which there are
-more and more. They are in parts of their own, so that who needs the others, or a few,
-need not read them all.
+Arrays whose names end in a number, as in ``draw-17``, become more and more. They are in
+parts of their own: the others, or a few of them, can be read without reading them all.
 """
 
 from __future__ import annotations

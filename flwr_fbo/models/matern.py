@@ -194,7 +194,7 @@ class MaternPosterior:
     """
 
     def __init__(self, x: FloatArray, y: FloatArray, logs: FloatArray) -> None:
-        num_agents, self._num, dim = x.shape
+        num_agents, num, dim = x.shape
         noise, self._variance = np.exp(logs[:, dim:]).T
         self.lengthscales = np.exp(logs[:, :dim])
         # All that follows is in units of the kernel's variance.
@@ -204,8 +204,8 @@ class MaternPosterior:
         squares = _squared_differences(x).reshape(num_agents, dim, -1)
         squared = np.square(self._scale) @ squares
         covariance, _ = _correlation(squared)
-        covariance[:, 0, :: self._num + 1] += noise
-        covariance = covariance.reshape(num_agents, self._num, self._num)
+        covariance[:, 0, :: num + 1] += noise
+        covariance = covariance.reshape(num_agents, num, num)
         self._whitening, alpha, _ = _solved(covariance, y)
         self._inverse = self._whitening.transpose(0, 2, 1) @ self._whitening
         self._alpha = alpha[:, None, :]
@@ -214,7 +214,6 @@ class MaternPosterior:
     def take(self, index: NDArray[np.intp]) -> MaternPosterior:
         """Return what predicts for some agents, which may be repeated."""
         taken = object.__new__(MaternPosterior)
-        taken._num = self._num
         for name in ("_x", "_scale", "_variance", "_alpha", "_inverse", "best"):
             setattr(taken, name, getattr(self, name)[index])
         return taken
@@ -236,12 +235,12 @@ class MaternPosterior:
         tuple of two ndarrays of shape (k,)
             Of float32.
         """
-        num, single = self._num, np.float32
+        single = np.float32
         centre = self._x[agent].mean(axis=0)
         points, seen = x * self._scale[agent] - centre, self._x[agent] - centre
         # |p - s|^2 = (|p|^2, 1, p)'(1, |s|^2, -2 s), as one product.
         left = np.ones((len(x), 2 + x.shape[1]), single)
-        right = np.ones((2 + x.shape[1], num), single)
+        right = np.ones((2 + x.shape[1], len(seen)), single)
         left[:, 0], left[:, 2:] = np.einsum("ij,ij->i", points, points), points
         right[1], right[2:] = np.einsum("ij,ij->i", seen, seen), -2.0 * seen.T
         squared = left @ right
@@ -250,7 +249,7 @@ class MaternPosterior:
         whitened = np.matmul(
             correlation, self._whitening[agent].T.astype(single), out=spare
         )
-        explained = np.square(whitened, out=whitened) @ np.ones(num, single)
+        explained = np.square(whitened, out=whitened) @ np.ones(len(seen), single)
         left_over = np.maximum(1.0 - explained, _LEAST_ROUGH_VARIANCE)
         return mean, np.sqrt(single(self._variance[agent]) * left_over)
 
@@ -279,7 +278,7 @@ class MaternPosterior:
         # dk = -slope (x - x_i) / 3 in scaled units; of the deviation it is
         # -variance gain'dk / deviation.
         slope /= -3.0
-        pulls = np.empty((num_agents, num_points, 2, self._num))
+        pulls = np.empty((num_agents, num_points, 2, self._x.shape[1]))
         np.multiply(slope, self._alpha, out=pulls[:, :, 0])
         np.multiply(slope, gain, out=pulls[:, :, 1])
         slopes = pulls @ away

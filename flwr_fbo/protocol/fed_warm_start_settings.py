@@ -13,7 +13,7 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.protocol.tuning_settings import SearchSettings
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 # Of the pool's points, those with about 0.4 of their coordinates moved to a face of the
 # cube: many best settings lie there.
@@ -74,9 +74,7 @@ class WarmStartSettings(SearchSettings):
         rng = generator(feature_seed, Purpose.SHARED_FEATURES)
         exponent = math.ceil(math.log2(self.num_features))
         points = Sobol(space.dim, rng=rng).random_base2(exponent)[: self.num_features]
-        on_faces = points[: round(_SHARE_ON_FACES * len(points))]
-        moved = rng.random(on_faces.shape) < _MOVED
-        on_faces[moved] = np.round(on_faces[moved])
+        move_to_faces(points, _SHARE_ON_FACES, _MOVED, rng)
         return space.snap_discrete(points)
 
 

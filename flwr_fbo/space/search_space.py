@@ -185,3 +185,24 @@ class SearchSpace:
 
     def __repr__(self) -> str:
         return f"SearchSpace({self.distributions})"
+
+
+def move_to_faces(
+    points: FloatArray, share: float, probability: float, rng: np.random.Generator
+) -> None:
+    """Move the first of some points, in place, to faces of the cube.
+
+    Many best settings lie there, and uniform points never do.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n, D)
+    share : float
+        Of the points, in [0, 1].
+    probability : float
+        Of each of their coordinates to move, in [0, 1].
+    rng : numpy.random.Generator
+    """
+    on_faces = points[: round(share * len(points))]
+    moved = rng.random(on_faces.shape) < probability
+    on_faces[moved] = np.round(on_faces[moved])

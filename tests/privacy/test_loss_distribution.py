@@ -112,7 +112,7 @@ def test_a_look_after_each_release_composes_seldom(
         return compose(self, other)
 
     monkeypatch.setattr(LossDistribution, "compose", counting)
-    accountant = ReleaseAccountant(0.3456, 1e-3)  # of which nothing is known yet
+    accountant = ReleaseAccountant(0.3456, 1e-3)  # nothing of it is known yet
     for _ in range(40):
         accountant.charge(1.234)
         accountant.spent()

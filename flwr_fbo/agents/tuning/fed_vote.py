@@ -31,9 +31,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.blocks import in_block
-from flwr_fbo.agents.tuning.expected_improvement import Search, search_all
-from flwr_fbo.agents.tuning.own_search import SearchAgent
+from flwr_fbo.agents.tuning.own_search import SearchAgent, shared_features
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.fed_vote_settings import (
@@ -41,7 +39,7 @@ from flwr_fbo.protocol.fed_vote_settings import (
     VoteCount,
     VotingSettings,
 )
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 FloatArray = NDArray[np.float64]
 
@@ -51,8 +49,6 @@ _SIGNIFICANCE = 0.05
 # cube: many best settings lie there, and uniform points never do.
 _SHARE_ON_FACES = 1 / 3
 _NUM_DRAWS = 1000
-# Improvement has few maxima: the best candidates soon lie on the same.
-_NUM_STARTS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +86,7 @@ def even_votes(
     """Return what votes for uniform draws from ``space`` look like."""
     rng = generator(feature_seed, Purpose.SEARCH)
     points = space.snap_discrete(rng.random((_NUM_DRAWS, space.dim)))
-    phi = settings.shared_features(space.dim, feature_seed)(points)
+    phi = shared_features(settings, space.dim, feature_seed)(points)
     mean = phi.mean(axis=0)
     length = settings.shared_lengthscale(space.dim)
     kernel = np.exp(-0.5 * (cdist(points, points) / length) ** 2)
@@ -136,11 +132,9 @@ def crowded_places(
     weights = even.excess(np.frombuffer(votes)[None])
     rng = generator(feature_seed, iteration, Purpose.FOLLOW)
     points = rng.random((SHARED_CANDIDATES * settings.num_candidates, space.dim))
-    on_faces = points[: round(_SHARE_ON_FACES * len(points))]
-    moved = rng.random(on_faces.shape) < 0.5
-    on_faces[moved] = np.round(on_faces[moved])
+    move_to_faces(points, _SHARE_ON_FACES, 0.5, rng)
     places = space.snap_discrete(points)
-    features = settings.shared_features(space.dim, feature_seed)
+    features = shared_features(settings, space.dim, feature_seed)
     one = np.zeros(len(places), dtype=np.intp)
     rough = features.rough_values(places, weights, one)
     crowded = np.flatnonzero(rough > even.threshold)
@@ -178,15 +172,7 @@ class VotingAgent(SearchAgent):
     def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
         if self.settings.own_search == "thompson" or len(y) == 0:
             return super()._own_query(x, y, iteration)
-        logs = self._log_hyperparameters if self._has_fitted(len(y)) else None
-        is_due = logs is None or self._fit_is_due(len(y))
-        rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
-        about = logs, is_due, self.space, rng, self.settings.num_candidates
-        found = in_block(search_all, Search(x, y, *about, _NUM_STARTS))
-        self._log_hyperparameters = found.logs
-        if is_due:
-            self._num_fitted = len(y)
-        return found.point
+        return self._improving_query(x, y, iteration)
 
     @cached_property
     def _even(self) -> EvenVotes:

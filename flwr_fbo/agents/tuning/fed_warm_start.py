@@ -23,11 +23,8 @@ from scipy.stats.qmc import Sobol
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.blocks import in_block
 from flwr_fbo.agents.tuning.expected_improvement import (
-    Search,
     log_unit_improvement,
-    search_all,
     standardised,
 )
 from flwr_fbo.agents.tuning.own_search import SearchAgent
@@ -41,7 +38,7 @@ from flwr_fbo.models.shared_function import (
 )
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 # A release is followed up to this p0: then sites with unrelated Gaussian functions
 # follow in at most one release in ten (tests/models/test_shared_function.py).
@@ -55,8 +52,6 @@ _MOVED, _SHARE_ON_FACES = 0.4, 1 / 3
 # Around the best own point: how far, and how many each; then around the best candidate.
 _LOCAL, _NUM_LOCAL = (0.15, 0.05, 0.02), 16
 _REFINED, _NUM_REFINED = (0.05, 0.015), 24
-# Improvement has few maxima: the best candidates soon lie on the same.
-_NUM_STARTS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,15 +198,7 @@ class WarmStartAgent(SearchAgent):
     def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
         if len(y) == 0:
             return super()._own_query(x, y, iteration)
-        logs = self._log_hyperparameters if self._has_fitted(len(y)) else None
-        is_due = logs is None or self._fit_is_due(len(y))
-        rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
-        about = logs, is_due, self.space, rng, self.settings.num_candidates
-        found = in_block(search_all, Search(x, y, *about, _NUM_STARTS))
-        self._log_hyperparameters = found.logs
-        if is_due:
-            self._num_fitted = len(y)
-        return found.point
+        return self._improving_query(x, y, iteration)
 
     def _head_start(self) -> HeadStart | None:
         """Return what the agent starts from; None where it is alone."""
@@ -251,9 +238,7 @@ class WarmStartAgent(SearchAgent):
         """Return places of the whole cube, where h is large, and near the best."""
         dim, num = self.space.dim, self.settings.num_candidates
         uniform = rng.random((num, dim))
-        on_faces = uniform[: round(_SHARE_ON_FACES * num)]
-        moved = rng.random(on_faces.shape) < 0.5
-        on_faces[moved] = np.round(on_faces[moved])
+        move_to_faces(uniform, _SHARE_ON_FACES, 0.5, rng)
         reach = np.repeat(_LOCAL, _NUM_LOCAL)[:, None]
         near = best + reach * rng.standard_normal((len(reach), dim))
         near = np.where(rng.random(near.shape) < 0.3, best, np.clip(near, 0.0, 1.0))

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.blocks import in_block
+from flwr_fbo.agents.tuning.expected_improvement import Search, search_all
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, fit_hyperparameters, sample_function
 from flwr_fbo.models.threads import one_blas_thread
@@ -32,12 +34,15 @@ _log = logging.getLogger("flwr.fbo")
 FloatArray = NDArray[np.float64]
 
 _FEW_RESTARTS, _MANY_RESTARTS = 2, 8
+# Improvement has few maxima: the best candidates soon lie on the same.
+_NUM_STARTS = 2
 
 
 @lru_cache(maxsize=8)  # a process may be host to many agents of one study
-def _shared_features(
+def shared_features(
     settings: SearchSettings, dim: int, feature_seed: int
 ) -> RandomFeatures:
+    """Return the features that all agents of a study share."""
     return settings.shared_features(dim, feature_seed)
 
 
@@ -69,7 +74,7 @@ class SearchAgent(Agent):
         )
         self.settings = settings
         self._feature_seed = feature_seed
-        self._shared = _shared_features(settings, space.dim, feature_seed)
+        self._shared = shared_features(settings, space.dim, feature_seed)
         self._vectors: FloatArray | None = None
         self._hyperparameters: Hyperparameters | None = None
         self._num_fitted = 0
@@ -124,6 +129,20 @@ class SearchAgent(Agent):
         )
         whole = self.space.sub_regions(1)
         return self._maximize(features, weights[None, :], whole, iteration)
+
+    def _improving_query(
+        self, x: FloatArray, y: FloatArray, iteration: int
+    ) -> FloatArray:
+        """Return where expected improvement is largest, shape (D,); t >= 1."""
+        logs = self._log_hyperparameters if self._has_fitted(len(y)) else None
+        is_due = logs is None or self._fit_is_due(len(y))
+        rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
+        about = logs, is_due, self.space, rng, self.settings.num_candidates
+        found = in_block(search_all, Search(x, y, *about, _NUM_STARTS))
+        self._log_hyperparameters = found.logs
+        if is_due:
+            self._num_fitted = len(y)
+        return found.point
 
     def _maximize(
         self,

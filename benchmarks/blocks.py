@@ -67,7 +67,7 @@ class Reading:
 
 def play(num_agents: int, num_rounds: int) -> Reading:
     """Play one study in this process."""
-    agent = VotingSettings(num_initial=1, own_search="expected-improvement")
+    agent = VotingSettings()
     privacy = Privacy(noise_multiplier=1.0, min_follow_probability=0.0)
     strategy = FedVote(
         SPACE, "maximize", num_agents, agent=agent, privacy=privacy, delta=1e-6

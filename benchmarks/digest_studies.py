@@ -170,7 +170,7 @@ def _search() -> dict[str, Any]:
     }
 
 
-def _voting(own_search: str) -> VotingSettings:
+def _voting() -> VotingSettings:
     return explicit(
         VotingSettings,
         **_search(),
@@ -178,7 +178,6 @@ def _voting(own_search: str) -> VotingSettings:
         num_cells=16,
         max_similarity=0.7,
         max_tries=3,
-        own_search=own_search,
     )
 
 
@@ -591,9 +590,8 @@ _ON_A_GRAPH = ["fed-ucb", "cliques", "non-private", "cliques-non-private"]
 _ON_A_GRAPH += ["independent", "noise-only", "random"]
 
 STUDIES: dict[str, Callable[[], Steps]] = {
-    "votes": partial(_dp_fts_de, _voting("thompson")),
-    "votes, expected improvement": partial(_dp_fts_de, _voting("expected-improvement")),
-    "votes, noise-only": partial(_dp_fts_de, _voting("thompson"), noise_only=True),
+    "votes": partial(_dp_fts_de, _voting()),
+    "votes, noise-only": partial(_dp_fts_de, _voting(), noise_only=True),
     "DP-FTS-DE": partial(_dp_fts_de, _thompson(4, "inverse")),
     "DP-FTS": partial(_dp_fts_de, _thompson(1, "inverse-sqrt"), accountant="moments"),
     "DP-FTS-DE, fixed size": partial(
@@ -610,7 +608,7 @@ STUDIES: dict[str, Callable[[], Steps]] = {
     "FTS": _fts,
     "FTS, similarity": partial(_fts, weighting="similarity", share_after=1),
     "alone, Thompson sampling": partial(_alone, _thompson(1, "never")),
-    "alone, expected improvement": partial(_alone, _voting("expected-improvement")),
+    "alone, expected improvement": partial(_alone, _voting()),
     "alone, random": partial(
         _alone, explicit(RandomSearchSettings, num_sub_regions=1, num_initial=4)
     ),

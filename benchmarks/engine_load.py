@@ -108,7 +108,7 @@ class _TimedAverage(FedAvg):
 
 
 def _votes(num_clients: int) -> Strategy:
-    agent = VotingSettings(num_initial=1, own_search="expected-improvement")
+    agent = VotingSettings()
     privacy = Privacy(noise_multiplier=1.0, min_follow_probability=0.0)
     return _TimedVotes(
         SPACE, "maximize", num_clients, agent=agent, privacy=privacy, delta=1e-6

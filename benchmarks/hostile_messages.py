@@ -483,7 +483,7 @@ LARGEST = [
         "256 parameters, improvement",
         partial(
             tuning,
-            VotingSettings(own_search="expected-improvement"),
+            VotingSettings(),
             space(parameters=256),
         ),
     ),

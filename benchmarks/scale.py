@@ -152,7 +152,7 @@ def play(num_agents: int, num_rounds: int, num_workers: int, folder: str) -> Rea
             SPACE,
             "maximize",
             num_agents,
-            agent=VotingSettings(num_initial=1, own_search="expected-improvement"),
+            agent=VotingSettings(),
             privacy=Privacy(noise_multiplier=1.0, min_follow_probability=0.0),
             delta=1e-6,
             client_api="message",

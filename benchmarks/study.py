@@ -237,7 +237,7 @@ def beside_fedavg(repeats: int) -> Section:
     rows = [
         _beside_fedavg(f"N = {N_OF_FEDAVG}, {what}", repeats, releases)
         for what, releases in (
-            ("two releases in the study, the default", (1, 5)),
+            ("two releases in the study, the default", (5, 9)),
             ("a release every round", range(ROUNDS_OF_FEDAVG)),
         )
     ]

@@ -26,7 +26,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
 from benchmarks.problems import Problem, branin, hartmann, landmine
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.protocol.fed_vote_settings import OwnSearch, VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.tuning_settings import SearchSettings, ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 
@@ -68,9 +69,8 @@ class Suggester(ABC):
 class Ours(Suggester):
     """An agent that has no server."""
 
-    def __init__(self, dim: int, seed: int, *, own_search: OwnSearch) -> None:
+    def __init__(self, dim: int, seed: int, *, settings: SearchSettings) -> None:
         super().__init__(dim, seed)
-        settings = VotingSettings(num_initial=1, own_search=own_search)
         space = SearchSpace(self.axes)
         study = TuningStudy(
             space, "maximize", settings, study_seed=seed, feature_seed=0
@@ -155,9 +155,10 @@ class BoTorch(Suggester):
 
 
 OURS = "flwr_fbo"
+THOMPSON = ThompsonSettings(num_sub_regions=1, follow="never")
 SUGGESTERS: Mapping[str, Callable[[int, int], Suggester]] = {
-    OURS: partial(Ours, own_search="expected-improvement"),
-    "flwr_fbo, Thompson": partial(Ours, own_search="thompson"),
+    OURS: partial(Ours, settings=VotingSettings()),
+    "flwr_fbo, Thompson": partial(Ours, settings=THOMPSON),
     "Optuna GPSampler": partial(OptunaSuggester, sampler=_gp_sampler),
     "BoTorch LogEI": BoTorch,
     "Optuna TPESampler": partial(OptunaSuggester, sampler=_tpe_sampler),
@@ -190,10 +191,9 @@ def suggestions(repeats: int) -> Section:
             ]
     text = (
         f"CPU time of a suggestion within a study in D dimensions: the mean of {CYCLE} "
-        f"in a row, the last of them from n observations, so that ours, which fits its "
-        f"hyperparameters after every {CYCLE} observations, pays for one fit. Ours is "
-        'an agent on its own with `own_search="expected-improvement"`; *Thompson* is '
-        'what it does with `"thompson"`, as in the papers.'
+        f"in a row, the last of them from n observations. Ours is an agent of FedVote "
+        "on its own; *Thompson* is one of DP-FTS-DE, as in the papers, which fits its "
+        f"hyperparameters after every {CYCLE} observations."
     )
     return Section("One suggestion", text, rows)
 

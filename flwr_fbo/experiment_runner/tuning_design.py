@@ -14,7 +14,6 @@ from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
-from flwr_fbo.protocol.fed_vote_settings import OwnSearch
 from flwr_fbo.protocol.tuning_study import AgentSettings
 from flwr_fbo.strategies.presets import Preset, preset_of
 from flwr_fbo.tasks.base import STRICT
@@ -65,11 +64,7 @@ class TuningPrivacy(PrivacySetting):
 
 
 # What a curve may set of the kernel that messages are drawn by.
-_OF_MESSAGES = ("lengthscale", "regularization")
-
-
-# What it may set of the agents besides P.
-OF_AGENTS = (*_OF_MESSAGES, "own_search")
+OF_MESSAGES = ("lengthscale", "regularization")
 
 
 @dataclass(frozen=True)
@@ -88,8 +83,6 @@ class Curve:
         P.
     lengthscale, regularization : float, optional
         Of the messages: l and lambda. Not of ``"ts"``, which sends none.
-    own_search : str, optional
-        Of `VotingSettings`, with `FedVote`.
     clip_norm : float, optional
         S, of ``"dp-fts-de"``.
     noise_multiplier : float, optional
@@ -107,7 +100,6 @@ class Curve:
     num_sub_regions: int | None = None
     lengthscale: float | None = None
     regularization: float | None = None
-    own_search: OwnSearch | None = None
     clip_norm: float | None = None
     noise_multiplier: float | None = None
     sampling_probability: float | None = None
@@ -118,7 +110,7 @@ class Curve:
             value = getattr(self, name)
             ok = value is None or self.method == "dp-fts-de"
             require(ok, name, value, f"left out, with method={self.method!r}")
-        for name in _OF_MESSAGES:
+        for name in OF_MESSAGES:
             value = getattr(self, name)
             ok = value is None or self.method != "ts"
             require(ok, name, value, "left out, with method='ts'")
@@ -143,7 +135,7 @@ class Curve:
         ValueError
             If the preset's agent has no such setting.
         """
-        names = ("num_sub_regions", *OF_AGENTS)
+        names = ("num_sub_regions", *OF_MESSAGES)
         given = {name: getattr(self, name) for name in names}
         own = {name: value for name, value in given.items() if value is not None}
         for name, value in own.items():

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Experiment, FloatArray, Run
 from flwr_fbo.experiment_runner.seeds import Seeds
-from flwr_fbo.experiment_runner.tuning_design import OF_AGENTS, TuningDesign
+from flwr_fbo.experiment_runner.tuning_design import OF_MESSAGES, TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import (
     METHODS,
     USUAL_METHODS,
@@ -83,7 +83,7 @@ class TuningExperiment(TuningDesign):
         curve = chosen.curve
         values["method"] = chosen.base or chosen.name
         values["num_sub_regions"] = curve.agent(base.agent).num_sub_regions
-        given = {name: getattr(curve, name) for name in OF_AGENTS}
+        given = {name: getattr(curve, name) for name in OF_MESSAGES}
         # Left out where it is the preset's: runs from before there was a choice go on.
         values |= {name: value for name, value in given.items() if value is not None}
         if chosen.noisy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
@@ -16,17 +15,21 @@ from flwr_fbo.protocol.tuning_settings import SearchSettings
 # each of whom takes its own from these.
 SHARED_CANDIDATES = 4
 
-OwnSearch = Literal["thompson", "expected-improvement"]
-
 
 @dataclass(frozen=True)
 class VotingSettings(SearchSettings):
     """The agent's settings; see `SearchSettings` for the others.
 
+    An agent searches by expected improvement: ``noise_floor``,
+    ``num_surrogate_features`` and ``num_starts`` do nothing.
+
     Attributes
     ----------
     num_features : int
         M, even.
+    num_initial : int
+        Evaluations before the first query, >= 1: the centre of the space, then uniform
+        points.
     num_candidates : int
         Uniform points that an agent's own search begins with, >= 1; and how many places
         it looks at for votes.
@@ -38,19 +41,18 @@ class VotingSettings(SearchSettings):
     max_tries : int
         >= 1: once it has tried so many places above the threshold, an agent has seen
         what the others praise, and searches on its own.
-    own_search : {"thompson", "expected-improvement"}
-        How an agent searches on its own. The second finds more of a smooth function in
-        few evaluations; its model has a lengthscale an axis and standardises values
-        itself (``noise_floor``, ``num_surrogate_features`` and ``num_starts`` do
-        nothing).
+    num_initial : int
+        Evaluations before the first query, >= 1: the centre of the space, then uniform
+        points.
     """
 
     num_features: int = 512
+    num_initial: int = 1
+    refit_every: int = 1
     num_candidates: int = 500
     num_cells: int = 16
     max_similarity: float = 0.7
     max_tries: int = 10
-    own_search: OwnSearch = "thompson"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,9 +62,6 @@ class VotingSettings(SearchSettings):
         require(one, "num_sub_regions", self.num_sub_regions, "1, where agents vote")
         require_int("num_cells", self.num_cells, 2)
         require_int("max_tries", self.max_tries, 1)
-        allowed = f"one of {get_args(OwnSearch)}"
-        known = self.own_search in get_args(OwnSearch)
-        require(known, "own_search", self.own_search, allowed)
         similarity = self.max_similarity
         ok = is_number(similarity) and 0 < similarity < 1
         require(ok, "max_similarity", similarity, "between 0 and 1")

@@ -122,6 +122,15 @@ class SearchSpace:
             for name, axis, u in zip(self.distributions, self._axes, x, strict=True)
         }
 
+    @property
+    def center(self) -> FloatArray:
+        """The point, shape (D,), of the setting in the middle of every axis.
+
+        Of two middle values of a discrete axis the first: the smaller integer, the
+        choice that is listed earlier.
+        """
+        return self.snap(np.full(self.dim, np.nextafter(0.5, 0.0)))
+
     def snap(self, x: FloatArray) -> FloatArray:
         """Return the point, of shape (D,), of the setting that is tried for ``x``.
 

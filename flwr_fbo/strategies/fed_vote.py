@@ -43,7 +43,7 @@ class FedVote(PrivateTuningStrategy):
         The agents' settings.
     privacy : Privacy, optional
         How releases are made, counted and limited. Unless given all agents take part
-        in each release, and releases follow iterations 1 and 5. ``clip_norm`` is 1,
+        in each release, and releases follow evaluations 6 and 10. ``clip_norm`` is 1,
         the length of a vote.
     **options
         ``epsilon``, ``delta``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see

@@ -36,7 +36,7 @@ class Preset:
 # when they have tried what the first votes pointed at.
 VOTES = Preset(
     VotingSettings(),
-    Privacy(clip_norm=1.0, sampling_probability=1.0, release_after=(1, 5)),
+    Privacy(clip_norm=1.0, sampling_probability=1.0, release_after=(5, 9)),
     WeightSchedule(peak=0.0),
 )
 # Those of DP-FTS-DE's paper, by the names of `DPFTSDE(preset=...)`: releases until one

@@ -12,10 +12,9 @@ What an agent does with it. Were the votes spread evenly over the space, the cou
 place would be about Poisson, N / K on average for a kernel as wide as one of K cells,
 and the noise comes on top. The agent looks where it has not been; if the most voted
 place there has more votes than chance and noise give at one place with probability
-0.05 / K, it evaluates that place. Otherwise it searches on its own: by Thompson
-sampling or, if asked to, by expected improvement. So a vector without meaning costs
-next to nothing, and a crowd, right or wrong, costs an agent at most ``max_tries``
-evaluations.
+0.05 / K, it evaluates that place. Otherwise it searches on its own. So a vector without
+meaning costs next to nothing, and a crowd, right or wrong, costs an agent at most
+``max_tries`` evaluations.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.own_search import SearchAgent, shared_features
+from flwr_fbo.agents.tuning.own_search import LeanAgent, shared_features
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.fed_vote_settings import (
@@ -144,8 +143,8 @@ def crowded_places(
     return np.asarray(places[crowded[best]])
 
 
-class VotingAgent(SearchAgent):
-    """One agent; see `SearchAgent` for the other parameters.
+class VotingAgent(LeanAgent):
+    """One agent; see `LeanAgent` for the other parameters.
 
     Parameters
     ----------
@@ -168,11 +167,6 @@ class VotingAgent(SearchAgent):
         if len(y) == 0:
             return np.zeros(self.settings.num_features)
         return np.asarray(self._shared(x[[first_best(y)]])[0])
-
-    def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
-        if self.settings.own_search == "thompson" or len(y) == 0:
-            return super()._own_query(x, y, iteration)
-        return self._improving_query(x, y, iteration)
 
     @cached_property
     def _even(self) -> EvenVotes:

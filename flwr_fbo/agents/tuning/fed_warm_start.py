@@ -27,7 +27,7 @@ from flwr_fbo.agents.tuning.expected_improvement import (
     log_unit_improvement,
     standardised,
 )
-from flwr_fbo.agents.tuning.own_search import SearchAgent
+from flwr_fbo.agents.tuning.own_search import LeanAgent
 from flwr_fbo.models.led_gp import LedPosterior
 from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
@@ -106,8 +106,8 @@ def head_start(
     return HeadStart(shared, grid[order[:_NUM_TOPS]])
 
 
-class WarmStartAgent(SearchAgent):
-    """One agent; see `SearchAgent` for the other parameters.
+class WarmStartAgent(LeanAgent):
+    """One agent; see `LeanAgent` for the other parameters.
 
     Parameters
     ----------
@@ -148,18 +148,10 @@ class WarmStartAgent(SearchAgent):
     def _num_cohorts(self) -> int:
         return 0 if self._cohorts is None else len(self._cohorts.cohort_sizes)
 
-    @property
-    def num_first(self) -> int:
-        """Evaluations before the first query: enqueued ones, or one."""
-        return max(len(self._enqueued), 1)
-
-    def first_points(self) -> FloatArray:
-        """Return the enqueued points; without any, h's maximiser or the centre."""
-        if len(self._enqueued):
-            return self._enqueued
+    def _start(self) -> FloatArray:
+        """Return h's maximiser; without a head start the centre."""
         start = self._head_start()
-        point = np.full(self.space.dim, 0.5) if start is None else start.tops[0]
-        return np.asarray(self.space.snap(point))[None]
+        return super()._start() if start is None else self.space.snap(start.tops[0])
 
     def suggest(self, iteration: int) -> FloatArray:
         """Return where to evaluate next, shape (D,): if it was there, at random.
@@ -194,11 +186,6 @@ class WarmStartAgent(SearchAgent):
             if x is not None:
                 return x
         return self._own_query(*x_and_y, number)
-
-    def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
-        if len(y) == 0:
-            return super()._own_query(x, y, iteration)
-        return self._improving_query(x, y, iteration)
 
     def _head_start(self) -> HeadStart | None:
         """Return what the agent starts from; None where it is alone."""

@@ -1,9 +1,11 @@
-"""An agent that may follow what the server released, or else searches on its own.
+"""Agents that may follow what the server released, or else search on their own.
 
-Its own search, unless it has another, is Thompson sampling on a Gaussian process (Dai,
-Low & Jaillet, 2020 and 2021). Where either leads to a setting that it has evaluated
-before, often a corner of the box, it queries a uniform point instead: the papers leave
-this out, the authors' code has it.
+The own search of a `SearchAgent`, as published, is Thompson sampling on a Gaussian
+process after random points (Dai, Low & Jaillet, 2020 and 2021); that of a `LeanAgent`
+is expected improvement from the second evaluation on. Where either search, or the
+server, leads to a setting that has been evaluated before, often a corner of the box, an
+agent queries a uniform point instead: the papers leave this out, the authors' code has
+it.
 """
 
 from __future__ import annotations
@@ -57,7 +59,6 @@ class SearchAgent(Agent):
     """
 
     settings: SearchSettings
-    _log_hyperparameters: FloatArray | None = None  # of expected improvement
 
     def __init__(
         self,
@@ -130,20 +131,6 @@ class SearchAgent(Agent):
         whole = self.space.sub_regions(1)
         return self._maximize(features, weights[None, :], whole, iteration)
 
-    def _improving_query(
-        self, x: FloatArray, y: FloatArray, iteration: int
-    ) -> FloatArray:
-        """Return where expected improvement is largest, shape (D,); t >= 1."""
-        logs = self._log_hyperparameters if self._has_fitted(len(y)) else None
-        is_due = logs is None or self._fit_is_due(len(y))
-        rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
-        about = logs, is_due, self.space, rng, self.settings.num_candidates
-        found = in_block(search_all, Search(x, y, *about, _NUM_STARTS))
-        self._log_hyperparameters = found.logs
-        if is_due:
-            self._num_fitted = len(y)
-        return found.point
-
     def _maximize(
         self,
         features: RandomFeatures,
@@ -208,8 +195,6 @@ class SearchAgent(Agent):
         if self._hyperparameters is not None:
             h = self._hyperparameters
             state["hyperparameters"] = np.array([h.variance, h.lengthscale, h.noise])
-        if self._log_hyperparameters is not None:
-            state["log_hyperparameters"] = self._log_hyperparameters
         return state
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -218,5 +203,55 @@ class SearchAgent(Agent):
         self._vectors = state.get("vectors")
         fit = state.get("hyperparameters")
         self._hyperparameters = None if fit is None else Hyperparameters(*fit.tolist())
-        self._log_hyperparameters = state.get("log_hyperparameters")
         self._num_fitted = int(state["num_fitted"])
+
+
+class LeanAgent(SearchAgent):
+    """Starts at the centre, then searches by expected improvement; see `SearchAgent`.
+
+    After the centre come ``num_initial`` - 1 uniform points. Settings that a user
+    enqueued take the place of as many of them, the centre's first.
+    """
+
+    _log_hyperparameters: FloatArray | None = None
+
+    @property
+    def num_first(self) -> int:
+        """Evaluations before the first query."""
+        return max(len(self._enqueued), self._num_initial)
+
+    def first_points(self) -> FloatArray:
+        """Return where they are, shape (num_first, D): enqueued ones come first."""
+        rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
+        uniform = rng.random((self._num_initial - 1, self.space.dim))
+        own = [self._start(), *map(self.space.snap, uniform)]
+        return np.array([*self._enqueued, *own[len(self._enqueued) :]])
+
+    def _start(self) -> FloatArray:
+        """Return where to begin, shape (D,)."""
+        return self.space.center
+
+    def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
+        if len(y) == 0:
+            return super()._own_query(x, y, iteration)
+        logs = self._log_hyperparameters if self._has_fitted(len(y)) else None
+        is_due = logs is None or self._fit_is_due(len(y))
+        rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
+        about = logs, is_due, self.space, rng, self.settings.num_candidates
+        found = in_block(search_all, Search(x, y, *about, _NUM_STARTS))
+        self._log_hyperparameters = found.logs
+        if is_due:
+            self._num_fitted = len(y)
+        return found.point
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory; no generator is part of it."""
+        state = super().state_dict()
+        if self._log_hyperparameters is not None:
+            state["log_hyperparameters"] = self._log_hyperparameters
+        return state
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        super().load_state_dict(state)
+        self._log_hyperparameters = state.get("log_hyperparameters")

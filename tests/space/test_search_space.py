@@ -316,3 +316,26 @@ def test_sub_regions_that_do_not_fit_are_named(num_sub_regions: Any) -> None:
     space = SearchSpace({"k": CategoricalDistribution(["a", "b"])})
     with pytest.raises(ValueError, match=f"num_sub_regions={num_sub_regions}"):
         space.sub_regions(num_sub_regions)
+
+
+def test_the_centre_is_the_middle_of_each_axis_and_the_first_of_two_middles() -> None:
+    space = SearchSpace(
+        {
+            "rate": FloatDistribution(1e-4, 1.0, log=True),
+            "share": FloatDistribution(-1.0, 3.0),
+            "epochs": IntDistribution(1, 8),
+            "width": IntDistribution(1, 64, log=True),
+            "odd": IntDistribution(1, 5),
+            "kernel": CategoricalDistribution(["rbf", "linear"]),
+            "depth": CategoricalDistribution([2, 4, 8]),
+        }
+    )
+    assert space.from_unit(space.center) == {
+        "rate": 0.01,
+        "share": 1.0,
+        "epochs": 4,
+        "width": 6,
+        "odd": 3,
+        "kernel": "rbf",
+        "depth": 4,
+    }

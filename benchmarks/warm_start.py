@@ -156,7 +156,7 @@ def tables(name: str, num_sites: int, seed: int, unrelated: bool) -> list[Table]
     dim, found = x.shape[-1], []
     for site in chosen:
         axes = rng.permutation(dim) if unrelated else np.arange(dim)
-        shift = rng.uniform(0.0, 2.0, dim) if unrelated else np.zeros(dim)
+        shift = 2.0 * rng.random(dim) if unrelated else np.zeros(dim)
         points, about = x[site] if x.ndim == 3 else x, _weights(name, int(site))
         lowest, highest = float(y[site].min()), float(y[site].max())
         found.append(Table(points, about, lowest, highest, axes, shift))
@@ -309,14 +309,10 @@ def _arm(agents: Sequence[WarmStartAgent], waits: Sequence[int] = ()) -> dict[st
         "curve": [round(float(curve[t - 1]), 4) for t in kept],
     }
     if len(waits):
-        # Before its first evaluation a site has its worst value.
+        # A site has its worst value before its first evaluation.
         late = [np.r_[np.zeros(w), b] for w, b in zip(waits, best, strict=True)]
-        last = [b[-1] for b in best]
-        calendar = [
-            np.mean([b[t - 1] if t <= len(b) else e for b, e in zip(late, last)])
-            for t in KEPT
-        ]
-        found["calendar"] = [round(float(value), 4) for value in calendar]
+        rounds = [[b[min(t, len(b)) - 1] for b in late] for t in KEPT]
+        found["calendar"] = [round(float(np.mean(values)), 4) for values in rounds]
     return found
 
 
@@ -334,7 +330,7 @@ def line_of(task: str, seed: int) -> dict[str, Any]:
         agents, followed, sizes = which.play(*about)
         ends = np.cumsum(sizes)
         cohorts = np.searchsorted(ends, range(len(agents)), side="right")
-        waits = SETTINGS.share_after * cohorts
+        waits = [SETTINGS.share_after * int(cohort) for cohort in cohorts]
         arms[name] = {**_arm(agents, waits), "followed": followed}
 
     play("epsilon 2", related, LOW, honest)
@@ -449,14 +445,16 @@ def show(found: Sequence[dict[str, Any]]) -> None:
     print("| mean | |", " | ".join(f"{mean:+.4f}" for mean in means), "|\n")
     for arm in ("epsilon 2", "epsilon 8"):
         for control in ("alone", "noise-only", "blind"):
-            values = gains(found, arm, over=control)
-            mean = np.mean([one.mean() for one in values.values()])
-            bound = lower_bound(values)
+            over = gains(found, arm, over=control)
+            mean = np.mean([one.mean() for one in over.values()])
+            bound = lower_bound(over)
             print(f"{arm} over {control}: {mean:+.4f}, 95 % bound {bound:+.4f}")
     for of in ("mean", "last"):
         pairs = [(arm, task) for arm in NO_LOSS for task in tasks]
         p = holm(np.array([_p_above(gains(found, a, of)[t], LEAST) for a, t in pairs]))
-        failed = [f"{a} on {t}" for (a, t), one in zip(pairs, p) if one > 0.05]
+        failed = [
+            f"{a} on {t}" for (a, t), one in zip(pairs, p, strict=True) if one > 0.05
+        ]
         text = ", ".join(failed) or "none"
         print(f"Loss below {-LEAST} not shown ({of}, Holm over {len(p)}): {text}")
     lean = gains(found, "alone", over="10 random points")
@@ -480,15 +478,13 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     full = [one for one in found if one["task"] not in FEWER_EVALUATIONS]
-    for panel, what, title in zip(
-        axes, ("curve", "calendar"), ("evaluations of a site", "rounds since the start")
-    ):
+    about = {"curve": "evaluations of a site", "calendar": "rounds since the start"}
+    for panel, (what, title) in zip(axes, about.items(), strict=True):
         for arm, color in (("epsilon 2", "#0072b2"), ("epsilon 8", "#d55e00")):
             by_task: dict[str, list[FloatArray]] = {}
             for one in full:
-                pair = (np.array(one["arms"][a][what]) for a in (arm, "alone"))
-                gain, control = pair
-                by_task.setdefault(one["task"], []).append(gain - control)
+                led, alone = (np.array(one["arms"][a][what]) for a in (arm, "alone"))
+                by_task.setdefault(one["task"], []).append(led - alone)
             mean = np.mean([np.mean(values, axis=0) for values in by_task.values()], 0)
             panel.plot(KEPT[: len(mean)], mean, color=color, label=arm, marker=".")
         panel.axhline(0.0, color="black", lw=0.8)

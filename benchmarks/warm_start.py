@@ -156,7 +156,7 @@ def tables(name: str, num_sites: int, seed: int, unrelated: bool) -> list[Table]
     dim, found = x.shape[-1], []
     for site in chosen:
         axes = rng.permutation(dim) if unrelated else np.arange(dim)
-        shift = 2.0 * rng.random(dim) if unrelated else np.zeros(dim)
+        shift = np.asarray(2.0 * unrelated * rng.random(dim))
         points, about = x[site] if x.ndim == 3 else x, _weights(name, int(site))
         lowest, highest = float(y[site].min()), float(y[site].max())
         found.append(Table(points, about, lowest, highest, axes, shift))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 from scipy.stats.qmc import Sobol
 
+from flwr_fbo.agents.tuning.fed_warm_start import MOST_NULL
 from flwr_fbo.models import shared_function as module
 from flwr_fbo.models.shared_function import (
     SharedFunction,
@@ -69,7 +70,7 @@ def test_the_gate_opens_where_something_is_shared(
 ) -> None:
     def followed(**more: Any) -> float:
         found = [released(s, z=z, sizes=sizes, **more)[0] for s in range(15)]
-        return float(np.mean([one.null_probability <= 0.2 for one in found]))
+        return float(np.mean([one.null_probability <= MOST_NULL for one in found]))
 
     assert followed(agreement=0.0) <= 0.1
     assert followed(agreement=0.0, silent=True) == 0.0

@@ -7,8 +7,8 @@ release takes the posterior mean h of what sites share (`shared_function`): it e
 h's maximiser first, and h is the mean of its own model over its first ``num_led``
 evaluations (`LedPosterior`). From then on it searches as if it were alone.
 
-*The gate.* Nothing is shared with posterior probability p0. Where p0 is above 0.2, or h
-is all but flat, an agent takes no notice of the release. All draws are keyed by site
+*The gate.* Nothing is shared with posterior probability p0. Where p0 is above 0.18, or
+h is all but flat, an agent takes no notice of the release. All draws are keyed by site
 and by evaluation, so it then does what it would do alone, to the last bit.
 """
 
@@ -42,7 +42,7 @@ from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 # A release is followed up to this p0: then sites with unrelated Gaussian functions
 # follow in at most one release in ten (tests/models/test_shared_function.py).
-MOST_NULL = 0.2
+MOST_NULL = 0.18
 # And if h varies by at least this, in units of a site's own variance.
 _LEAST_VARIANCE = 0.03
 # 2**10 points that h's mean and maximisers are looked for among, and as many again,

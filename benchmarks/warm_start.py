@@ -512,4 +512,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # Workers import what they run by its name, which is not `__main__`.
+    from benchmarks.warm_start import main
+
     main()

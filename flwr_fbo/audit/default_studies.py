@@ -12,7 +12,7 @@ from collections.abc import Callable
 from flwr_fbo.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.audit.gradient_audit import GradientAuditPlan
 from flwr_fbo.audit.study_audit import StudyPlan
-from flwr_fbo.audit.tuning_audit import TuningAuditPlan
+from flwr_fbo.audit.tuning_audit import TuningAuditPlan, WarmStartAuditPlan
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gradients import GradientSettings
@@ -48,6 +48,20 @@ def dp_fts_de(
     return TuningAuditPlan(settings, delta, (0, 20, 39), 2, num_draws)
 
 
+def fed_warm_start(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> WarmStartAuditPlan:
+    """Return `FedWarmStart`'s: three cohorts, and one who only follows."""
+    settings = ReleaseSettings(
+        4,
+        clip_norm=1.0,
+        noise_multiplier=calibrate_noise_multiplier(epsilon, delta, 1.0, 1),
+        sampling_probability=1.0,
+        weights=WeightSchedule(peak=0.0),
+    )
+    return WarmStartAuditPlan(settings, delta, (9, 19, 29), 4, num_draws)
+
+
 def fed_ucb(
     num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
 ) -> BanditAuditPlan:
@@ -73,6 +87,7 @@ def fed_go_ucb(
 STUDIES: dict[str, Callable[..., StudyPlan]] = {
     "FedVote": fed_vote,
     "DPFTSDE": dp_fts_de,
+    "FedWarmStart": fed_warm_start,
     "FedUCB": fed_ucb,
     "FedGOUCB": fed_go_ucb,
 }

@@ -128,12 +128,17 @@ class Cohorts:
         return range(before, before + self.cohort_sizes[cohort])
 
 
+def num_pioneers(noise_multiplier: float) -> int:
+    """Return how many sites a first release needs: max(4, ceil(6 z))."""
+    return max(4, math.ceil(6.0 * noise_multiplier))
+
+
 def default_cohorts(num_agents: int, noise_multiplier: float) -> tuple[int, ...]:
-    """Return max(4, ceil(6 z)) pioneers, then half of the others if they are more.
+    """Return the pioneers, then half of the others if they are more.
 
     Empty where nobody would be left to follow.
     """
-    first = max(4, math.ceil(6.0 * noise_multiplier))
+    first = num_pioneers(noise_multiplier)
     rest = num_agents - first
     if rest < 1:
         return ()

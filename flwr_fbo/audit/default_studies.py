@@ -51,15 +51,16 @@ def dp_fts_de(
 def fed_warm_start(
     num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
 ) -> WarmStartAuditPlan:
-    """Return `FedWarmStart`'s: three cohorts, and one who only follows."""
+    """Return `FedWarmStart`'s: four cohorts, and one who only follows."""
     settings = ReleaseSettings(
-        4,
+        5,
         clip_norm=1.0,
         noise_multiplier=calibrate_noise_multiplier(epsilon, delta, 1.0, 1),
         sampling_probability=1.0,
         weights=WeightSchedule(peak=0.0),
     )
-    return WarmStartAuditPlan(settings, delta, (9, 19, 29), 4, num_draws)
+    times = (9, 19, 29, 39)
+    return WarmStartAuditPlan(settings, delta, times, 5, num_draws)
 
 
 def fed_ucb(

@@ -161,16 +161,15 @@ class _CountedTwice(Release):
 
 
 class _SentAgain(Release):
-    """Who has sent in the release before sends the same in the next one."""
+    """Who has sent in a release sends the same in all that follow."""
 
-    _before: Mapping[int, Any] | None = None
+    _sent: Mapping[int, Any] | None = None
 
     def release(
         self, iteration: int, messages: Mapping[int, Any], num_features: int
     ) -> FloatArray:
-        again = {**(self._before or {}), **messages}
-        self._before = messages
-        return super().release(iteration, again, num_features)
+        self._sent = {**(self._sent or {}), **messages}
+        return super().release(iteration, self._sent, num_features)
 
 
 def _in_low_bits(vectors: FloatArray, flags: NDArray[np.bool_]) -> FloatArray:

@@ -177,24 +177,26 @@ class TuningAuditPlan(StudyPlan):
 class WarmStartAuditPlan(TuningAuditPlan):
     """Which studies of `FedWarmStart` are drawn: all releases of all cohorts.
 
-    The canary is in the middle one of three cohorts. It sends in every release, though
-    it is asked for one message only, and none that is too long: that would be refused.
+    The canary is in the second cohort. It sends in every release, though it is asked
+    for one message only, and none that is too long: that would be refused.
 
     Attributes
     ----------
     cohort_sizes : tuple of int
-        Three, fewer than N together; the last agents only follow.
+        As many as ``iterations``, two at least, and fewer than N together; the last
+        agents only follow.
     """
 
-    cohort_sizes: tuple[int, ...] = (1, 1, 1)
+    cohort_sizes: tuple[int, ...] = (1, 1, 1, 1)
 
     faults = COHORT_FAULTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes, releases = self.cohort_sizes, len(self.iterations)
-        allowed = "three, and as many as iterations"
-        require(len(sizes) == releases == 3, "cohort_sizes", sizes, allowed)
+        allowed = f"as many as iterations, {releases}, and two at least"
+        ok = len(sizes) == releases and releases >= 2
+        require(ok, "cohort_sizes", sizes, allowed)
         Cohorts(self.settings.num_agents, sizes)
 
     @cached_property
@@ -206,7 +208,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
 
     @cached_property
     def canary(self) -> int:
-        """The first slot of the middle cohort."""
+        """The first slot of the second cohort."""
         return self._cohorts.slots(1)[0]
 
     @property

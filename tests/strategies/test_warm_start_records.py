@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import Durability, InProcessGrid, Seeds, tuning_app
@@ -46,9 +48,12 @@ class Ended(Exception):  # noqa: N818
 class SitesGrid(InProcessGrid):
     """Sites with folders; it notes vectors that leave, and may end in a round."""
 
-    def __init__(self, folder: Path, dies_in: int = 0) -> None:
+    def __init__(
+        self, folder: Path, dies_in: int = 0, app: ClientApp | None = None
+    ) -> None:
         config: Any = {"fbo-folder": str(folder / "sites")}
-        super().__init__(tuning_app(make_objective), N, run_config=config)
+        app = tuning_app(make_objective) if app is None else app
+        super().__init__(app, N, run_config=config)
         self._folder, self._dies_in = folder, dies_in
 
     def push_messages(self, messages: Any) -> Any:
@@ -190,6 +195,40 @@ def test_sites_that_wait_do_not_notice_it_and_nothing_is_released(
     with pytest.raises(TooFewAgentsError, match="the release of a cohort that is abs"):
         study.start(grid, num_rounds=ROUNDS)
     assert check_what_left_is_empty(tmp_path)
+
+
+def test_what_nobody_there_has_heard_of_is_released_again(tmp_path: Path) -> None:
+    """What remains, as the threat model says: two draws of noise for one message."""
+    inner, app = tuning_app(make_objective), ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        slot = int(context.node_config["partition-id"])
+        if round_of(message) > 3 and slot in range(SIZES[0]):
+            raise RuntimeError("away")  # before it has heard of the release
+        return inner(message, context)
+
+    def go_on(dies_in: int) -> None:
+        study = strategy(folder=tmp_path / "server", seeds=REAL_NOISE)
+        grid = SitesGrid(tmp_path, dies_in, app)
+        study.start(grid, num_rounds=ROUNDS)
+
+    with pytest.raises(Ended):
+        go_on(dies_in=3)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "server", copy)
+    with pytest.raises(Ended):
+        go_on(dies_in=5)
+    (first,) = check_what_left(tmp_path)
+    assert (tmp_path / "seen.jsonl").read_text()
+    shutil.rmtree(tmp_path / "server")
+    copy.rename(tmp_path / "server")
+    with pytest.raises(Ended):
+        go_on(dies_in=5)
+    with Journal(None, tmp_path / "server" / "server.sqlite") as journal:
+        (second,) = journal.ledger()
+    assert second.facts["made_after"] == first.facts["made_after"]
+    assert not np.array_equal(second.vectors, first.vectors)
 
 
 @pytest.fixture

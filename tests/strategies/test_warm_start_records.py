@@ -223,7 +223,8 @@ def test_what_nobody_there_has_heard_of_is_released_again(tmp_path: Path) -> Non
     assert (tmp_path / "seen.jsonl").read_text()
     shutil.rmtree(tmp_path / "server")
     copy.rename(tmp_path / "server")
-    with pytest.raises(Ended):
+    # Those who wait notice it when they are asked: after the release.
+    with pytest.raises(AggregationError, match="The server's record is an older"):
         go_on(dies_in=5)
     with Journal(None, tmp_path / "server" / "server.sqlite") as journal:
         (second,) = journal.ledger()

@@ -197,7 +197,9 @@ def test_sites_that_wait_do_not_notice_it_and_nothing_is_released(
     assert check_what_left_is_empty(tmp_path)
 
 
-def test_what_nobody_there_has_heard_of_is_released_again(tmp_path: Path) -> None:
+def test_what_nobody_there_has_heard_of_is_released_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """What remains, as the threat model says: two draws of noise for one message."""
     inner, app = tuning_app(make_objective), ClientApp()
 
@@ -224,8 +226,13 @@ def test_what_nobody_there_has_heard_of_is_released_again(tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "server")
     copy.rename(tmp_path / "server")
     # Those who wait notice it when they are asked: after the release.
-    with pytest.raises(AggregationError, match="The server's record is an older"):
+    caplog.clear()
+    with pytest.raises(AggregationError, match="none of 5 agents gave a result"):
         go_on(dies_in=5)
+    assert (
+        "agent 3: flwr_fbo.clients.site.SiteError: JournalError: The server's rec"
+        in (caplog.text)
+    )
     with Journal(None, tmp_path / "server" / "server.sqlite") as journal:
         (second,) = journal.ledger()
     assert second.facts["made_after"] == first.facts["made_after"]

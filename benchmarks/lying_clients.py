@@ -48,6 +48,7 @@ from flwr_fbo import (
     FedGOUCB,
     FedUCB,
     FedVote,
+    FedWarmStart,
     FTSSettings,
     InProcessGrid,
     Limits,
@@ -60,6 +61,7 @@ from flwr_fbo import (
     Seeds,
     ThompsonSettings,
     VotingSettings,
+    WarmStartSettings,
     linear_bandit_app,
     neural_bandit_app,
     tuning_app,
@@ -173,6 +175,14 @@ def _huge(rng: np.random.Generator, array: Any) -> Any:
 
 SUMS: dict[str, Lie] = {"asymmetric": _each(_asymmetric), "huge": _each(_huge)}
 RAW_SUMS: dict[str, Lie] = {**SUMS, "negative": _each(_negative)}
+
+
+# Of messages of norm 1, or 0.
+LONG: dict[str, Lie] = {
+    "norm 1.0000001": _each(lambda rng, array: array * (1.0 + 1e-7)),
+    "norm 1e160": _each(_huge),
+    "shorter": _each(lambda rng, array: array[:-1]),
+}
 
 
 def _kept(change: Callable[[Any, Any], Any]) -> Lie:
@@ -353,10 +363,14 @@ class Case:
         Takes a seed and a function that notes an agent's regret.
     malformed : dict of str to callable
         The lies that must be refused.
+    released : bool
+        Whether what the server has released must be the same, too: those that a lie is
+        released to may take no notice of it.
     """
 
     make: Callable[[int, Callable[[int, float], None]], tuple[Any, ClientApp, Any]]
     malformed: Mapping[str, Lie]
+    released: bool = False
 
 
 _SPACE = {"x": FloatDistribution(-1.0, 1.0), "y": FloatDistribution(-1.0, 1.0)}
@@ -369,7 +383,12 @@ _SEARCH: dict[str, Any] = {
 
 
 def _tuning(
-    seed: int, note: Callable[[int, float], None], *, kind: Any, agent: Any, **how: Any
+    seed: int,
+    note: Callable[[int, float], None],
+    *,
+    kind: Any,
+    agent: Any,
+    **how: Any,
 ) -> tuple[Any, ClientApp, Any]:
     optima = np.random.default_rng(seed).uniform(-0.1, 0.5, (NUM_AGENTS, 2))
 
@@ -390,6 +409,8 @@ def _tuning(
 
 
 _VOTING = VotingSettings(**{**_SEARCH, "num_features": 64})
+# Two of four pioneers are enough for their release, whoever of them lies.
+_WARM = WarmStartSettings(num_features=16, num_candidates=50, share_after=3)
 _PRIVATE_TUNING: dict[str, Any] = {"epsilon": 8.0, "delta": 0.01}
 _OPEN_TUNING: dict[str, Any] = {
     "privacy": Privacy(noise_multiplier=0.0, clip_norm=math.inf, sampling_probability=1)
@@ -517,6 +538,13 @@ CASES = {
         partial(_tuning, kind=FedVote, agent=_VOTING, **_OPEN_TUNING),
         MALFORMED,
     ),
+    "FedWarmStart": Case(
+        partial(
+            _tuning, kind=FedWarmStart, agent=_WARM, cohorts=(4,), **_PRIVATE_TUNING
+        ),
+        MALFORMED | LONG,
+        released=True,
+    ),
     "FedUCB": Case(partial(_linear, epsilon=30.0), MALFORMED | SUMS),
     "FedUCB, open": Case(partial(_linear, epsilon=math.inf), MALFORMED | RAW_SUMS),
     "DecentralizedFedUCB": Case(
@@ -556,6 +584,8 @@ def play(
         strategy.start(grid, num_rounds=rounds)
     except Exception as error:
         watched.failures.append(f"the study ended: {type(error).__name__}: {error}")
+    if case.released:
+        watched.digest.update(strategy.server.vectors.tobytes())
     return watched
 
 

@@ -21,6 +21,7 @@ from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .protocol.fed_vote_settings import VotingSettings as VotingSettings
 from .protocol.fed_warm_start_settings import WarmStartSettings as WarmStartSettings
+from .protocol.knowledge import Knowledge as Knowledge
 from .protocol.linear_ucb_settings import LinearUCBSettings as LinearUCBSettings
 from .protocol.neural_ucb_settings import NeuralUCBSettings as NeuralUCBSettings
 from .protocol.peer_graph import PeerGraph as PeerGraph

@@ -196,14 +196,21 @@ def _constructors() -> Iterator[tuple[str, list[str]]]:
 
 
 def _parameters(cls: type) -> list[str]:
-    """Return all parameters, those that ``**options`` hands to our bases too."""
+    """Return all parameters, those that ``**options`` hands to our bases too.
+
+    What a base takes by position ``**options`` cannot hand to it.
+    """
     names: dict[str, None] = {}
+    by_position = True
     for base in inspect.getmro(cls):
         if "__init__" not in vars(base) or not base.__module__.startswith("flwr_fbo"):
             continue
         _, *parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
         passed_on = [p for p in parameters if p.kind == p.VAR_KEYWORD]
-        names |= dict.fromkeys(p.name for p in parameters if p not in passed_on)
+        for p in parameters:
+            if p not in passed_on and (by_position or p.kind == p.KEYWORD_ONLY):
+                names[p.name] = None
         if not passed_on:
             break
+        by_position = any(p.kind == p.VAR_POSITIONAL for p in parameters)
     return list(names)

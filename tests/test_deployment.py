@@ -17,13 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict, UserConfig
+from optuna.distributions import FloatDistribution
 
-from flwr_fbo import InProcessGrid
+from flwr_fbo import FedWarmStart, InProcessGrid, Privacy, Seeds, WarmStartSettings
 from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.study_record import read_ledger
 from tests.engine import FlwrRun, end_processes, processes
 
@@ -78,6 +81,41 @@ def train(message: Message, context: Context) -> Message:
                 arrays = [np.full(512, np.nan)]
                 reply.content[name] = ArrayRecord(arrays)
     return reply
+"""
+
+
+# An app of FedWarmStart: three pioneers, and one site that joins when it likes.
+WARM_CLIENT = """
+from flwr_fbo import tuning_app
+
+app = tuning_app(lambda context: lambda trial: -((trial["x"] - 0.85) ** 2))
+"""
+WARM_SERVER = """
+from flwr.serverapp import ServerApp
+from optuna.distributions import FloatDistribution
+
+from flwr_fbo import Durability, FedWarmStart, Privacy, Seeds, WarmStartSettings
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    record = str(context.run_config["record"]) or None
+    strategy = FedWarmStart(
+        {"x": FloatDistribution(0, 1)},
+        "maximize",
+        4,
+        agent=WarmStartSettings(share_after=3),
+        cohorts=(3,),
+        privacy=Privacy(noise_multiplier=0.001),
+        delta=1e-3,
+        seeds=Seeds(study=1, features=2, noise=3),
+        durability=Durability(min_agents=3),
+        folder=record,
+    )
+    rounds = int(context.run_config["num-rounds"])
+    print(f"Recommended: {strategy.start(grid, num_rounds=rounds).recommended}")
 """
 
 
@@ -361,3 +399,50 @@ def test_bad_clients_do_not_stop_the_others(federation: Any, tmp_path: Path) -> 
     for site in (0, 1, 4):
         folder = federation.folder / f"site-{site}" / "journal"
         assert [t.state for t in _trials(folder, site)] == ["complete"] * 12
+
+
+@pytest.mark.slow
+def test_a_site_that_joins_late_starts_from_what_the_others_know(
+    federation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its SuperNode comes up after the pioneers' release; it equals the loop's."""
+    num_rounds, app = 6, tmp_path / "app"
+    shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
+    (app / "hospitals" / "client_app.py").write_text(WARM_CLIENT)
+    (app / "hospitals" / "server_app.py").write_text(WARM_SERVER)
+    federation.start_superlink()
+    _start_sites(federation, {}, 3)
+    federation.register("site-3")
+    with _begun(federation, app, _config(federation, num_rounds)) as end:
+        _await_round(federation, 3)
+        _start_site(federation, 3)
+        printed = end(300)
+    assert "Recommended: {'x': " in printed, printed
+    _, (release,) = _record(federation)
+    late = _agent(federation.folder / "site-3" / "journal", 3)
+    assert min(late.iterations) >= 3
+
+    study = FedWarmStart(
+        {"x": FloatDistribution(0, 1)},
+        "maximize",
+        4,
+        agent=WarmStartSettings(share_after=3),
+        cohorts=(3,),
+        privacy=Privacy(noise_multiplier=0.001),
+        delta=1e-3,
+        seeds=Seeds(study=1, features=2, noise=3),
+    )
+    study.plan(num_rounds - 1)
+    agents = [create_agent(study.study, slot, 1) for slot in range(4)]
+    objective = [lambda trial: -((trial["x"] - 0.85) ** 2)] * 4
+    run_loop(study.server, agents, objective, num_rounds - 1)
+    (expected,) = study.server.ledger
+    np.testing.assert_array_equal(release.vectors, expected.vectors)
+    for site, agent in enumerate(agents):
+        deployed = _agent(federation.folder / f"site-{site}" / "journal", site)
+        # By its own evaluations, whenever it joined.
+        num = len(deployed.values)
+        np.testing.assert_array_equal(deployed.points, agent.points[:num])
+    # The head start, and not the centre.
+    assert abs(late.points[0, 0] - 0.85) < 0.1
+    assert len(late.values) >= 2

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from flwr_fbo.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.audit.gradient_audit import GradientAuditPlan
 from flwr_fbo.audit.study_audit import StudyPlan
-from flwr_fbo.audit.tuning_audit import TuningAuditPlan
+from flwr_fbo.audit.tuning_audit import TuningAuditPlan, WarmStartAuditPlan
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gradients import GradientSettings
@@ -36,7 +36,7 @@ def fed_vote(
         sampling_probability=1.0,
         weights=uniform,
     )
-    return TuningAuditPlan(settings, delta, (1, 5), num_draws=num_draws)
+    return TuningAuditPlan(settings, delta, (5, 9), num_draws=num_draws)
 
 
 def dp_fts_de(
@@ -46,6 +46,21 @@ def dp_fts_de(
     z = calibrate_noise_multiplier(epsilon, delta, 0.35, 3)
     settings = ReleaseSettings(4, 2, noise_multiplier=z, sampling_probability=0.35)
     return TuningAuditPlan(settings, delta, (0, 20, 39), 2, num_draws)
+
+
+def fed_warm_start(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> WarmStartAuditPlan:
+    """Return `FedWarmStart`'s: four cohorts, and one who only follows."""
+    settings = ReleaseSettings(
+        5,
+        clip_norm=1.0,
+        noise_multiplier=calibrate_noise_multiplier(epsilon, delta, 1.0, 1),
+        sampling_probability=1.0,
+        weights=WeightSchedule(peak=0.0),
+    )
+    times = (9, 19, 29, 39)
+    return WarmStartAuditPlan(settings, delta, times, 5, num_draws)
 
 
 def fed_ucb(
@@ -73,6 +88,7 @@ def fed_go_ucb(
 STUDIES: dict[str, Callable[..., StudyPlan]] = {
     "FedVote": fed_vote,
     "DPFTSDE": dp_fts_de,
+    "FedWarmStart": fed_warm_start,
     "FedUCB": fed_ucb,
     "FedGOUCB": fed_go_ucb,
 }

@@ -160,6 +160,18 @@ class _CountedTwice(Release):
         return super().release(iteration, {**messages, **again}, num_features)
 
 
+class _SentAgain(Release):
+    """Who has sent in a release sends the same in all that follow."""
+
+    _sent: Mapping[int, Any] | None = None
+
+    def release(
+        self, iteration: int, messages: Mapping[int, Any], num_features: int
+    ) -> FloatArray:
+        self._sent = {**(self._sent or {}), **messages}
+        return super().release(iteration, self._sent, num_features)
+
+
 def _in_low_bits(vectors: FloatArray, flags: NDArray[np.bool_]) -> FloatArray:
     """Return vectors whose lowest bits are the flags, over and over."""
     words = vectors.view(np.uint64).ravel()
@@ -218,6 +230,27 @@ Some show only where they matter: ``reused-noise``, ``correlated-noise`` and
 ``noise-by-sampled`` and ``bare-empty-sample`` with sampling, the last with few agents;
 ``uniform-sensitivity`` with sub-regions in an early round; ``counted-twice`` with at
 least two agents a sub-region.
+"""
+
+COHORT_FAULTS: dict[str, Build] = {
+    "sent-again": _SentAgain,
+    **{
+        name: FAULTS[name]
+        for name in (
+            "reused-noise",
+            "noise-once",
+            "presence-in-low-bits",
+            "sensitivity-over-sqrt-2",
+            "half-noise",
+            "noise-by-replies",
+            "counted-twice",
+        )
+    },
+}
+"""The same where each agent sends once, in the release of its cohort.
+
+The others need sampling, sub-regions, or messages that are longer than is allowed,
+which `WarmStartServer` refuses; ``correlated-noise`` needs more draws than 5,000.
 """
 
 

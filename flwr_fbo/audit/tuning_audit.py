@@ -1,4 +1,4 @@
-"""Whole tuning studies, as `FedVote` and `DPFTSDE` run them, drawn for an audit.
+"""Whole tuning studies, as private tuning strategies run them, drawn for an audit.
 
 The canary is the agent that a study can give away most. It sends messages ten times as
 long as the clip allows, or none; the others send zeros. The messages' sign changes, so
@@ -21,14 +21,16 @@ import numpy as np
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_choice, require_int, require_positive
 from flwr_fbo.audit.evidence import LOUDNESS, Evidence, alternating, joined
-from flwr_fbo.audit.planted_faults import FAULTS, Build
+from flwr_fbo.audit.planted_faults import COHORT_FAULTS, FAULTS, Build
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import Progress, StudyPlan
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.protocol.fed_warm_start_settings import Cohorts
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
+from flwr_fbo.servers.fed_warm_start import WarmStartServer
 
 Absence = Literal["missing", "zeros"]
 Messages = Mapping[int, FloatArray]
@@ -149,14 +151,96 @@ class TuningAuditPlan(StudyPlan):
             progress(size)
         return joined(parts)
 
+    @property
+    def loudness(self) -> float:
+        """How much longer than the clip allows the canary's messages are."""
+        return LOUDNESS
+
+    def is_in(self, release: int) -> bool:
+        """Return whether a release, from 0, may tell of the canary."""
+        return True
+
+    def server(self, release: Release) -> DistributedExplorationServer:
+        """Return the server of one study, before its first release."""
+        about = self.num_features, self.delta, self.iterations
+        return DistributedExplorationServer(release, *about)
+
     def _study(self, release: Release, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study, shape (K, P, M)."""
-        server = DistributedExplorationServer(
-            release, self.num_features, self.delta, self.iterations
-        )
+        server = self.server(release)
         for iteration, messages in zip(self.iterations, rounds, strict=True):
             server.receive(server.step(iteration), messages)
         return np.array([row.vectors for row in server.ledger])
+
+
+@dataclass(frozen=True)
+class WarmStartAuditPlan(TuningAuditPlan):
+    """Which studies of `FedWarmStart` are drawn: all releases of all cohorts.
+
+    The canary is in the second cohort. It sends in every release, though it is asked
+    for one message only, and none that is too long: that would be refused.
+
+    Attributes
+    ----------
+    cohort_sizes : tuple of int
+        As many as ``iterations``, two at least, and fewer than N together; the last
+        agents only follow.
+    """
+
+    cohort_sizes: tuple[int, ...] = (1, 1, 1, 1)
+
+    faults = COHORT_FAULTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes, releases = self.cohort_sizes, len(self.iterations)
+        allowed = f"as many as iterations, {releases}, and two at least"
+        ok = len(sizes) == releases and releases >= 2
+        require(ok, "cohort_sizes", sizes, allowed)
+        Cohorts(self.settings.num_agents, sizes)
+
+    @cached_property
+    def promised(self) -> PrivacySpent:
+        """Epsilon of a whole study at ``delta``: that of one release."""
+        accountant = ReleaseAccountant(self.settings.subsampling, self.delta)
+        accountant.charge(self.settings.noise_multiplier)
+        return accountant.spent()
+
+    @cached_property
+    def canary(self) -> int:
+        """The first slot of the second cohort."""
+        return self._cohorts.slots(1)[0]
+
+    @property
+    def _cohorts(self) -> Cohorts:
+        return Cohorts(self.settings.num_agents, self.cohort_sizes)
+
+    def describe(self) -> dict[str, str]:
+        """Return what is drawn, in words."""
+        sizes = ", ".join(map(str, self.cohort_sizes))
+        return {
+            **super().describe(),
+            "Study": f"N = {self.settings.num_agents} agents, cohorts of {sizes}; "
+            f"M = {self.num_features} points; a release a cohort",
+            "Canary": f"agent {self.canary}, of cohort 2, sends in each release, "
+            f"against {self.absence}; the others send zeros",
+        }
+
+    @property
+    def loudness(self) -> float:
+        """1: what is longer than allowed counts as zero."""
+        return 1.0
+
+    def is_in(self, release: int) -> bool:
+        """Return whether a release, from 0, is that of the canary's cohort."""
+        return release == 1
+
+    def server(self, release: Release) -> DistributedExplorationServer:
+        """Return the server of one study, before its first release."""
+        about = self.num_features, self.delta, self.iterations
+        server = WarmStartServer(release, *about)
+        server.plan_cohorts(self._cohorts)
+        return server
 
 
 class _Canary:
@@ -175,11 +259,11 @@ class _Canary:
         self.absent: list[Messages] = [absent] * len(plan.iterations)
         noise_std, shifts = [], []
         signs = alternating(len(plan.iterations))
-        for sign, iteration in zip(signs, plan.iterations, strict=True):
+        for k, (sign, iteration) in enumerate(zip(signs, plan.iterations, strict=True)):
             message = sign * s.message_norm * direction
-            self.present.append({**silent, slot: LOUDNESS * message})
+            self.present.append({**silent, slot: plan.loudness * message})
             std = correct.noise_std(iteration)
-            weights = correct.weights(iteration)[slot]
+            weights = correct.weights(iteration)[slot] * plan.is_in(k)
             shifts.append(np.outer(weights / std, message / self._q))
             noise_std.append(std)
         self._noise_std = np.array(noise_std)[..., None]

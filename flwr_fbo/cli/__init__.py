@@ -22,7 +22,7 @@ LazyGroup.listed = {
     "report": Listed("report", "Write results as one HTML page."),
     "claims": Listed("claims", "Print what papers claim, and what came out."),
     "tradeoff": Listed("tradeoff", "Draw utility against epsilon."),
-    "export": Listed("export", "Copy a client's trials to Optuna."),
+    "export": Listed("export", "Copy trials to Optuna, or releases to a file."),
     "data": Listed("app", "Fetch data sets, and say what is there."),
     "ledger": Listed("app", "Read what left a study's server, or a site."),
     "audit": Listed("audit", "Bound what a release gives away from below."),

@@ -21,7 +21,12 @@ from rich.progress import (
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.audit import study_audit
 from flwr_fbo.audit.default_studies import DELTA, EPSILON, STUDIES
-from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS, FAULTS, GRADIENT_FAULTS
+from flwr_fbo.audit.planted_faults import (
+    COHORT_FAULTS,
+    CONTINUAL_FAULTS,
+    FAULTS,
+    GRADIENT_FAULTS,
+)
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import AuditResult, StudyPlan
 from flwr_fbo.audit.tuning_audit import Absence, TuningAuditPlan
@@ -33,7 +38,7 @@ from flwr_fbo.privacy.release import Calibration
 
 _TUNING = ("FedVote", "DPFTSDE")
 _MOST_WEIGHTS = 10**6  # one an agent and sub-region
-_FAULTS = sorted({*FAULTS, *CONTINUAL_FAULTS, *GRADIENT_FAULTS})
+_FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *GRADIENT_FAULTS})
 
 
 def audit(

@@ -1,4 +1,4 @@
-"""``flwr-fbo export JOURNAL STORAGE``: a client's trials for Optuna's dashboard."""
+"""``flwr-fbo export``: trials for Optuna, or what a study released for another one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,37 @@ import typer
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import count
 from flwr_fbo.integrations.optuna_export import export_journal
+from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 
 
 def export(
-    journal: Annotated[Path, typer.Argument()],
-    storage: Annotated[str, typer.Argument()],
+    source: Annotated[
+        Path, typer.Argument(help="A client's journal, or the folder of a server.")
+    ],
+    storage: Annotated[
+        str | None, typer.Argument(help="Of Optuna; with a journal.")
+    ] = None,
+    knowledge: Annotated[
+        Path | None, typer.Option(help="The file to write; with a server's folder.")
+    ] = None,
 ) -> None:
-    """Copy a client's JOURNAL to an Optuna STORAGE, such as sqlite:///trials.db.
+    """Copy trials to Optuna, or releases to a file.
 
-    Once more, it adds what is new.
+    A client's journal goes to an Optuna STORAGE, such as sqlite:///trials.db. Once
+    more, it adds what is new. What a server of FedWarmStart has released goes to the
+    file --knowledge, from which other studies and single sites start at no epsilon.
 
     Examples
     --------
     $ flwr-fbo export study-1a2b-agent-0.sqlite sqlite:///trials.db
+    $ flwr-fbo export /var/lib/fbo --knowledge warm.json
     """
+    if (storage is None) == (knowledge is None):
+        raise typer.BadParameter("one of STORAGE and --knowledge.", param_hint="export")
+    if knowledge is not None:
+        _export_knowledge(source, knowledge)
+        return
+    assert storage is not None
     if "://" not in storage:
         raise typer.BadParameter(
             f"{storage!r} is not a URL such as sqlite:///trials.db.",
@@ -32,6 +49,20 @@ def export(
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with plain_errors(ValueError, ImportError):
-        study = export_journal(journal, storage)
+        study = export_journal(source, storage)
     number = len(study.get_trials(deepcopy=False))
     typer.echo(f"{count(number, 'trial')} in study {study.study_name} of {storage}")
+
+
+def _export_knowledge(folder: Path, file: Path) -> None:
+    with plain_errors(ValueError):
+        knowledge = recorded_knowledge(folder)
+        knowledge.save(file)
+    for release in knowledge.releases:
+        typer.echo(
+            f"release {release.release_id}: {count(release.num_sites, 'site')}, "
+            f"epsilon {release.epsilon:.3f} at delta {release.delta:g} each"
+        )
+    if not knowledge.private:
+        typer.echo("NOT PRIVATE: seeded noise, or none; for experiments only.")
+    typer.echo(f"{count(len(knowledge.releases), 'release')} in {file}")

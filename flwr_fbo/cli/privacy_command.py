@@ -13,7 +13,7 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo._validation import require
+from flwr_fbo._validation import nearest, require
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED, count, finite
@@ -22,7 +22,9 @@ from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings, num_pioneers
 from flwr_fbo.strategies.fed_vote import FedVote
+from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Privacy, Seeds
 from flwr_fbo.strategies.presets import STRATEGIES, VOTES, preset_of
 from flwr_fbo.strategies.private_tuning_strategy import published_delta
@@ -32,6 +34,8 @@ HEADINGS = {
     "exact": "published noise,\nexact sensitivity",
     "default": "default noise,\nexact sensitivity",
 }
+_WARM_START = "FedWarmStart"
+_STRATEGIES = (*STRATEGIES, _WARM_START)
 # Beyond these only memory and patience of whoever asks would end.
 _MOST_AGENTS, _MOST_ROUNDS, _MOST_DIMENSIONS = 10**6, 10**6, 20
 
@@ -78,8 +82,14 @@ class Question:
 
 def privacy(
     agents: Annotated[int, typer.Option(help="N, the slots of the study.")],
-    rounds: Annotated[int, typer.Option(help="T, how many releases are made.")],
-    q: Annotated[float, typer.Option("--q", help="Sampling probability.")] = 0.35,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="T, how many releases are made; not with FedWarmStart."),
+    ] = None,
+    q: Annotated[
+        float | None,
+        typer.Option("--q", help="Sampling probability: 0.35; 1 with FedWarmStart."),
+    ] = None,
     z: Annotated[
         float | None, typer.Option("--z", help="Noise multiplier; 1 unless given.")
     ] = None,
@@ -90,7 +100,7 @@ def privacy(
         float | None, typer.Option(help="The paper's 1/N^1.1 unless given.")
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help=f"Weights and sub-regions of {' or '.join(STRATEGIES)}.")
+        str, typer.Option(help=f"One of {', '.join(_STRATEGIES)}.")
     ] = "DPFTSDE",
     preset: Annotated[
         str | None, typer.Option(help="Of DPFTSDE: paper or paper-synthetic.")
@@ -107,9 +117,22 @@ def privacy(
     --------
     $ flwr-fbo privacy --agents 20 --rounds 40 --epsilon 2 --delta 1e-3
     $ flwr-fbo privacy --strategy FedVote --agents 20 --rounds 2 --epsilon 2 --delta .01
+    $ flwr-fbo privacy --strategy FedWarmStart --agents 30 --epsilon 2 --delta 1e-3
     """
     with plain_errors(ValueError):
-        base = preset_of(strategy, preset)
+        allowed = nearest(strategy, _STRATEGIES)
+        require(strategy in _STRATEGIES, "strategy", strategy, allowed)
+        once = strategy == _WARM_START
+        # Its weights are those of FedVote; a site is in one release.
+        base = preset_of("FedVote" if once else strategy, preset)
+        if once:
+            allowed = "left out, with FedWarmStart: a site is in one release"
+            require(rounds is None, "rounds", rounds, allowed)
+            require(q in (None, 1.0), "q", q, "1, with FedWarmStart")
+            rounds, q = 1, 1.0
+        require(rounds is not None, "rounds", rounds, "given: how many releases")
+        assert rounds is not None
+        q = 0.35 if q is None else q
         require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
         require(1 <= rounds <= _MOST_ROUNDS, "rounds", rounds, f"1 to {_MOST_ROUNDS:,}")
         if epsilon is None:
@@ -152,6 +175,8 @@ def privacy(
         _print(question, named, answers, worth)
         if strategy == "FedVote":
             _print_votes(question, dimensions)
+        if once:
+            _print_cohorts(question)
         return
     values = {
         "agents": agents,
@@ -169,6 +194,8 @@ def privacy(
         },
         "published_noise_over_default_noise": worth,
     }
+    if once:
+        values["pioneers"], values["cohorts"] = _cohorts(question)
     typer.echo(json.dumps(values, indent=2))
 
 
@@ -182,7 +209,7 @@ def _print(
     s = question.settings
     published = question.delta == published_delta(s.num_agents)
     console.print(
-        f"{s.num_agents} agents, {question.num_releases} releases, q = "
+        f"{s.num_agents} agents, {count(question.num_releases, 'release')}, q = "
         f"{s.sampling_probability:g}, delta = {question.delta:.3g}"
         f"{' (1/N^1.1, as in the paper)' if published else ''}; "
         f"{count(s.num_sub_regions, 'sub-region')} and weights of {named}"
@@ -234,6 +261,43 @@ def _print_votes(question: Question, dimensions: int) -> None:
         f"FedVote makes a release after rounds {rounds} unless told otherwise: both "
         f"take {max(after) + 2} rounds or more.",
     ]
+    for line in lines:
+        Console().print(line, highlight=False)
+
+
+def _cohorts(question: Question) -> tuple[int, tuple[int, ...]]:
+    """Return the pioneers that FedWarmStart needs, and the cohorts that send."""
+    strategy = FedWarmStart(
+        {"x": FloatDistribution(0.0, 1.0)},
+        "maximize",
+        question.settings.num_agents,
+        epsilon=question.epsilon,
+        delta=question.delta,
+        privacy=Privacy(noise_multiplier=question.noise_multiplier),
+        seeds=Seeds(features=0, noise=0),  # nothing is released
+    )
+    z = strategy.server.release.settings.noise_multiplier
+    return num_pioneers(z), strategy.cohort_sizes
+
+
+def _print_cohorts(question: Question) -> None:
+    """Print who waits for whom, and what that costs."""
+    after, num_agents = WarmStartSettings().share_after, question.settings.num_agents
+    pioneers, sizes = _cohorts(question)
+    lines = [f"Pioneers, who search alone first: {pioneers}."]
+    if sizes:
+        starts = (str(after * k + 1) for k in range(1, len(sizes) + 1))
+        lines += [
+            f"Of {num_agents} sites, cohorts of {' and '.join(map(str, sizes))} send "
+            f"one message a site, and the last {num_agents - sum(sizes)} only follow. "
+            f"Those after a cohort start in round {' and '.join(starts)}.",
+            "A site pays for one release, however many cohorts there are.",
+        ]
+    else:
+        lines += [
+            f"Too few sites: nobody would be left to follow them. All {num_agents} "
+            "search alone, and nothing is released.",
+        ]
     for line in lines:
         Console().print(line, highlight=False)
 

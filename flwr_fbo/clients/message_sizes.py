@@ -26,6 +26,7 @@ CAPPED_BY = {
     "graph.hops": "max_peers",
     "graph.num_estimators": "max_dimension",
     "num_features": "max_features",
+    "num_points": "max_features",
     "num_surrogate_features": "max_features",
     "num_parameters": "max_features",
     "width": "max_features",
@@ -37,6 +38,7 @@ CAPPED_BY = {
     "max_tries": "max_points",
     "num_led": "max_points",
     "cohort_sizes": "max_agents",
+    "num_sites": "max_agents",
     "dimension": "max_dimension",
     "num_sub_regions": "max_dimension",
     "num_streams": "max_dimension",
@@ -68,6 +70,7 @@ FREE = {
     "num_iterations",
     "parameter_norm",
     "patience",
+    "points",
     "refit_every",
     "regression_clip",
     "regularization",
@@ -80,6 +83,7 @@ FREE = {
     "step",
     "study_seed",
     "threshold",
+    "vector",
 }
 # What no study needs: lists within lists, entries of a config, characters of one.
 _MOST_LEVELS, _MOST_ENTRIES, _LONGEST_ENTRY = 8, 100, 1_000

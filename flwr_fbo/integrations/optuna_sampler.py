@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
@@ -22,7 +23,12 @@ from optuna.trial import FrozenTrial, TrialState
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
+from flwr_fbo.protocol.knowledge import Knowledge, known_from
+from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.space.search_space import SearchSpace
 
 # Where a trial was and when, for trials that use only some of the parameters.
 POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"
@@ -84,6 +90,42 @@ class FederatedSampler(BaseSampler):
         """
         with Journal(None, Path(path)) as journal:
             return cls(recorded_agent(journal))
+
+    @classmethod
+    def from_knowledge(
+        cls,
+        known: Knowledge | str | Path,
+        space: Mapping[str, BaseDistribution] | None = None,
+        seed: int | None = None,
+    ) -> FederatedSampler:
+        """Return a sampler of one site alone, which starts from what others released.
+
+        That costs nobody any epsilon.
+
+        Parameters
+        ----------
+        known : Knowledge, str or Path
+            What `FedWarmStart` has released, or its file.
+        space : mapping of str to Optuna distribution, optional
+            That of ``known`` unless given.
+        seed : int, optional
+            Of its draws; from the operating system unless given.
+
+        Raises
+        ------
+        ValueError
+            If the file cannot be used, or says nothing of the space.
+        OSError
+            If the file cannot be read.
+        """
+        known = known_from(known)
+        own = known.space if space is None else SearchSpace(space)
+        known = known.onto(own, known.direction)
+        settings = WarmStartSettings(num_features=len(known.points))
+        entropy = secrets.randbits(128) if seed is None else seed
+        about = own, known.direction, settings, seed
+        study = TuningStudy(*about, feature_seed=entropy, known=known)
+        return cls(create_agent(study, 0, entropy))
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

@@ -12,6 +12,7 @@ from scipy.stats.qmc import Sobol
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo.protocol.known_release import LEAST_POINTS, MOST_POINTS
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
@@ -52,7 +53,7 @@ class WarmStartSettings(SearchSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("num_features", self.num_features, 8, 1024)
+        require_int("num_features", self.num_features, LEAST_POINTS, MOST_POINTS)
         require(self.num_initial == 1, "num_initial", self.num_initial, "1")
         P = self.num_sub_regions
         require(P == 1, "num_sub_regions", P, "1, where agents start warm")
@@ -127,12 +128,17 @@ class Cohorts:
         return range(before, before + self.cohort_sizes[cohort])
 
 
+def num_pioneers(noise_multiplier: float) -> int:
+    """Return how many sites a first release needs: max(4, ceil(6 z))."""
+    return max(4, math.ceil(6.0 * noise_multiplier))
+
+
 def default_cohorts(num_agents: int, noise_multiplier: float) -> tuple[int, ...]:
-    """Return max(4, ceil(6 z)) pioneers, then half of the others if they are more.
+    """Return the pioneers, then half of the others if they are more.
 
     Empty where nobody would be left to follow.
     """
-    first = max(4, math.ceil(6.0 * noise_multiplier))
+    first = num_pioneers(noise_multiplier)
     rest = num_agents - first
     if rest < 1:
         return ()

@@ -13,6 +13,7 @@ from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_seed
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
+from flwr_fbo.protocol.knowledge import Knowledge
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     Direction,
@@ -63,6 +64,9 @@ class TuningStudy(Study):
         How votes are counted, where agents vote.
     cohorts : Cohorts, optional
         Who sends in which release, where agents start warm.
+    known : Knowledge, optional
+        Of earlier studies, where agents start warm; about this space. Its points are
+        the pool.
     """
 
     space: SearchSpace
@@ -74,6 +78,7 @@ class TuningStudy(Study):
     promise: Promise = field(default_factory=Promise)
     votes: VoteCount | None = None
     cohorts: Cohorts | None = None
+    known: Knowledge | None = None
 
     def __post_init__(self) -> None:
         check_direction(self.direction)
@@ -83,12 +88,25 @@ class TuningStudy(Study):
         require(ok, "study_id", self.study_id, "1 to 64 letters, digits, '-' or '_'")
         require_seed("feature_seed", self.feature_seed)
         self.space.sub_regions(self.agent.num_sub_regions)  # names P if it does not fit
+        if self.known is not None:
+            self._check_known(self.known)
+
+    def _check_known(self, known: Knowledge) -> None:
+        require(known.space == self.space, "known.space", known.space, "the study's")
+        allowed = f"{self.direction!r}, the study's"
+        same = known.direction == self.direction
+        require(same, "known.direction", known.direction, allowed)
+        m, agent = len(known.points), self.agent
+        ok = isinstance(agent, WarmStartSettings) and agent.num_features == m
+        allowed = f"WarmStartSettings with num_features={m}, as many as known.points"
+        require(ok, "agent", agent, allowed)
 
     own: ClassVar[tuple[str, ...]] = ("study_id", "feature_seed", "promise")
 
     def steps(self, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `Study`."""
-        return self.agent.steps(self.space.dim, num_rows)
+        known = 0 if self.known is None else len(self.known.releases)
+        return self.agent.steps(self.space.dim, num_rows + known)
 
     def enrolment(self) -> Config:
         """Return the config that asks a client which slot it holds."""
@@ -107,13 +125,14 @@ class TuningStudy(Study):
             "promise": self.promise.to_dict(),
             "votes": None if self.votes is None else asdict(self.votes),
             "cohorts": None if self.cohorts is None else self.cohorts.to_dict(),
+            "known": None if self.known is None else self.known.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TuningStudy:
         """Return the study that ``to_dict`` gave."""
         agent, votes = dict(fields["agent"]), fields["votes"]
-        cohorts = fields["cohorts"]
+        cohorts, known = fields["cohorts"], fields["known"]
         settings = _SETTINGS[agent.pop("kind")]
         return cls(
             space=SearchSpace.from_json(fields["space"]),
@@ -125,6 +144,7 @@ class TuningStudy(Study):
             promise=Promise.from_dict(fields["promise"]),
             votes=None if votes is None else VoteCount(**votes),
             cohorts=None if cohorts is None else Cohorts(**cohorts),
+            known=None if known is None else Knowledge.from_dict(known),
         )
 
 

@@ -60,6 +60,10 @@ class Server(ABC):
     def step(self, iteration: int) -> Step:
         """Decide what happens in an iteration; changes nothing."""
 
+    def plays(self, slot: int) -> bool:
+        """Return whether the agent of a slot is asked for anything by now."""
+        return True
+
     @abstractmethod
     def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
         """Take the messages of a step, by slot, whatever they are."""

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.spending import Charge
-from flwr_fbo.protocol.fed_warm_start_settings import Cohorts
+from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
+from flwr_fbo.protocol.knowledge import Knowledge
+from flwr_fbo.protocol.known_release import KnownRelease
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 
@@ -112,6 +117,55 @@ class WarmStartServer(DistributedExplorationServer):
     def _charge(self, row: LedgerRow) -> None:
         if len(self.ledger) == 1:  # later ones are about other sites
             super()._charge(row)
+
+
+def knowledge_of(
+    study: TuningStudy, ledger: Sequence[LedgerRow], delta: float
+) -> Knowledge:
+    """Return what a study has released, and what was known, for other studies.
+
+    Parameters
+    ----------
+    study : TuningStudy
+        Of `WarmStartSettings`.
+    ledger : sequence of LedgerRow
+        Its releases.
+    delta : float
+        In (0, 1): where their epsilons are reported.
+
+    Raises
+    ------
+    ValueError
+        If nothing is known, or the study is a control without contributions.
+    """
+    cohorts, agent = study.cohorts or Cohorts(1), study.agent
+    assert isinstance(agent, WarmStartSettings)
+    require(
+        not any(row.facts["noise_only"] for row in ledger),
+        *("noise_only", True, "False, where releases are to be used again"),
+    )
+    own = [
+        KnownRelease(
+            release_id=f"{study.study_id}/{k}",
+            num_sites=size,
+            noise_multiplier=row.facts["noise_multiplier"],
+            delta=delta,
+            private=row.facts["private"],
+            num_points=agent.num_features,
+            # Of N agents only a cohort has sent.
+            vector=tuple(row.vectors[0] * (cohorts.num_agents / size)),
+        )
+        for k, (row, size) in enumerate(
+            zip(ledger, cohorts.cohort_sizes, strict=False), 1
+        )
+    ]
+    known = study.known
+    if known is not None:
+        return replace(known, releases=(*known.releases, *own))
+    require(len(own) > 0, "releases", own, "one at least: nothing has been released")
+    pool = agent.pool(study.space, study.feature_seed)
+    points = tuple(map(tuple, pool.tolist()))
+    return Knowledge(study.space, study.direction, points, tuple(own))
 
 
 def _is_short(slot: int, message: Any) -> bool:

@@ -30,12 +30,14 @@ def run_loop(
     num_iterations : int
         T, the queries of an agent after its initial points.
     """
+    pairs = list(zip(agents, objectives, strict=True))
     for iteration in counted(range(num_iterations + 1)):
         vectors, step = server.vectors, server.step(iteration)
         wanted = step.release > 0
+        playing = [(one, its) for one, its in pairs if server.plays(one.slot)]
         rounds = (
             partial(play_round, agent, objective, iteration, vectors, wanted)
-            for agent, objective in zip(agents, objectives, strict=True)
+            for agent, objective in playing
         )
-        slots = (agent.slot for agent in agents)
+        slots = (agent.slot for agent, _ in playing)
         server.receive(step, dict(zip(slots, run_together(rounds), strict=True)))

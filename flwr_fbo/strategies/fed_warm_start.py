@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
@@ -17,6 +18,7 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.fed_warm_start import head_start
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.fed_warm_start_settings import (
@@ -24,13 +26,16 @@ from flwr_fbo.protocol.fed_warm_start_settings import (
     WarmStartSettings,
     default_cohorts,
 )
+from flwr_fbo.protocol.knowledge import Knowledge, known_from
 from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.fed_warm_start import WarmStartServer
-from flwr_fbo.space.search_space import Params
+from flwr_fbo.servers.fed_warm_start import WarmStartServer, knowledge_of
+from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Privacy
 from flwr_fbo.strategies.presets import VOTES
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -62,8 +67,13 @@ class FedWarmStart(PrivateTuningStrategy):
     cohorts : sequence of int, optional
         Sites of each cohort that sends a message, in the order of slots; fewer than N
         together. Unless given, max(4, ceil(6 z)) pioneers, then half of the others if
-        they are more. If that leaves nobody to follow, every agent searches alone and
-        sends nothing.
+        they are more. If that leaves nobody to follow, nobody sends anything, and every
+        agent searches alone or starts from what is ``known``. So it is with ``()``.
+    known : Knowledge, str or Path, optional
+        What earlier studies have released, or its file: all agents start from it, at
+        no epsilon. It is combined with this study's releases by its precision. Its
+        points that lie in ``space`` are the pool, and ``agent.num_features`` is their
+        number.
     epsilon, delta : float, optional
         What the one message of a site may spend. See `PrivateTuningStrategy`.
     **options
@@ -122,6 +132,7 @@ class FedWarmStart(PrivateTuningStrategy):
         agent: WarmStartSettings | None = None,
         privacy: Privacy | None = None,
         cohorts: Sequence[int] | None = None,
+        known: Knowledge | str | Path | None = None,
         epsilon: float | None = None,
         delta: float | None = None,
         **options: Any,
@@ -131,6 +142,9 @@ class FedWarmStart(PrivateTuningStrategy):
         require(ok, "agent", agent, "a WarmStartSettings")
         privacy = Privacy() if privacy is None else privacy
         require(isinstance(privacy, Privacy), "privacy", privacy, "a Privacy")
+        if known is not None:
+            known = known_from(known).onto(SearchSpace(space), direction)
+            agent = replace(agent, num_features=len(known.points))
         for field in (*_FIXED, *_SCHEDULES):
             value = getattr(privacy, field)
             require(value is None, field, value, "None, with FedWarmStart")
@@ -165,6 +179,7 @@ class FedWarmStart(PrivateTuningStrategy):
             delta=delta,
             **options,
         )
+        self.study = replace(self.study, known=known)
 
     def plan(self, horizon: int) -> None:
         """Fix the releases, their noise, and who sends in which of them."""
@@ -182,6 +197,15 @@ class FedWarmStart(PrivateTuningStrategy):
         """Log the settings, and who starts when."""
         super().summary()
         sizes = self.server.cohorts.cohort_sizes
+        known = self.study.known
+        if known is not None:
+            _log.info(
+                "\t├──> all start from %d releases of earlier studies, at no epsilon",
+                len(known.releases),
+            )
+        if not sizes and known is not None:
+            _log.info("\t├──> nobody sends a message, and nothing more is released")
+            return
         if not sizes:
             _log.warning(
                 "Nobody would be left to follow, or no release fits into these rounds: "
@@ -203,9 +227,6 @@ class FedWarmStart(PrivateTuningStrategy):
                 "each, once its cohort has begun"
             )
         return lines
-
-    def _is_asked(self, slot: int) -> bool:
-        return self.server.plays(slot)
 
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config.
@@ -235,12 +256,47 @@ class FedWarmStart(PrivateTuningStrategy):
         Post-processing of what the agents receive anyway.
         """
         vectors, study = self.server.vectors, self.study
-        if vectors is None:
+        if vectors is None and study.known is None:
             return None
         assert isinstance(study.agent, WarmStartSettings)
-        assert study.cohorts is not None
-        about = study.agent, study.cohorts, study.space, study.feature_seed
-        start = head_start(*about, vectors.tobytes())
+        about = study.agent, self.server.cohorts, study.space, study.feature_seed
+        released = b"" if vectors is None else vectors.tobytes()
+        start = head_start(*about, released, study.known)
         if not start.is_followed:
             return None
         return study.space.from_unit(study.space.snap(start.tops[0]))
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """All that has been released, and what was known, for another study.
+
+        It can be saved as a file; see `Knowledge`.
+
+        Raises
+        ------
+        ValueError
+            If nothing has been released and nothing was known; or if the study is a
+            control.
+        """
+        return knowledge_of(self.study, self.server.ledger, self.server.delta)
+
+
+def recorded_knowledge(folder: Path) -> Knowledge:
+    """Return the same of a study whose server has this ``folder``.
+
+    Raises
+    ------
+    JournalError
+        If the record cannot be read, is not a server's, or is in use.
+    ValueError
+        If it is of another strategy, or has nothing to give.
+    """
+    with Journal(None, folder / FILE_NAME) as journal:
+        journal.require_kind(KIND)
+        stored, ledger = read_ledger(journal)
+        identity = journal.identity
+    study = TuningStudy.from_dict(stored["study"])
+    agent = study.agent
+    ok = isinstance(agent, WarmStartSettings)
+    require(ok, "folder", str(folder), f"that of FedWarmStart (its agents: {agent})")
+    return knowledge_of(study, ledger, identity["delta"])

@@ -113,7 +113,7 @@ class StudyRounds(Strategy):
         needed = 1 if self._rounds else wanted
         question = self.study.enrolment()
         slots = self._enrolment.update(
-            grid, question, wanted, needed, self._timeout, self._is_asked
+            grid, question, wanted, needed, self._timeout, self.server.plays
         )
         self._commit_enrolment()
         outgoing = self._outgoing(slots, step)
@@ -121,7 +121,7 @@ class StudyRounds(Strategy):
         number = step.iteration + 1
         self._asked = []
         for node, slot in slots.items():
-            if not self._is_asked(slot):
+            if not self.server.plays(slot):
                 continue
             entries = self.instruction(node, slot, step)
             record = ConfigRecord({**config, "server-round": number, **entries})
@@ -157,10 +157,6 @@ class StudyRounds(Strategy):
     @abstractmethod
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config."""
-
-    def _is_asked(self, slot: int) -> bool:
-        """Return whether the agent of ``slot`` plays by now."""
-        return True
 
     def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
         """Return the arrays for each node: the vectors, where it has not got them."""

@@ -13,9 +13,18 @@ from scipy.stats import binomtest, norm
 from typer.testing import CliRunner
 
 from flwr_fbo.audit import study_audit
-from flwr_fbo.audit.default_studies import STUDIES, dp_fts_de, fed_vote
+from flwr_fbo.audit.default_studies import (
+    STUDIES,
+    dp_fts_de,
+    fed_vote,
+    fed_warm_start,
+)
 from flwr_fbo.audit.gradient_audit import GradientAuditPlan
-from flwr_fbo.audit.planted_faults import FAULTS, GRADIENT_FAULTS
+from flwr_fbo.audit.planted_faults import (
+    COHORT_FAULTS,
+    FAULTS,
+    GRADIENT_FAULTS,
+)
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import AuditTest, audit
 from flwr_fbo.audit.tuning_audit import TuningAuditPlan
@@ -133,6 +142,48 @@ def test_faults_of_tuning_studies_are_found(
 
 def test_every_fault_is_looked_for() -> None:
     assert {fault for fault, _ in GROSS + SUBTLE} == set(FAULTS)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "sent-again",
+        *(
+            pytest.param(fault, marks=pytest.mark.slow)
+            for fault in COHORT_FAULTS
+            if fault != "sent-again"
+        ),
+    ],
+)
+def test_faults_of_cohorts_are_found(fault: str) -> None:
+    result = audit(fed_warm_start(2000), StreamEntropy(3), COHORT_FAULTS[fault])
+    assert result.violated
+
+
+def test_a_canary_that_sends_in_each_release_counts_once() -> None:
+    """What it sends to other cohorts' releases is not in them, present or absent."""
+    plan = fed_warm_start(1000)
+    assert gaussian_epsilon(DELTA, 1 / plan.settings.noise_multiplier) == (
+        pytest.approx(plan.promised.epsilon)
+    )
+    worlds = plan.draw(StreamEntropy(1), None, lambda _: None)
+    for evidence, sign in zip(worlds, (1, -1), strict=True):
+        mu = evidence.shifts[0]
+        np.testing.assert_allclose(mu, [0, 1 / plan.settings.noise_multiplier, 0, 0])
+        ratios = evidence.log_ratio
+        reach = 5 * mu[1] / 1000**0.5
+        assert ratios.mean() == pytest.approx(sign * mu[1] ** 2 / 2, abs=reach)
+        # Nothing of the canary is in any other release.
+        for release in (0, 2, 3):
+            along = evidence.projections[:, release, 1]
+            assert along.mean() == pytest.approx(0.0, abs=5 / 1000**0.5)
+            assert along.std() == pytest.approx(1.0, rel=5 / 2000**0.5)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 1, 1, 1), (0, 1, 1, 1)])
+def test_bad_cohorts_are_named(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="cohort_sizes="):
+        replace(fed_warm_start(1000), cohort_sizes=sizes)
 
 
 @pytest.mark.parametrize("fault", GRADIENT_FAULTS)

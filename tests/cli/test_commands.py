@@ -380,3 +380,26 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, file: str) -> None:
     out, _ = again.communicate()
     assert again.returncode == 0, out
     assert re.search(r"[1-9] of 10 runs are in", out)
+
+
+def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
+    plan = ("privacy", "--strategy=FedWarmStart", "--epsilon=2", "--delta=1e-3")
+    text = " ".join(_invoke(*plan, "--agents=30").output.split())
+    assert "30 agents, 1 release, q = 1" in text
+    assert "Pioneers, who search alone first: 9." in text
+    assert "cohorts of 9 and 10 send one message a site, and the last 11" in text
+    assert "start in round 11 and 21." in text
+    few = " ".join(_invoke(*plan, "--agents=9").output.split())
+    assert "Pioneers, who search alone first: 9. Too few sites" in few
+    found = json.loads(_invoke(*plan, "--agents=30", "--json").stdout)
+    assert (found["pioneers"], found["cohorts"]) == (9, [9, 10])
+    assert found["accountants"]["pld"]["default"] == pytest.approx(1.445, abs=1e-3)
+    with_z = ("privacy", "--strategy=FedWarmStart", "--agents=12", "--z=1")
+    assert "first: 6." in " ".join(_invoke(*with_z, "--delta=1e-3").output.split())
+    for wrong, words in (
+        ("--rounds=2", "rounds=2 is not allowed: left out"),
+        ("--q=.5", "q=0.5 is not allowed: 1"),
+        ("--preset=paper", "preset='paper' is not allowed"),
+    ):
+        assert words in _one_line_error(_invoke(*with_z, wrong))
+    assert "rounds=None" in _one_line_error(_invoke("privacy", "--agents=9"))

@@ -53,6 +53,8 @@ from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
+from flwr_fbo.protocol.knowledge import Knowledge
+from flwr_fbo.protocol.known_release import KnownRelease
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -179,6 +181,8 @@ SETTINGS = (
     VoteCount,
     WarmStartSettings,
     Cohorts,
+    Knowledge,
+    KnownRelease,
     LinearUCBSettings,
     ContinualSettings,
     DeterminantTrigger,

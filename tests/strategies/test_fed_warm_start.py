@@ -22,6 +22,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import reply_arrays
 from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.fed_warm_start import head_start
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
@@ -36,6 +37,7 @@ from flwr_fbo.servers.fed_warm_start import WarmStartServer
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+from tests.federation import assert_same
 
 SPACE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
 AGENT = WarmStartSettings(num_features=16, num_candidates=60, share_after=3, num_led=2)
@@ -134,29 +136,24 @@ def test_the_ledger_on_disk_counts_as_the_server_does(tmp_path: Path) -> None:
     assert f"1 release: epsilon = {epsilon:.4f} at delta = 0.001" in shown
 
 
+def looped(num_rounds: int, **options: Any) -> tuple[FedWarmStart, list[Agent]]:
+    """Play the same study without Flower."""
+    study = strategy(**options)
+    study.plan(num_rounds - 1)
+    agents = [create_agent(study.study, slot, 1) for slot in range(N)]
+    objectives = [objective_of(slot) for slot in range(N)]
+    run_loop(study.server, agents, objectives, num_rounds - 1)
+    return study, agents
+
+
 def test_a_grid_equals_a_loop() -> None:
+    """Array for array: trials, what agents keep, and both releases."""
     study, agents = run()
-    told = study.study
-    server = strategy().server
-    server.plan((2, 5), study.server.release)
-    server.plan_cohorts(study.server.cohorts)
-    alike = [create_agent(told, slot, 1) for slot in range(N)]
-    # A loop has no calendar: agents that wait are played as they begin.
-    for iteration in range(ROUNDS):
-        playing = [one for one in alike if server.plays(one.slot)]
-        vectors, step = server.vectors, server.step(iteration)
-        messages = {}
-        for one in playing:
-            if vectors is not None:
-                one.receive(vectors)
-            for x in one.ask(iteration):
-                value = objective_of(one.slot)(told.space.from_unit(x))
-                one.tell(iteration, x, value)
-            messages[one.slot] = one.message(iteration)
-        server.receive(step, messages)
-    for one, other in zip(agents, alike, strict=True):
-        np.testing.assert_array_equal(one.points, other.points)
-    np.testing.assert_array_equal(released(study.server), released(server))
+    other, alike = looped(ROUNDS)
+    assert_same(agents, alike)
+    assert [len(one.values) for one in agents] == [9, 9, 9, 6, 6, 3, 3]
+    np.testing.assert_array_equal(released(study.server), released(other.server))
+    assert [r.facts["made_after"] for r in other.server.ledger] == [2, 5]
 
 
 def test_noise_only_is_alone_array_for_array() -> None:
@@ -345,6 +342,34 @@ def late_grid(looks: int, away: tuple[int, ...] = (0, 1, 2)) -> LateGrid:
 @pytest.fixture
 def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flwr_fbo.strategies.enrolment.time.sleep", lambda _: None)
+
+
+OPEN: dict[str, Any] = {
+    "agent": WarmStartSettings(num_candidates=60, share_after=8),
+    "privacy": Privacy(noise_multiplier=0.02),
+    "epsilon": None,
+}
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_a_site_that_joins_when_the_others_have_finished_has_their_head_start() -> None:
+    """Its trials are the loop's, the first of them h's maximiser."""
+    num_rounds = 22
+    study = strategy(durability=Durability(min_agents=6, patience=60.0), **OPEN)
+    grid = late_grid(looks=18, away=(6,))
+    study.start(grid, num_rounds=num_rounds)
+    late = grid.agents(study.study)[6]
+    assert min(late.iterations) > study.server.ledger[-1].facts["made_after"] + 1
+    assert len(late.values) >= 3
+    other, agents = looped(num_rounds, **OPEN)
+    np.testing.assert_array_equal(released(study.server), released(other.server))
+    np.testing.assert_array_equal(late.points, agents[6].points[: len(late.values)])
+    told = other.study
+    assert isinstance(told.agent, WarmStartSettings)
+    about = told.agent, other.server.cohorts, told.space, told.feature_seed
+    start = head_start(*about, released(other.server).tobytes())
+    assert start.is_followed
+    np.testing.assert_array_equal(late.points[0], told.space.snap(start.tops[0]))
 
 
 @pytest.mark.usefixtures("no_naps")

@@ -52,6 +52,21 @@ def test_the_fuzzer_sees_a_lie_that_is_taken() -> None:
         assert (told.digest.digest() == silent.digest.digest()) == (name == "zeros")
 
 
+def test_the_fuzzer_sees_a_message_that_is_released() -> None:
+    """A pioneer's that is turned round is; one that is a little too long is not."""
+    case = lying_clients.CASES["FedWarmStart"]
+    rng = np.random.default_rng(0)
+    silent = lying_clients.play(case, 0, (_LIAR,), None).digest.digest()
+    lies = {**lying_clients.WELL_FORMED, **lying_clients.LONG}
+    taken = set()
+    for name in ("zeros", "negated", "ten times", *lying_clients.LONG):
+        told = lying_clients.play(case, 0, (_LIAR,), lambda c: lies[name](rng, c))  # noqa: B023
+        assert told.num_lies
+        if told.digest.digest() != silent:
+            taken.add(name)
+    assert taken == {"negated"}
+
+
 class Liars(InProcessGrid):
     """Nodes of which one answers what it is told to, in place of any arrays."""
 

@@ -38,6 +38,7 @@ from flwr_fbo.models.shared_function import (
 )
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
+from flwr_fbo.protocol.knowledge import Knowledge
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 # A release is followed up to this p0: then sites with unrelated Gaussian functions
@@ -83,6 +84,7 @@ def head_start(
     space: SearchSpace,
     feature_seed: int,
     vectors: bytes,
+    known: Knowledge | None = None,
 ) -> HeadStart:
     """Return what all releases so far say together.
 
@@ -90,17 +92,23 @@ def head_start(
     ----------
     vectors : bytes
         What the server released: K m float64 numbers, a row a cohort.
+    known : Knowledge, optional
+        Of earlier studies.
     """
     rows = np.frombuffer(vectors).reshape(-1, settings.num_features)
     sizes = np.array(cohorts.cohort_sizes[: len(rows)])
     # Of N agents only a cohort has sent.
     means = rows * (cohorts.num_agents / sizes)[:, None]
     noise_std = cohorts.noise_multiplier / sizes
+    pool = settings.pool(space, feature_seed) if known is None else known.pool
+    if known is not None:
+        means = np.vstack([known.means, means])
+        noise_std = np.append(known.noise_std, noise_std)
+        sizes = np.append(known.sizes, sizes)
     rng = generator(feature_seed, Purpose.FOLLOW)
     sobol = Sobol(space.dim, rng=rng).random_base2(_GRID_EXPONENT)
     moved = np.where(rng.random(sobol.shape) < _MOVED, np.round(sobol), sobol)
     grid = space.snap_discrete(np.vstack([sobol, moved]))
-    pool = settings.pool(space, feature_seed)
     shared = shared_function(pool, means, noise_std, sizes, grid[: len(sobol)], rng)
     order = np.argsort(-shared(grid), kind="stable")
     return HeadStart(shared, grid[order[:_NUM_TOPS]])
@@ -113,15 +121,21 @@ class WarmStartAgent(LeanAgent):
     ----------
     cohorts : Cohorts, optional
         Who sends in which release; given, where it receives any.
+    known : Knowledge, optional
+        Of earlier studies, about this space.
     """
 
     settings: WarmStartSettings
 
     def __init__(
-        self, *about: Any, cohorts: Cohorts | None = None, **more: Any
+        self,
+        *about: Any,
+        cohorts: Cohorts | None = None,
+        known: Knowledge | None = None,
+        **more: Any,
     ) -> None:
         super().__init__(*about, **more)
-        self._cohorts = cohorts
+        self._cohorts, self._known = cohorts, known
 
     def receive(self, vectors: FloatArray) -> None:
         """Keep the vectors of all releases so far, shape (K, m), before any trial.
@@ -174,26 +188,33 @@ class WarmStartAgent(LeanAgent):
         none = np.full((1, self.space.dim + 2), np.nan)
         values = standardised(y)[None]
         model = MaternPosterior(x[None], values, fit(x[None], values, none))
-        pool = self.settings.pool(self.space, self._feature_seed)
+        known, about = self._known, (self.space, self._feature_seed)
+        pool = self.settings.pool(*about) if known is None else known.pool
         beliefs, *_ = model.predict(pool[None])
         return rank_vector(beliefs[0])
 
     def _suggest(self, iteration: int) -> FloatArray:
         # All trials count, of whatever iteration.
         number, x_and_y = iteration, self._observations(max(self.iterations))
-        if self._vectors is not None and number < self.settings.num_led:
-            x = self._follow(self._vectors, number)
+        if number < self.settings.num_led:
+            x = self._follow(self._released, number)
             if x is not None:
                 return x
         return self._own_query(*x_and_y, number)
 
+    @property
+    def _released(self) -> FloatArray:
+        """What the server of this study has released, shape (K, m), K >= 0."""
+        none = np.empty((0, self.settings.num_features))
+        return none if self._vectors is None else self._vectors
+
     def _head_start(self) -> HeadStart | None:
         """Return what the agent starts from; None where it is alone."""
-        if self._vectors is None:
+        if self._vectors is None and self._known is None:
             return None
-        assert self._cohorts is not None
-        about = self.settings, self._cohorts, self.space, self._feature_seed
-        start = head_start(*about, self._vectors.tobytes())
+        cohorts = Cohorts(self.slot + 1) if self._cohorts is None else self._cohorts
+        about = self.settings, cohorts, self.space, self._feature_seed
+        start = head_start(*about, self._released.tobytes(), self._known)
         return start if start.is_followed else None
 
     @one_blas_thread

@@ -37,7 +37,7 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
         if isinstance(settings, VotingSettings):
             return VotingAgent(*about, count=study.votes)
         if isinstance(settings, WarmStartSettings):
-            return WarmStartAgent(*about, cohorts=study.cohorts)
+            return WarmStartAgent(*about, cohorts=study.cohorts, known=study.known)
         return _AGENTS[type(settings)](*about)
     sub_regions = space.sub_regions(settings.num_sub_regions)
     return RandomSearchAgent(

@@ -6,7 +6,7 @@ TASK is a file of ``surfaces/`` in the folder FLWR_FBO_DATA, without its ending.
 seed other data sets play the sites. A value between a table's points is that of a
 linear radial basis function. The figure is the mean over evaluations 1 to 30, and over
 all sites, of the best value so far, from 0 to 1 between a site's worst and best table
-value; differences to the same sites alone are paired by seed.
+value (`TableTask`); differences to the same sites alone are paired by seed.
 
 Draws are keyed by site. So pioneers do in each arm what they do alone, and followers
 too where the gate stays closed: only what differs is played.
@@ -18,18 +18,14 @@ where each site's axes are reflected and permuted at random, at both epsilons.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.distributions import FloatDistribution
-from scipy.spatial.distance import cdist
 
 from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.agents.tuning.blocks import run_together
@@ -42,68 +38,12 @@ from flwr_fbo.protocol.fed_warm_start_settings import (
     default_cohorts,
 )
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tasks.table import TableTask
 
 FloatArray = NDArray[np.float64]
 
 NUM_EVALUATIONS, DELTA, EPSILONS = 30, 1e-3, (2.0, 8.0)
 SETTINGS = WarmStartSettings()
-
-
-class Table:
-    """One site's objective: a table, and linear radial basis functions in between.
-
-    Parameters
-    ----------
-    points : ndarray of shape (n, D)
-        In the unit cube.
-    values : ndarray of shape (n,)
-        Larger is better.
-    axes : ndarray of int, shape (D,)
-        Which of the table's axes each parameter is.
-    is_reflected : ndarray of bool, shape (D,)
-    """
-
-    def __init__(
-        self,
-        points: FloatArray,
-        values: FloatArray,
-        axes: NDArray[np.int64],
-        is_reflected: NDArray[np.bool_],
-    ) -> None:
-        self._points, self._axes, self._is_reflected = points, axes, is_reflected
-        self.lowest, self.highest = float(values.min()), float(values.max())
-        n = len(points)
-        system = np.ones((n + 1, n + 1))
-        system[:n, :n], system[n, n] = -cdist(points, points), 0.0
-        self._weights, *_ = np.linalg.lstsq(system, np.append(values, 0.0))
-
-    def __call__(self, params: dict[str, Any]) -> float:
-        """Return the value at a setting, within the table's range."""
-        x = np.array([params[name] for name in sorted(params)])
-        x = np.where(self._is_reflected, 1.0 - x, x)[self._axes]
-        away = np.append(-cdist(x[None], self._points)[0], 1.0)
-        return float(np.clip(away @ self._weights, self.lowest, self.highest))
-
-
-def tables(name: str, num_sites: int, seed: int, unrelated: bool) -> list[Table]:
-    """Return the objectives of the sites of one seed."""
-    path = Path(os.environ["FLWR_FBO_DATA"]) / "surfaces" / f"{name}.npz"
-    with np.load(path, allow_pickle=False) as stored:
-        x, y = stored["X"], stored["Y"]
-    # The last epoch, and the first metric, of tables that have several.
-    y = y[:, :, -1, 0] if y.ndim == 4 else y.reshape(*y.shape[:2], -1)[..., 0]
-    lower, upper = x.min(axis=tuple(range(x.ndim - 1))), x.max((*range(x.ndim - 1),))
-    x = (x - lower) / (upper - lower)
-    rng = np.random.default_rng(seed)
-    varied = np.flatnonzero(np.ptp(y, axis=1) > 0)  # else there is nothing to find
-    chosen = rng.permutation(varied)[:num_sites]
-    dim, found = x.shape[-1], []
-    for site in chosen:
-        axes = rng.permutation(dim) if unrelated else np.arange(dim)
-        reflected = rng.random(dim) < 0.5 if unrelated else np.zeros(dim, dtype=bool)
-        points = x[site] if x.ndim == 3 else x
-        found.append(Table(points, y[site], axes, reflected))
-    return found
 
 
 @dataclass(frozen=True)
@@ -125,16 +65,16 @@ class Federation:
 
     Parameters
     ----------
-    objectives : sequence of Table
+    task : TableTask
+    num_sites : int
     seed : int
     """
 
-    def __init__(self, objectives: Sequence[Table], seed: int) -> None:
-        self._objectives, self._seed = objectives, seed
-        dim = len(objectives[0]._axes)
-        names = {f"x{d:02}": FloatDistribution(0.0, 1.0) for d in range(dim)}
-        self._space = SearchSpace(names)
-        self._alone = self._played(range(len(objectives)), None, None)
+    def __init__(self, task: TableTask, num_sites: int, seed: int) -> None:
+        sites = range(num_sites)
+        self._objectives = [task.objective(n, num_sites, seed) for n in sites]
+        self._space, self._seed = SearchSpace(task.space), seed
+        self._alone = self._played(sites, None, None)
         self.alone = self._curve(self._alone)
 
     def _agent(self, slot: int, cohorts: Cohorts | None) -> WarmStartAgent:
@@ -162,14 +102,7 @@ class Federation:
         return agents
 
     def _curve(self, agents: Sequence[WarmStartAgent]) -> float:
-        means = []
-        for agent in agents:
-            table = self._objectives[agent.slot]
-            best = np.maximum.accumulate(agent.values)
-            means.append(
-                np.mean((best - table.lowest) / (table.highest - table.lowest))
-            )
-        return float(np.mean(means))
+        return float(np.mean([agent.best_so_far for agent in agents]))
 
     def play(self, arm: Arm) -> tuple[float, list[bool]]:
         """Return an arm's figure, and which of its releases were followed."""
@@ -213,8 +146,8 @@ def main() -> None:
     alone = []
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         both = [
-            Federation(tables(asked.task, asked.sites, seed, unrelated), seed)
-            for unrelated in (False, True)
+            Federation(TableTask(table=asked.task, unrelated=u), asked.sites, seed)
+            for u in (False, True)
         ]
         alone.append(both[0].alone)
         for name, (arm, unrelated) in arms.items():

@@ -118,10 +118,9 @@ class Claim:
     better, than : str
         Names of methods.
     by : {"final", "mean", "scalars"}
-        At the last step, or in the mean of all from the first on; or by fewer scalars
-        sent, where the experiment counts them.
+        At the last step, or in the mean of all; or by fewer scalars sent, if counted.
     until : int, optional
-        The last step that counts, from 1; that of the experiment unless given.
+        The last step that counts, from 1; all unless given.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -180,8 +179,7 @@ class Column:
     of : str
         The attribute of a run that has the values.
     reads : {"end", "last", "mean"}
-        Which values: at the experiment's last step; at the last one that counts; in
-        the mean from the first step to that one.
+        Which values: in the end; at the last step that counts; in the mean up to it.
     """
 
     heading: str
@@ -227,7 +225,7 @@ class Experiment(ABC):
     log_axes: ClassVar[bool] = False
     # Whether its runs say how many scalars were sent.
     counts_scalars: ClassVar[bool] = False
-    # What an agent's curve is against; a field says how many there are.
+    # What curves are against; ``num_<step>s`` says how many there are.
     step: ClassVar[Literal["iteration", "evaluation"]] = "iteration"
 
     name: str
@@ -277,7 +275,7 @@ class Experiment(ABC):
         return replace(self, name=name, privacy=self.privacy.at(epsilon))
 
     def with_steps(self, num_steps: int) -> Self:
-        """Return a shorter or longer one, without claims: they are of all its steps."""
+        """Return one of another length, without claims: they are of all its steps."""
         values: dict[str, Any] = {f"num_{self.step}s": num_steps, "claims": ()}
         return replace(self, **values)
 
@@ -346,7 +344,7 @@ class Experiment(ABC):
 
     @property
     def steps(self) -> NDArray[np.intp]:
-        """Where the runs' curves have their values: at all, unless overridden."""
+        """Where the runs' curves have their values."""
         return np.arange(1, self.num_steps + 1)
 
     @property
@@ -362,8 +360,7 @@ class Experiment(ABC):
     def sending(self, method: str, runs: Sequence[Run]) -> FloatArray | None:
         """Return how many numbers agents and server have sent by each step.
 
-        All together, in the mean over the method's ``runs``; None where that is not
-        known.
+        All together, in the mean over the method's ``runs``; None where it is unknown.
         """
 
     @abstractmethod
@@ -374,7 +371,7 @@ class Experiment(ABC):
         ----------
         runs : sequence of Run
         until : int, optional
-            The last step that counts, from 1; the last one unless given.
+            The last step that counts, from 1; all unless given.
 
         Raises
         ------
@@ -387,7 +384,7 @@ class Experiment(ABC):
         """Return how the estimates of rows are made and shown, by name."""
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns of the table, by the estimate of a row they show."""
+        """Return the table's columns, by the estimate of a row they show."""
         return {name: one for name, one in self.estimates().items() if one.heading}
 
     @abstractmethod

@@ -77,8 +77,7 @@ def test_unrelated_ones_share_no_axes(task: TableTask) -> None:
         return int(np.argmax([objective(corner) for corner in corners]))
 
     every = [(n, seed) for n in range(4) for seed in range(8)]
-    related = [best(task, *one) for one in every]
-    assert sum(corner == 3 for corner in related) == len(every) or 3 in related
+    assert {best(task, *one) for one in every} <= {2, 3}  # the second axis may count for nothing
     assert {best(unrelated, *one) for one in every} == {0, 1, 2, 3}
 
 

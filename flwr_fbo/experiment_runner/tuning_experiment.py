@@ -38,7 +38,7 @@ class TuningExperiment(TuningDesign):
     methods : tuple of str
         ``"usual"`` stands for all controls, without liars. All curves are added.
     form : {"convergence", "tradeoff"}
-        The figure: best value against iteration, or in the end against epsilon.
+        The figure: best value against evaluation, or in the end against epsilon.
     """
 
     _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")

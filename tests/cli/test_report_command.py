@@ -261,7 +261,7 @@ def test_claims_of_a_built_in_experiment_have_verdicts(tmp_path: Path) -> None:
     """Results do not hold them; they are those of the plan."""
     plan = load_experiment(builtin_experiments()["digits-votes"])
     path = tmp_path / "results.jsonl"
-    length = plan.num_evaluations
+    length = plan.num_steps
     lines = [json.dumps({"flwr_fbo": "0.0.7", "experiment": plan.to_dict()})]
     for seed in range(3):
         for i, method in enumerate(plan.methods):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.experiment_runner.base import Claim
 from flwr_fbo.experiment_runner.claims import findings
 from flwr_fbo.experiment_runner.config import load_experiment
@@ -23,7 +24,6 @@ from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.models.shared_function import rank_vector
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.simulation import loop
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.tasks.digits import DigitsTask
@@ -134,7 +134,6 @@ def test_who_waits_is_not_asked_and_who_is_done_neither(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[int, int, bool]] = []
-    play_round = loop.play_round
 
     def spy(
         agent: Any, objective: Any, iteration: int, vectors: Any, send: bool
@@ -142,7 +141,7 @@ def test_who_waits_is_not_asked_and_who_is_done_neither(
         asked.append((agent.slot, iteration, send))
         return play_round(agent, objective, iteration, vectors, send)
 
-    monkeypatch.setattr(loop, "play_round", spy)
+    monkeypatch.setattr("flwr_fbo.simulation.loop.play_round", spy)
     run_one(WARM, "private", 0)
     first, second = _sizes(WARM, "private")
     begins = [0] * first + [10] * second + [20] * (20 - first - second)
@@ -239,7 +238,6 @@ def _tried(
 ) -> dict[int, list[float]]:
     """Return the settings that each agent of a task of one variable has tried."""
     tried: dict[int, list[float]] = {}
-    play_round = loop.play_round
 
     def spy(agent: Any, *others: Any) -> Any:
         message = play_round(agent, *others)
@@ -247,7 +245,7 @@ def _tried(
         return message
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "play_round", spy)
+        patched.setattr("flwr_fbo.simulation.loop.play_round", spy)
         run_one(experiment, method, 0)
     return tried
 

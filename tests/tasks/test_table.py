@@ -77,7 +77,10 @@ def test_unrelated_ones_share_no_axes(task: TableTask) -> None:
         return int(np.argmax([objective(corner) for corner in corners]))
 
     every = [(n, seed) for n in range(4) for seed in range(8)]
-    assert {best(task, *one) for one in every} <= {2, 3}  # the second axis may count for nothing
+    assert {best(task, *one) for one in every} <= {
+        2,
+        3,
+    }  # the second axis may count for nothing
     assert {best(unrelated, *one) for one in every} == {0, 1, 2, 3}
 
 

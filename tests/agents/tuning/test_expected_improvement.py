@@ -333,9 +333,7 @@ def play(num: int, **more: Any) -> VotingAgent:
     Its values are ``shift`` + ``scale`` times the bowl's.
     """
     shift, scale = more.pop("shift", 0.0), more.pop("scale", 1.0)
-    settings = VotingSettings(
-        num_initial=5, **{"own_search": "expected-improvement", **more}
-    )
+    settings = VotingSettings(num_initial=5, **more)
     who = VotingAgent(PLANE, "maximize", settings, 0, 11, feature_seed=7)
     for iteration in range(num):
         for x in who.ask(iteration):
@@ -355,7 +353,7 @@ def test_it_finds_the_top_of_a_bowl_in_twenty_evaluations() -> None:
 
 
 def test_it_fits_again_after_five_observations() -> None:
-    who, fitted = play(1), []
+    who, fitted = play(1, refit_every=5), []
     for iteration in range(1, 12):
         for x in who.ask(iteration):
             who.tell(iteration, x, bowl(x))
@@ -396,8 +394,3 @@ def test_it_goes_on_where_it_was_cut_off() -> None:
         for x in again.ask(iteration):
             again.tell(iteration, x, bowl(x))
     np.testing.assert_array_equal(again.points, whole.points)
-
-
-def test_another_search_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="own_search='ucb' is not allowed: one of"):
-        VotingSettings(own_search="ucb")  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ PYTEST_ARGS ?= -m "not slow" --no-cov
 .PHONY: help demo test lint wheel newest docs bench clean
 
 demo: .venv/core  ## Run the main job on an embedded default
-	$(BIN)/flwr-fbo run digits-votes
+	$(BIN)/flwr-fbo run digits-start
 
 test: .venv/test  ## Run the fast tests
 	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses 2 \

@@ -455,13 +455,26 @@ def _paths(values: Mapping[str, Any]) -> set[tuple[str, ...]]:
 _TUNING = {
     "name": "digest",
     "num_agents": 6,
-    "num_iterations": 3,
     "task": {"name": "synthetic", "alpha": 0.1, "deviation": 0.02, "num_exact": 1},
 }
-_VOTES = {
+_LEAN = {
     **_TUNING,
+    "num_evaluations": 12,
+    "methods": [
+        "alone",
+        "random",
+        "random-start",
+        "portfolio",
+        "open",
+        "private",
+        "noise-only",
+        "blind",
+        "liars",
+    ],
+}
+_VOTES = {
+    **_LEAN,
     "strategy": "FedVote",
-    "methods": ["ts", "random", "fts-de", "dp-fts-de", "noise-only", "liars", "blind"],
     "privacy": {
         "delta": 1e-3,
         "epsilon": 8.0,
@@ -470,11 +483,22 @@ _VOTES = {
         "calibration": "joint",
     },
 }
+_WARM_STARTS = {
+    **_LEAN,
+    "strategy": "FedWarmStart",
+    "privacy": {
+        "delta": 1e-3,
+        "epsilon": 40.0,
+        "sampling": "poisson",
+        "calibration": "joint",
+    },
+}
 _PUBLISHED = {
     **_TUNING,
+    "num_evaluations": 13,
     "strategy": "DPFTSDE",
     "preset": "paper-synthetic",
-    "methods": ["ts", "random", "fts-de", "dp-fts-de", "noise-only"],
+    "methods": ["alone", "random", "open", "private", "noise-only"],
     "privacy": {
         "delta": 1e-3,
         "noise_multiplier": 1.0,
@@ -485,6 +509,7 @@ _PUBLISHED = {
 }
 _TRANSFER = {
     **_TUNING,
+    "num_evaluations": 6,
     "num_targets": 1,
     "num_initial": 3,
     "num_observations": 6,
@@ -493,7 +518,7 @@ _TRANSFER = {
     "lengthscale": 0.03,
     "regularization": 0.01,
     "methods": [
-        "ts",
+        "alone",
         "random",
         "fts",
         "fts-similar",
@@ -635,6 +660,7 @@ STUDIES: dict[str, Callable[[], Steps]] = {
     "FedGOUCB": partial(_fed_go_ucb, None),
     "FedGOUCB, private": partial(_fed_go_ucb, _NEURAL_PRIVACY),
     "experiment, votes": partial(_experiment, **_VOTES),
+    "experiment, warm starts": partial(_experiment, **_WARM_STARTS),
     "experiment, published": partial(_experiment, **_PUBLISHED),
     "experiment, transfer": partial(_experiment, **_TRANSFER),
     "experiment, linear bandit": partial(_experiment, **_LINEAR, methods=_ON_A_CENTRE),

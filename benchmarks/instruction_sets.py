@@ -27,13 +27,15 @@ from joblib import Parallel, delayed
 
 # The largest difference of two numbers that count as equal.
 TOLERANCE = 1e-6
-_VOTES = {"epsilon": 2.0, "delta": 1e-3}
+_OURS = {"epsilon": 2.0, "delta": 1e-3}
 _PUBLISHED = {"noise_multiplier": 1.0, "sampling_probability": 0.35, "delta": 1e-3}
-_EI = {
-    "ei": {"label": "EI", "method": "ts", "own_search": "expected-improvement"},
-}
-_SETTINGS = (("FedVote", None), ("DPFTSDE", "paper"), ("DPFTSDE", "paper-synthetic"))
-_TUNING = ("ts", "random", "fts-de", "dp-fts-de", "noise-only")
+_SETTINGS = (
+    ("FedVote", None),
+    ("FedWarmStart", None),
+    ("DPFTSDE", "paper"),
+    ("DPFTSDE", "paper-synthetic"),
+)
+_TUNING = ("alone", "random", "open", "private", "noise-only")
 
 
 @dataclass(frozen=True)
@@ -70,20 +72,18 @@ def _tuning_studies(num_iterations: int) -> Iterator[Study]:
         tasks["landmine, noisy"] = ({"name": "landmine", "noisy": True}, 5)
     for name, (task, num_seeds) in tasks.items():
         for strategy, preset in _SETTINGS:
-            votes = strategy == "FedVote"
+            lean = preset is None
             experiment = {
                 "name": "short",
                 "num_agents": 6,
-                "num_iterations": num_iterations,
+                "num_evaluations": 10 + num_iterations,
                 "strategy": strategy,
                 "preset": preset,
                 "task": task,
                 "methods": _TUNING,
-                "privacy": _VOTES if votes else _PUBLISHED,
-                "curves": _EI if votes else {},
+                "privacy": _OURS if lean else _PUBLISHED,
             }
-            compared = ["ts", "fts-de", "dp-fts-de", *(_EI if votes else ())]
-            for method in compared:
+            for method in ("alone", "open", "private"):
                 for seed in range(num_seeds):
                     yield Study(
                         f"{name}, {preset or strategy}", experiment, method, seed

@@ -40,8 +40,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,6 @@ import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
-from scipy.spatial.distance import cdist
 from scipy.stats import ttest_1samp
 
 from flwr_fbo.agents.tuning.base import play_round
@@ -64,6 +62,7 @@ from flwr_fbo.protocol.fed_warm_start_settings import (
     default_cohorts,
 )
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tasks.table import names_of, tables
 
 FloatArray = NDArray[np.float64]
 
@@ -87,80 +86,14 @@ OWN_TABLES = Path("results/surfaces")
 NUM_BOOTSTRAPS = 10_000
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """One site's objective: a table, and linear radial basis functions in between.
-
-    Attributes
-    ----------
-    points : ndarray of shape (n, D)
-        In the unit cube.
-    weights : ndarray of shape (n + 1,)
-        Of the functions around the points, and the constant.
-    lowest, highest : float
-        Of the table's values.
-    axes : ndarray of int, shape (D,)
-        Which parameter each of the table's axes is.
-    shift : ndarray of shape (D,)
-        In [0, 2]: how far round each axis is shifted, 0 for not at all.
-    """
-
-    points: FloatArray
-    weights: FloatArray
-    lowest: float
-    highest: float
-    axes: NDArray[np.int64]
-    shift: FloatArray
-
-    def __call__(self, params: Mapping[str, Any]) -> float:
-        """Return the value at a setting, from 0 to 1 over the table's range."""
-        x = np.array([params[name] for name in sorted(params)])[self.axes]
-        x = np.abs((x + self.shift + 1.0) % 2.0 - 1.0)
-        away = np.append(-cdist(x[None], self.points)[0], 1.0)
-        share = (away @ self.weights - self.lowest) / (self.highest - self.lowest)
-        return float(np.clip(share, 0.0, 1.0))
-
-
-@lru_cache(maxsize=1)
-def _loaded(name: str) -> tuple[FloatArray, FloatArray]:
-    """Return a table's points, (n, D) or (sites, n, D), and values, (sites, n)."""
+def path_of(name: str) -> Path:
+    """Return where a table is."""
     folders = Path(os.environ["FLWR_FBO_DATA"]) / "surfaces", OWN_TABLES
     paths = [folder / f"{name}.npz" for folder in folders]
     found = [path for path in paths if path.is_file()]
     if not found:
         raise SystemExit(f"No table of {name}: see `benchmarks.task_tables`.")
-    with np.load(found[0], allow_pickle=False) as stored:
-        x, y = stored["X"], stored["Y"]
-    # The last epoch, and the first metric, of tables that have several.
-    y = y[:, :, -1, 0] if y.ndim == 4 else y.reshape(*y.shape[:2], -1)[..., 0]
-    lower, upper = x.min(axis=tuple(range(x.ndim - 1))), x.max((*range(x.ndim - 1),))
-    return (x - lower) / (upper - lower), y
-
-
-@lru_cache(maxsize=256)
-def _weights(name: str, site: int) -> FloatArray:
-    x, y = _loaded(name)
-    points, n = x[site] if x.ndim == 3 else x, y.shape[1]
-    system = np.ones((n + 1, n + 1))
-    system[:n, :n], system[n, n] = -cdist(points, points), 0.0
-    found, *_ = np.linalg.lstsq(system, np.append(y[site], 0.0))
-    return np.asarray(found)
-
-
-def tables(name: str, num_sites: int, seed: int, unrelated: bool) -> list[Table]:
-    """Return the objectives of the sites of one seed."""
-    x, y = _loaded(name)
-    rng = np.random.default_rng(seed)
-    varied = np.flatnonzero(np.ptp(y, axis=1) > 0)  # else there is nothing to find
-    chosen = rng.permutation(varied)[:num_sites]
-    dim, found = x.shape[-1], []
-    for site in chosen:
-        axes = rng.permutation(dim) if unrelated else np.arange(dim)
-        shift = np.asarray(2.0 * unrelated * rng.random(dim))
-        points, about = x[site] if x.ndim == 3 else x, _weights(name, int(site))
-        lowest, highest = float(y[site].min()), float(y[site].max())
-        found.append(Table(points, about, lowest, highest, axes, shift))
-    return found
+    return found[0]
 
 
 Message = Callable[["Federation", range], list[FloatArray]]
@@ -172,7 +105,7 @@ class Federation:
     Parameters
     ----------
     objectives : sequence of callable
-        Each takes a dict of D numbers from 0 to 1, x00 and so on.
+        Each takes a dict of D numbers from 0 to 1, x0 and so on.
     dim : int
         D.
     seed : int
@@ -188,8 +121,8 @@ class Federation:
     ) -> None:
         self._objectives, self.seed = objectives, seed
         self._num_evaluations = num_evaluations
-        names = {f"x{d:02}": FloatDistribution(0.0, 1.0) for d in range(dim)}
-        self.space = SearchSpace(names)
+        axes = {name: FloatDistribution(0.0, 1.0) for name in names_of(dim)}
+        self.space = SearchSpace(axes)
         self.alone = self._played(range(len(objectives)), None, None)
 
     @one_blas_thread
@@ -320,7 +253,8 @@ def line_of(task: str, seed: int) -> dict[str, Any]:
     """Return all arms of one seed."""
     began = time.process_time()
     num = FEWER_EVALUATIONS.get(task, 30)
-    sites, strange = (tables(task, NUM_SITES, seed, u) for u in (False, True))
+    path = path_of(task)
+    sites, strange = (tables(path, NUM_SITES, seed, u) for u in (False, True))
     dim = len(sites[0].axes)
     related = Federation(sites, dim, seed, num)
     unrelated = Federation(strange, dim, seed, num)

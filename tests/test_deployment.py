@@ -272,9 +272,7 @@ def test_a_federation_with_tls_and_authentication(
         deployed = _agent(federation.folder / f"site-{site}" / "journal", site)
         simulated = _agent(tmp_path / "simulated", site)
         assert len(deployed.values) == 10 + num_rounds - 1
-        np.testing.assert_array_equal(
-            deployed.best_so_far(num_rounds - 1), simulated.best_so_far(num_rounds - 1)
-        )
+        np.testing.assert_array_equal(deployed.best_so_far, simulated.best_so_far)
 
 
 @pytest.mark.slow

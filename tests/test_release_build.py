@@ -69,7 +69,7 @@ def test_the_wheel_runs(built: Path, tmp_path: Path) -> None:
         "app(sys.argv[1:])"
     )
     for arguments in (
-        ("run", "digits", "--seeds=1", "--iterations=1", "--jobs=1"),
+        ("run", "digits", "--seeds=1", "--evaluations=11", "--jobs=1"),
         ("report", "results/digits"),
     ):
         subprocess.run(

@@ -64,7 +64,8 @@ def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) 
         return
     console.print("\nWhat is claimed, and what these runs show (95% t intervals):")
     for finding in findings(experiment, runs):
-        text = f"- {finding.claim.text}: {outcome(finding)}: {finding.verdict}"
+        came_out = outcome(finding, experiment.step)
+        text = f"- {finding.claim.text}: {came_out}: {finding.verdict}"
         console.print(text)
 
 
@@ -94,8 +95,8 @@ def _runs_of(plan: Experiment, output: Path) -> tuple[list[Run], str]:
     if not path.is_file():
         return [], "not run"
     stored, runs = read_results(path)
-    if stored.num_iterations < plan.num_iterations:
-        return [], f"{stored.num_iterations} of {plan.num_iterations} iterations run"
+    if stored.num_steps < plan.num_steps:
+        return [], f"{stored.num_steps} of {plan.num_steps} {plan.step}s run"
     same = {
         name
         for name in {*plan.methods} & {*stored.methods}
@@ -114,7 +115,7 @@ def _row(
         num_seeds, came_out, verdict = 0, missing, "-"
     else:
         num_seeds = finding.gain.num_runs
-        came_out, verdict = outcome(finding), finding.verdict
+        came_out, verdict = outcome(finding, plan.step), finding.verdict
         if num_seeds < plan.num_seeds:
             verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
     command = f"`flwr-fbo run {name} --seeds {num_seeds or plan.num_seeds}`"
@@ -122,11 +123,18 @@ def _row(
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def outcome(finding: Finding) -> str:
-    """Return what came out for a claim, in figures."""
+def outcome(finding: Finding, step: str) -> str:
+    """Return what came out for a claim, in figures.
+
+    Parameters
+    ----------
+    finding : Finding
+    step : str
+        What the claim's steps are called.
+    """
     claim = finding.claim
     when = _WHEN[claim.by]
-    until = "" if claim.until is None else f" to iteration {claim.until}"
+    until = "" if claim.until is None else f" to {step} {claim.until}"
     number = _of_scalars if claim.by == "scalars" else _number
     text = f"{when}{until} {number(finding.gain)}"
     if finding.over_noise_only is not None:

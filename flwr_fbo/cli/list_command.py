@@ -30,9 +30,9 @@ def list_experiments(
         typer.echo(json.dumps(values, indent=2))
         return
     table = Table(box=RULED, padding=(0, 1, 0, 0))
-    for heading in ("name", "agents", "iterations", "seeds", "what it is"):
+    for heading in ("name", "agents", "evaluations", "seeds", "what it is"):
         table.add_column(heading)
     for e in experiments:
-        counts = (e.num_agents, e.num_iterations, e.num_seeds)
+        counts = (e.num_agents, e.num_steps, e.num_seeds)
         table.add_row(e.name, *map(str, counts), e.description)
     wide_console().print(table)

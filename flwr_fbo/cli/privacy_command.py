@@ -140,6 +140,10 @@ def privacy(
             require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
         else:
             require(z is None, "epsilon", epsilon, "only without z, which decides it")
+        if strategy == "FedWarmStart":
+            allowed = "1, with FedWarmStart: of a site's message in its life"
+            require(rounds == 1, "rounds", rounds, allowed)
+            require(q == 1, "q", q, "1, with FedWarmStart")
         settings = ReleaseSettings(
             num_agents=agents,
             num_sub_regions=base.agent.num_sub_regions,

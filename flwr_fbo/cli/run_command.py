@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,9 +35,9 @@ def run(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Runs of each method, if not as in it.")
     ] = None,
-    iterations: Annotated[
+    evaluations: Annotated[
         int | None,
-        typer.Option(min=1, help="Queries or trials an agent, if not as in it."),
+        typer.Option(min=1, help="Of each agent, or its trials, if not as in it."),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -64,9 +63,8 @@ def run(
     console = TextConsole(stderr=as_json)
     with plain_errors(ValueError, ImportError):
         plan = find_experiment(experiment)
-        if iterations is not None:
-            # What is claimed is claimed of all iterations.
-            plan = replace(plan, num_iterations=iterations, claims=())
+        if evaluations is not None:
+            plan = plan.with_steps(evaluations)
         if epsilon is not None:
             plan = plan.with_epsilon(epsilon)
         plan.check()
@@ -128,7 +126,7 @@ def _run(
     labels = [plan.label_of(name) for name in plan.methods]
     console.print(
         f"{plan.name}: {count(plan.num_agents, 'agent')}, "
-        f"{count(plan.num_iterations, 'iteration')}, {count(len(seeds), 'seed')}, "
+        f"{count(plan.num_steps, plan.step)}, {count(len(seeds), 'seed')}, "
         f"methods {', '.join(labels)}"
     )
     if not todo:

@@ -17,7 +17,7 @@ def show(
     results: Annotated[Path, typer.Argument()],
     until: Annotated[
         int | None,
-        typer.Option(help="The last iteration that counts; all unless given."),
+        typer.Option(help="The last evaluation that counts; all unless given."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -80,7 +80,7 @@ def report_json(
             "experiment": experiment.to_dict(),
             "seeds": common_seeds(experiment.methods, runs),
             "private": all(run.private for run in runs),
-            "until": until or experiment.num_iterations,
+            "until": until or experiment.num_steps,
             **experiment.counts(runs),
             "methods": {name: _values_of(row) for name, row in rows.items()},
             "notes": experiment.notes(runs, until)[1],

@@ -21,8 +21,8 @@ def tradeoff(
         int | None,
         typer.Option(
             min=1,
-            help="Utility is the mean best value over 1 to this: 20, or fewer where "
-            "there are fewer.",
+            help="Utility is the mean best value of evaluations 1 to this; of all "
+            "unless given.",
         ),
     ] = None,
     figure: Annotated[
@@ -41,7 +41,7 @@ def tradeoff(
 
     Examples
     --------
-    $ flwr-fbo tradeoff results/digits-votes*
+    $ flwr-fbo tradeoff results/digits-start*
     """
     with plain_errors(ValueError):
         read = [read_results(path) for path in results]

@@ -50,7 +50,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def curve(self) -> FloatArray:
-        """What is drawn, against the experiment's ``iterations``."""
+        """What is drawn, against the experiment's ``steps``."""
 
     @property
     def scalars(self) -> FloatArray:
@@ -84,7 +84,7 @@ class RegretRun(Run):
     Attributes
     ----------
     regret : list of float
-        Added up, after each of the experiment's ``iterations``.
+        Added up, after each of the experiment's ``steps``.
     """
 
     regret: list[float]
@@ -118,10 +118,9 @@ class Claim:
     better, than : str
         Names of methods.
     by : {"final", "mean", "scalars"}
-        In the last iteration, or in the mean of all from the first on; or by fewer
-        scalars sent, where the experiment counts them.
+        At the last step, or in the mean of all; or by fewer scalars sent, if counted.
     until : int, optional
-        The last iteration that counts, from 1 to T; T unless given.
+        The last step that counts, from 1; all unless given.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -180,8 +179,7 @@ class Column:
     of : str
         The attribute of a run that has the values.
     reads : {"end", "last", "mean"}
-        Which values: in iteration T; in the last one that counts; in the mean from the
-        first iteration to that one.
+        Which values: in the end; at the last step that counts; in the mean up to it.
     """
 
     heading: str
@@ -206,8 +204,6 @@ class Experiment(ABC):
         One line.
     num_agents : int
         N >= 1.
-    num_iterations : int
-        T >= 1, of each agent.
     num_seeds : int
         Runs of each method, >= 1, unless the command says otherwise.
     privacy : PrivacySetting, optional
@@ -229,10 +225,11 @@ class Experiment(ABC):
     log_axes: ClassVar[bool] = False
     # Whether its runs say how many scalars were sent.
     counts_scalars: ClassVar[bool] = False
+    # What curves are against; ``num_<step>s`` says how many there are.
+    step: ClassVar[Literal["iteration", "evaluation"]] = "iteration"
 
     name: str
     num_agents: int
-    num_iterations: int
     privacy: PrivacySetting | None
     description: str = ""
     num_seeds: int = 5
@@ -242,7 +239,7 @@ class Experiment(ABC):
     def __post_init__(self) -> None:
         ok = self.name.replace("-", "").replace("_", "").isalnum()
         require(ok, "name", self.name, "letters, digits, '-' and '_'")
-        for attribute in ("num_agents", "num_iterations", "num_seeds"):
+        for attribute in ("num_agents", f"num_{self.step}s", "num_seeds"):
             require_int(attribute, getattr(self, attribute), 1)
         known = self.known_methods
         for name in self.methods:
@@ -258,8 +255,8 @@ class Experiment(ABC):
             ok = name in self.methods
             require(ok, "claims", name, nearest(name, self.methods))
         for claim in self.claims:
-            ok = claim.until is None or claim.until <= self.num_iterations
-            require(ok, "until", claim.until, f"at most {self.num_iterations}")
+            ok = claim.until is None or claim.until <= self.num_steps
+            require(ok, "until", claim.until, f"at most {self.num_steps}")
             ok = self.counts_scalars or claim.by != "scalars"
             require(ok, "by", claim.by, "only where scalars are counted")
 
@@ -277,6 +274,11 @@ class Experiment(ABC):
         name = f"{self.name}-epsilon-{epsilon:g}".replace(".", "_").replace("+", "")
         return replace(self, name=name, privacy=self.privacy.at(epsilon))
 
+    def with_steps(self, num_steps: int) -> Self:
+        """Return one of another length, without claims: they are of all its steps."""
+        values: dict[str, Any] = {f"num_{self.step}s": num_steps, "claims": ()}
+        return replace(self, **values)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as JSON values, without what may change as it runs."""
         values = asdict(self)
@@ -293,6 +295,11 @@ class Experiment(ABC):
         if not self.known_methods[method].noisy:
             del values["privacy"]
         return {**values, "method": method}
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps each agent makes."""
+        return int(getattr(self, f"num_{self.step}s"))
 
     @property
     def num_compared(self) -> int:
@@ -331,14 +338,14 @@ class Experiment(ABC):
         """Return the run of a line of results; raise ValueError if it is none."""
         run: Run = run_reader(self.run_type).validate_python(values)
         for name in ("curve", "scalars") if self.counts_scalars else ("curve",):
-            shape, expected = getattr(run, name).shape, self.iterations.shape
+            shape, expected = getattr(run, name).shape, self.steps.shape
             require(shape == expected, name, shape, str(expected))
         return run
 
     @property
-    def iterations(self) -> NDArray[np.intp]:
-        """Where the runs' curves have their values: from 1 to T, unless overridden."""
-        return np.arange(1, self.num_iterations + 1)
+    def steps(self) -> NDArray[np.intp]:
+        """Where the runs' curves have their values."""
+        return np.arange(1, self.num_steps + 1)
 
     @property
     @abstractmethod
@@ -347,14 +354,13 @@ class Experiment(ABC):
 
     @abstractmethod
     def spending(self, method: str) -> FloatArray:
-        """Return a method's epsilon after each of ``iterations``, as `Run.epsilon`."""
+        """Return a method's epsilon after each of ``steps``, as `Run.epsilon`."""
 
     @abstractmethod
     def sending(self, method: str, runs: Sequence[Run]) -> FloatArray | None:
-        """Return how many numbers agents and server have sent by each iteration.
+        """Return how many numbers agents and server have sent by each step.
 
-        All together, in the mean over the method's ``runs``; None where that is not
-        known.
+        All together, in the mean over the method's ``runs``; None where it is unknown.
         """
 
     @abstractmethod
@@ -365,12 +371,12 @@ class Experiment(ABC):
         ----------
         runs : sequence of Run
         until : int, optional
-            The last iteration that counts, from 1 to T; T unless given.
+            The last step that counts, from 1; all unless given.
 
         Raises
         ------
         ValueError
-            If there is no such seed, or no such iteration.
+            If there is no such seed, or no such step.
         """
 
     @abstractmethod
@@ -378,7 +384,7 @@ class Experiment(ABC):
         """Return how the estimates of rows are made and shown, by name."""
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns of the table, by the estimate of a row they show."""
+        """Return the table's columns, by the estimate of a row they show."""
         return {name: one for name, one in self.estimates().items() if one.heading}
 
     @abstractmethod

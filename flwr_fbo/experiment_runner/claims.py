@@ -1,7 +1,7 @@
 """Whether runs confirm what a paper claims: a rule, not an eye.
 
 A claim says that one method is better than another. With d the paired difference over
-seeds, in the last iteration or in the mean of all, and its 95% t interval (of the
+seeds, at the last step or in the mean of all, and its 95% t interval (of the
 scalars sent, where a claim is about these: fewer are better):
 
 - *confirmed*: the interval of d lies above 0; and if the better method has a noise-only
@@ -69,19 +69,19 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     Raises
     ------
     ValueError
-        If there is no such seed, or the claim is of iterations that were not kept.
+        If there is no such seed, or the claim is of steps that were not kept.
     """
     control = experiment.known_methods[claim.better].noise_only
     needed = [*claim.methods, *([control] if control is not None else [])]
     by_scalars = claim.by == "scalars"
     curves = curves_by_method(needed, runs, "scalars" if by_scalars else "curve")
     sign = -1.0 if by_scalars or experiment.lower_is_better else 1.0
-    iterations = experiment.iterations
-    last = claim.until or iterations[-1]
-    require(last in iterations, "until", claim.until, "an iteration that was kept")
-    every = claim.by != "mean" or len(np.unique(np.diff(iterations))) <= 1
-    require(every, "by", claim.by, "not 'mean', where not all iterations are kept")
-    counted = (iterations >= 1) & (iterations <= last)
+    steps, step = experiment.steps, experiment.step
+    last = claim.until or steps[-1]
+    require(last in steps, "until", claim.until, f"an {step} that was kept")
+    every = claim.by != "mean" or len(np.unique(np.diff(steps))) <= 1
+    require(every, "by", claim.by, f"not 'mean', where not all {step}s are kept")
+    counted = steps <= last
 
     def over(other: str) -> Estimate:
         gap = sign * (curves[claim.better] - curves[other])[:, counted]

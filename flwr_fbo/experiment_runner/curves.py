@@ -68,7 +68,7 @@ def summarize(
     Raises
     ------
     ValueError
-        If there is no seed that all methods have run, or no such iteration.
+        If there is no seed that all methods have run, or no such step.
     """
     last = _index_of(experiment, until)
     estimates = {
@@ -87,8 +87,8 @@ def summarize(
 
 
 def _index_of(experiment: Experiment, until: int | None) -> int:
-    """Return where curves have their value of the last iteration that counts."""
-    horizon, kept = experiment.num_iterations, experiment.iterations
+    """Return where curves have their value at the last step that counts."""
+    horizon, kept = experiment.num_steps, experiment.steps
     last = horizon if until is None else until
     index = int(np.argmin(np.abs(kept - last)))
     allowed = f"1 to {horizon}"
@@ -105,7 +105,7 @@ def _estimates(
     window = {
         "end": slice(-1, None),
         "last": slice(last, last + 1),
-        "mean": slice(1, last + 1),
+        "mean": slice(last + 1),
     }[column.reads]
     known = experiment.known_methods
     curves = curves_by_method(experiment.methods, runs, column.of)

@@ -99,7 +99,7 @@ def draw_curves(
     axes: Any, experiment: Experiment, curves: Mapping[str, NDArray[np.float64]]
 ) -> None:
     """Draw a line and a band a method."""
-    x = experiment.iterations
+    x = experiment.steps
     for name, style in line_styles(experiment, dict.fromkeys(curves, x)).items():
         values = curves[name]
         mean = values.mean(axis=0)

@@ -49,6 +49,8 @@ class BanditDesign(Experiment):
     ----------
     task : LinearBanditTask
     privacy : BanditPrivacy
+    num_iterations : int
+        Trials of each agent, >= 1.
     num_synchronisations : int
         n, fixed in advance, the gaps growing: see `geometric_schedule`.
     first_synchronisation : int
@@ -73,6 +75,7 @@ class BanditDesign(Experiment):
 
     task: LinearBanditTask
     privacy: BanditPrivacy
+    num_iterations: int
     num_synchronisations: int = 16
     first_synchronisation: int = 100
     width: Width = "observed"

@@ -197,10 +197,10 @@ class BanditExperiment(BanditDesign):
 
     def _curve(self, run: BanditRun) -> list[float]:
         per_agent = np.cumsum(run.regret) / len(run.running_sums)
-        return [float(value) for value in per_agent[self.iterations - 1]]
+        return [float(value) for value in per_agent[self.steps - 1]]
 
     @property
-    def iterations(self) -> NDArray[np.intp]:
+    def steps(self) -> NDArray[np.intp]:
         """After how many trials the runs' curves have their values."""
         even_on_log_scale = np.geomspace(1, self.num_iterations, _CURVE_LENGTH)
         return np.unique(np.round(even_on_log_scale).astype(np.intp))
@@ -228,12 +228,12 @@ class BanditExperiment(BanditDesign):
         return numbers * self._num_synchronisations_of(method)
 
     def _num_synchronisations_of(self, method: str) -> FloatArray:
-        """Return how often a method has synchronised by each of ``iterations``."""
+        """Return how often a method has synchronised by each of ``steps``."""
         simulation = self.simulation(method)
         assert not isinstance(simulation.schedule, DeterminantTrigger)
         if simulation.control == "random":
-            return np.zeros(len(self.iterations))
-        counts = np.searchsorted(simulation.schedule, self.iterations, side="right")
+            return np.zeros(len(self.steps))
+        counts = np.searchsorted(simulation.schedule, self.steps, side="right")
         return np.asarray(counts, dtype=np.float64)
 
     @property

@@ -90,6 +90,8 @@ class NonlinearDesign(Experiment):
     Attributes
     ----------
     task : NonlinearBanditTask
+    num_iterations : int
+        Rounds, of one evaluation an agent each, >= 1.
     width : int
         Of the network's hidden layer.
     settings : Constants
@@ -112,6 +114,7 @@ class NonlinearDesign(Experiment):
     }
 
     task: AnyNonlinearTask
+    num_iterations: int
     width: int = 25
     settings: Constants = field(default_factory=Constants)
     linear: LinearConstants = field(default_factory=LinearConstants)

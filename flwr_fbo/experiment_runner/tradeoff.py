@@ -40,7 +40,8 @@ from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
 
 # Of the lines of a method, at one value each of what else is swept.
 _STYLES = ("-", "--", "-.")
-_UNTIL = 20
+# Of our own strategies, beside the published one.
+_STYLES_OF_SETTINGS = {"FedVote": "-", "FedWarmStart": "--"}
 
 Results = tuple[TuningExperiment, Sequence[Run]]
 
@@ -91,20 +92,19 @@ def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -
     results : sequence of (Experiment, runs)
         Of one task, number of agents and horizon.
     until : int, optional
-        Utility is the mean best value over iterations 1 to this; 20 unless given, or
-        all where there are fewer.
+        Utility is the mean best value over evaluations 1 to this; all unless given.
     path : Path or binary file
 
     Raises
     ------
     ValueError
-        If the results are not of one task, or there are not as many iterations.
+        If the results are not of one task, or there are not as many evaluations.
     """
     first = results[0][0]
     for experiment, _ in results:
-        _require_same(first, experiment, ("task", "num_agents", "num_iterations"))
-    last = first.num_iterations
-    until = min(_UNTIL, last) if until is None else until
+        _require_same(first, experiment, ("task", "num_agents", "num_evaluations"))
+    last = first.num_evaluations
+    until = last if until is None else until
     require(1 <= until <= last, "until", until, f"1 to {last}")
     figure, axes = new_figure()
     for setting in sorted({experiment.setting for experiment, _ in results}):
@@ -112,7 +112,7 @@ def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -
         _draw_setting(axes, setting, group, until)
     settings = [experiment.privacy for experiment, _ in results]
     _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
-    axes.set_ylabel(f"best {first.task.unit}, mean of iterations 1 to {until}")
+    axes.set_ylabel(f"best {first.task.unit}, mean of evaluations 1 to {until}")
     title = f"{first.task.name}: {first.num_agents} agents"
     _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
 
@@ -155,13 +155,13 @@ def draw_times(
 ) -> None:
     """Write a PNG: best value against a target's CPU time, objective included.
 
-    Iterations are taken to last equally long, the mean over the runs of a method, to
-    which initial points are counted: times compare only where all runs were made on one
+    Evaluations are taken to last equally long, the mean over the runs of a method:
+    times compare only where all runs were made on one
     machine.
     """
     figure, axes = new_figure()
     looks = looks_of(experiment)
-    steps = experiment.iterations / experiment.num_iterations
+    steps = experiment.steps / experiment.num_steps
     names = experiment.methods
     times = curves_by_method(names, runs, "seconds")
     for name, curves in curves_by_method(names, runs).items():
@@ -258,7 +258,7 @@ def _ends(experiment: Experiment, runs: Sequence[Run]) -> dict[str, Estimate]:
 
 
 def _in_the_end(experiment: OptimisationExperiment) -> str:
-    return f"best {experiment.task.unit}, iteration {experiment.num_iterations}"
+    return f"best {experiment.task.unit}, evaluation {experiment.num_evaluations}"
 
 
 def _finish(
@@ -347,8 +347,8 @@ def _require_same(first: Experiment, other: Experiment, names: Sequence[str]) ->
 
 def _epsilon_of(experiment: TuningExperiment, runs: Sequence[Run]) -> float:
     """Return what the private method spent."""
-    spent = [run.epsilon for run in runs if run.method == "dp-fts-de"]
-    require(len(spent) > 0, "results", experiment.name, "results of dp-fts-de")
+    spent = [run.epsilon for run in runs if run.method == "private"]
+    require(len(spent) > 0, "results", experiment.name, "results of private")
     return max(spent)
 
 
@@ -357,7 +357,7 @@ def _draw_setting(
 ) -> None:
     """Draw what does not depend on epsilon as lines, the rest as points."""
     first = group[0][0]
-    style = "-" if first.base.votes else ":"
+    style = _STYLES_OF_SETTINGS.get(first.strategy, ":")
     looks = looks_of(first)
     for name in first.methods:
         points = [
@@ -374,4 +374,4 @@ def _utility(
     experiment: TuningExperiment, runs: Sequence[Run], name: str, until: int
 ) -> Estimate:
     curves = curves_by_method(experiment.methods, runs)[name]
-    return Estimate.of(curves[:, 1 : until + 1].mean(axis=1))
+    return Estimate.of(curves[:, :until].mean(axis=1))

@@ -46,7 +46,7 @@ from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.simulation.progress import counted
 
-_CONTROLS = ("ts", "random", "noise-only")
+_CONTROLS = ("alone", "random", "noise-only")
 _OF_MESSAGES = ("num_features", "lengthscale", "regularization")
 
 
@@ -77,7 +77,7 @@ class TransferMethod(Method):
 _FTS, _SIMILAR = FTSSettings(), FTSSettings(weighting="similarity")
 _LEARNER = partial(TransferMethod, controls=_CONTROLS)
 _METHODS = by_name(
-    TransferMethod("ts", "TS", _FTS, informed=False, look=looks.ALONE),
+    TransferMethod("alone", "TS", _FTS, informed=False, look=looks.ALONE),
     TransferMethod(
         "random", "random", RandomSearchSettings(), informed=False, look=looks.RANDOM
     ),
@@ -113,10 +113,9 @@ class TransferExperiment(OptimisationExperiment):
     ----------
     num_targets : int
         The first so many agents begin anew, each with the messages of all others.
-    num_iterations : int
-        T, of each target, after its initial points.
     num_initial : int
-        Initial points of each target, and of the agents that have finished.
+        Initial points of each target, counted among its ``num_evaluations``, and of the
+        agents that have finished.
     num_observations : int
         t_n of those, their initial points included.
     num_features : int
@@ -148,8 +147,9 @@ class TransferExperiment(OptimisationExperiment):
         ok = self.num_targets <= self.num_agents
         require(ok, "num_targets", self.num_targets, allowed)
         allowed = f"at least num_initial={self.num_initial}"
-        ok = self.num_observations >= self.num_initial
-        require(ok, "num_observations", self.num_observations, allowed)
+        for name in ("num_observations", "num_evaluations"):
+            value = getattr(self, name)
+            require(value >= self.num_initial, name, value, allowed)
         self.settings_of("fts")  # which names what it does not allow
 
     @property
@@ -182,7 +182,7 @@ class TransferExperiment(OptimisationExperiment):
     def message_length(self, method: str) -> int:
         """Return how many numbers an agent sends that has finished; 0 if none."""
         settings = self.settings_of(method)
-        if isinstance(settings, RandomSearchSettings) or method == "ts":
+        if isinstance(settings, RandomSearchSettings) or method == "alone":
             return 0
         return settings.message_length
 
@@ -200,16 +200,16 @@ class TransferExperiment(OptimisationExperiment):
         return [_run(self, method, seed) for method in counted(methods)]
 
     def spending(self, method: str) -> FloatArray:
-        """Return epsilon after each iteration: infinite, once messages are used."""
-        spent = np.zeros(self.num_iterations + 1)
-        spent[1:] = np.inf if _METHODS[method].releases else 0.0
+        """Return epsilon after each evaluation: infinite, once messages are used."""
+        spent = np.zeros(self.num_evaluations)
+        spent[self.num_initial :] = np.inf if _METHODS[method].releases else 0.0
         return spent
 
     def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
         """Return how many numbers have been sent: once, and on to each target."""
-        sent = np.zeros(self.num_iterations + 1)
+        sent = np.zeros(self.num_evaluations)
         per_agent = self.message_length(method)
-        sent[1:] = self.num_agents * per_agent * (1 + self.num_targets)
+        sent[self.num_initial :] = self.num_agents * per_agent * (1 + self.num_targets)
         return sent
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
@@ -219,8 +219,9 @@ class TransferExperiment(OptimisationExperiment):
         lines = []
         for row in rows.values():
             if _METHODS[row.method].controls:
-                lines.append(f"{row.label} {helped(row.over_ts, 'TS')}")
-                lines += at_the_end(row.label, row.final_over_ts)
+                lines.append(f"{row.label} {helped(row.over_alone, self._alone)}")
+                about = row.label, row.final_over_alone, self._alone
+                lines += at_the_end(*about)
         return lines
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
@@ -299,7 +300,8 @@ def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
     num_agents = experiment.num_agents
     for target in targets:
         objective = experiment.task.objective(target.slot, num_agents, seed)
-        for iteration in range(experiment.num_iterations + 1):
+        num_queries = experiment.num_evaluations - experiment.num_initial
+        for iteration in range(num_queries + 1):
             received = vectors if iteration == 1 else None
             play_round(target, objective, iteration, received, send_message=False)
     return experiment.run_of_agents(

@@ -77,18 +77,18 @@ class Curve:
     ----------
     label : str
         For tables and figures.
-    method : {"ts", "fts-de", "dp-fts-de"}
+    method : {"alone", "open", "private"}
         The last one comes with a noise-only control of its own.
     num_sub_regions : int, optional
         P.
     lengthscale, regularization : float, optional
-        Of the messages: l and lambda. Not of ``"ts"``, which sends none.
+        Of the messages: l and lambda. Not of ``"alone"``, which sends none.
     clip_norm : float, optional
-        S, of ``"dp-fts-de"``.
+        S, of ``"private"``.
     noise_multiplier : float, optional
-        z, of ``"dp-fts-de"``.
+        z, of ``"private"``.
     sampling_probability : float, optional
-        q, of ``"dp-fts-de"``.
+        q, of ``"private"``.
     series : tuple of str
         The lines that it is a point of, where utility is drawn against epsilon.
     """
@@ -96,7 +96,7 @@ class Curve:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     label: str
-    method: Literal["ts", "fts-de", "dp-fts-de"]
+    method: Literal["alone", "open", "private"]
     num_sub_regions: int | None = None
     lengthscale: float | None = None
     regularization: float | None = None
@@ -108,13 +108,13 @@ class Curve:
     def __post_init__(self) -> None:
         for name in ("clip_norm", "noise_multiplier", "sampling_probability"):
             value = getattr(self, name)
-            ok = value is None or self.method == "dp-fts-de"
+            ok = value is None or self.method == "private"
             require(ok, name, value, f"left out, with method={self.method!r}")
         for name in OF_MESSAGES:
             value = getattr(self, name)
-            ok = value is None or self.method != "ts"
-            require(ok, name, value, "left out, with method='ts'")
-        ok = not self.series or self.method == "dp-fts-de"
+            ok = value is None or self.method != "alone"
+            require(ok, name, value, "left out, with method='alone'")
+        ok = not self.series or self.method == "private"
         require(ok, "series", self.series, f"left out, with method={self.method!r}")
 
     def privacy(self, shared: TuningPrivacy) -> TuningPrivacy:
@@ -144,7 +144,7 @@ class Curve:
         return replace(preset, **own)
 
 
-AS_PRESET = Curve("", "dp-fts-de")
+AS_PRESET = Curve("", "private")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class TuningDesign(OptimisationExperiment):
     Attributes
     ----------
     privacy : TuningPrivacy
-    strategy : {"FedVote", "DPFTSDE"}
+    strategy : {"FedVote", "FedWarmStart", "DPFTSDE"}
         The federated methods'; the controls share its agent.
     preset : str, optional
         Of `DPFTSDE`.

@@ -12,19 +12,21 @@ from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import OF_MESSAGES, TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import (
     METHODS,
-    USUAL_METHODS,
     TuningMethod,
     known_methods,
     methods_of,
+    usual_methods,
 )
 from flwr_fbo.experiment_runner.tuning_play import run_one, sending, spending
 from flwr_fbo.experiment_runner.tuning_table import TuningRun, at_the_end
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.simulation.progress import counted
 from flwr_fbo.strategies.presets import preset_of
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
-_LABELS_OF_VOTES = {"fts-de": "open vote", "dp-fts-de": "private vote"}
+# In a list of methods: those that the strategy is usually compared to.
+_USUAL = "usual"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +36,14 @@ class TuningExperiment(TuningDesign):
     Attributes
     ----------
     methods : tuple of str
-        Those without liars unless given, and all curves.
+        ``"usual"`` stands for all controls, without liars. All curves are added.
     form : {"convergence", "tradeoff"}
-        The figure: best value against iteration, or in the end against epsilon.
+        The figure: best value against evaluation, or in the end against epsilon.
     """
 
     _presentation: ClassVar[tuple[str, ...]] = (*Experiment._presentation, "form")
 
-    methods: tuple[str, ...] = USUAL_METHODS
+    methods: tuple[str, ...] = (_USUAL,)
     form: Literal["convergence", "tradeoff"] = "convergence"
 
     def __post_init__(self) -> None:
@@ -49,11 +51,20 @@ class TuningExperiment(TuningDesign):
         for name in self.curves:
             ok = name not in METHODS and not name.endswith("-noise-only")
             require(ok, "curves", name, "a name that no method or control has")
-        drawn = (name for name in methods_of(self.curves) if name not in self.methods)
-        object.__setattr__(self, "methods", (*self.methods, *drawn))
+        methods: list[str] = []
+        for name in self.methods:
+            methods += usual_methods(self) if name == _USUAL else [name]
+        methods += [name for name in methods_of(self.curves) if name not in methods]
+        object.__setattr__(self, "methods", tuple(methods))
         super().__post_init__()
+        agent = self.base.agent
+        least = agent.num_initial
+        if isinstance(agent, WarmStartSettings):
+            least = agent.share_after
+        ok = self.num_evaluations >= least
+        require(ok, "num_evaluations", self.num_evaluations, f"at least {least}")
         if self.form == "tradeoff":
-            private = {n for n, c in self.curves.items() if c.method == "dp-fts-de"}
+            private = {n for n, c in self.curves.items() if c.method == "private"}
             alone = sorted(n for n in private if not self.curves[n].series)
             allowed = "private curves, each in a series, where form is 'tradeoff'"
             require(len(private) > 0 and not alone, "curves", alone, allowed)
@@ -62,11 +73,6 @@ class TuningExperiment(TuningDesign):
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name."""
         return known_methods(self)
-
-    def label_of(self, method: str) -> str:
-        """Return what tables and figures call a method."""
-        labels = _LABELS_OF_VOTES if self.base.votes else {}
-        return labels.get(method) or super().label_of(method)
 
     def with_epsilon(self, epsilon: float) -> Self:
         """Return the same experiment at another epsilon; see `Experiment`."""
@@ -107,12 +113,12 @@ class TuningExperiment(TuningDesign):
         return [run_one(self, method, seed) for method in counted(methods)]
 
     def spending(self, method: str) -> FloatArray:
-        """Return a method's epsilon after each iteration; see `Experiment`."""
-        return spending(self._strategy(method), self.num_iterations)
+        """Return a site's epsilon after each evaluation; see `Experiment`."""
+        return spending(self, self._strategy(method))
 
     def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
-        """Return how many numbers have been sent by each iteration."""
-        return sending(self._strategy(method), self.num_iterations)
+        """Return how many numbers have been sent by each evaluation."""
+        return sending(self, self._strategy(method))
 
     def _strategy(self, method: str) -> TuningStrategy:
         return self.known_methods[method].build(self, Seeds.of_run(0))
@@ -133,16 +139,17 @@ class TuningExperiment(TuningDesign):
         if any(row.final.num_runs < 2 for row in rows.values()):
             return [ONE_SEED]
         lines = []
-        for name, what in (("fts-de", "without"), ("dp-fts-de", "with")):
+        for name, what in (("open", "without"), ("private", "with")):
             row = rows.get(name)
-            if row is not None and row.over_ts is not None:
+            if row is not None and row.over_alone is not None:
                 lines.append(
                     f"Federation {what} privacy ({row.label}) "
-                    f"{helped(row.over_ts, 'TS')}"
+                    f"{helped(row.over_alone, self._alone)}"
                 )
-        private = rows.get("dp-fts-de")
+        private = rows.get("private")
         if private is not None and private.over_noise_only is not None:
             lines.append(carried(private.label, private.over_noise_only))
-        if private is not None and private.final_over_ts is not None:
-            lines += at_the_end(private.label, private.final_over_ts)
+        if private is not None and private.final_over_alone is not None:
+            about = private.label, private.final_over_alone, self._alone
+            lines += at_the_end(*about)
         return lines

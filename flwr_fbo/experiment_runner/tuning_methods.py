@@ -1,7 +1,13 @@
 """The methods an experiment that tunes compares: federated ones and their controls.
 
-All share the agents' initial points and, given the same seed, the same noise and mask:
-what differs between two curves is the method.
+Given the same seed they share the agents' draws, the noise and the mask: what differs
+between two curves is the method. Agents that start lean have more controls than those
+with published settings, which begin with random points anyway:
+
+- *random-start*: ten random points, then the same search;
+- *portfolio*: a public list, the same for every agent. First the settings that a person
+  would try, where the task knows some, then a Sobol design of the space;
+- *blind*: messages in praise of places drawn at random.
 """
 
 from __future__ import annotations
@@ -12,6 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from scipy.stats.qmc import Sobol
+
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.experiment_runner import looks
 from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.seeds import Seeds
@@ -20,15 +29,19 @@ from flwr_fbo.experiment_runner.tuning_design import (
     Curve,
     TuningDesign,
 )
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
-from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
+from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings
 from flwr_fbo.servers.local import LocalServer
+from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_vote import FedVote
+from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Privacy
 from flwr_fbo.strategies.options import Seeds as StudySeeds
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+
+# Of the control that starts at random, as published.
+_NUM_RANDOM = 10
 
 
 @dataclass(frozen=True)
@@ -43,15 +56,20 @@ class TuningMethod(Method):
         The method that it is a variant of; itself unless given.
     curve : Curve
         What it sets otherwise.
+    first : callable, optional
+        Takes an experiment, seeds and a slot; returns what the agent evaluates first.
     liars : float
         Share of the agents that praise a place drawn at random, in [0, 1].
     conspiring : bool
-        Whether all liars praise the same place, or each another one each time.
+        Whether all liars praise the same place, or each another one each time. Liars
+        that conspire are among the first to send: where cohorts start one after
+        another, a share of the first one.
     """
 
     build: Callable[[TuningDesign, Seeds], TuningStrategy]
     base: str = ""
     curve: Curve = AS_PRESET
+    first: Callable[[TuningDesign, Seeds, int], list[Params]] | None = None
     liars: float = 0.0
     conspiring: bool = True
 
@@ -69,7 +87,7 @@ def _random(experiment: TuningDesign, seeds: Seeds) -> TuningStrategy:
     return _local(settings, experiment, seeds)
 
 
-def _thompson(
+def _alone(
     experiment: TuningDesign, seeds: Seeds, curve: Curve = AS_PRESET
 ) -> TuningStrategy:
     agent = experiment.base.agent
@@ -85,9 +103,7 @@ def _federated(
     curve: Curve = AS_PRESET,
 ) -> TuningStrategy:
     task, privacy = experiment.task, curve.privacy(experiment.privacy)
-    agent = curve.agent(experiment.base.agent)
-    assert isinstance(agent, ThompsonSettings | VotingSettings)
-    base = experiment.base
+    strategy = experiment.strategy
     options = Privacy(calibration=privacy.calibration, noise_only=noise_only)
     if private:
         options = replace(
@@ -99,19 +115,18 @@ def _federated(
             accountant=privacy.accountant,
         )
     else:
-        options = replace(
-            options, noise_multiplier=0.0, clip_norm=math.inf, sampling_probability=1.0
-        )
-    if not base.votes:  # after every iteration, as published
+        options = replace(options, noise_multiplier=0.0)
+        if strategy != "FedWarmStart":  # whose messages are never cut, nor left out
+            options = replace(options, clip_norm=math.inf, sampling_probability=1.0)
+    build: Callable[..., TuningStrategy] = _OURS.get(strategy, DPFTSDE)
+    if strategy == "DPFTSDE":  # after every iteration, as published
         options = replace(options, min_follow_probability=0.0)
-    build: Callable[..., TuningStrategy] = FedVote
-    if not base.votes:
         build = partial(DPFTSDE, preset=experiment.preset or "paper")
     return build(
         task.space,
         task.direction,
         experiment.num_agents,
-        agent=agent,
+        agent=curve.agent(experiment.base.agent),
         privacy=options,
         epsilon=privacy.epsilon if private else None,
         delta=privacy.delta,
@@ -119,22 +134,50 @@ def _federated(
     )
 
 
+def _random_points(experiment: TuningDesign, seeds: Seeds, slot: int) -> list[Params]:
+    """Return the points of an agent that starts at random."""
+    space = SearchSpace(experiment.task.space)
+    rng = generator(seeds.study, slot, 0, Purpose.INITIAL_POINTS)
+    num = min(_NUM_RANDOM, experiment.num_evaluations)
+    return [space.from_unit(space.snap(x)) for x in rng.random((num, space.dim))]
+
+
+def _portfolio(experiment: TuningDesign, seeds: Seeds, slot: int) -> list[Params]:
+    """Return the public portfolio, which depends on the task alone."""
+    space, num = SearchSpace(experiment.task.space), experiment.num_evaluations
+    # Its first point, a corner, is left out.
+    design = Sobol(space.dim, scramble=False).random_base2(num.bit_length())[1:]
+    others = [space.from_unit(space.snap(x)) for x in design]
+    return [*experiment.task.customary, *others][:num]
+
+
 _private = partial(_federated, private=True)
 _open = partial(_federated, private=False)
-_OPEN = ("ts", "random")
+_OURS = {"FedVote": FedVote, "FedWarmStart": FedWarmStart}
+_OPEN = ("alone", "random")
 _PRIVATE: dict[str, Any] = {
     "controls": (*_OPEN, "noise-only"),
     "noisy": True,
     "noise_only": "noise-only",
 }
 _ZEROED = partial(_private, noise_only=True)
+# The first five are the usual ones with published settings.
 METHODS = by_name(
-    TuningMethod("ts", "TS", _thompson, look=looks.ALONE),
+    TuningMethod("alone", "TS", _alone, look=looks.ALONE),
     TuningMethod("random", "random", _random, look=looks.RANDOM),
-    TuningMethod("fts-de", "FTS-DE", _open, controls=_OPEN, look=looks.OPEN),
-    TuningMethod("dp-fts-de", "DP-FTS-DE", _private, look=looks.OURS, **_PRIVATE),
+    TuningMethod("open", "FTS-DE", _open, controls=_OPEN, look=looks.OPEN),
+    TuningMethod("private", "DP-FTS-DE", _private, look=looks.OURS, **_PRIVATE),
     TuningMethod(
         "noise-only", "noise-only", _ZEROED, noisy=True, look=looks.UNINFORMED
+    ),
+    TuningMethod(
+        "blind",
+        "blind",
+        _private,
+        liars=1.0,
+        conspiring=False,
+        look=(looks.ORANGE, ":", "P"),
+        **_PRIVATE,
     ),
     TuningMethod(
         "liars",
@@ -144,23 +187,60 @@ METHODS = by_name(
         look=(looks.PINK, "--", "x"),
         **_PRIVATE,
     ),
+)
+_LEAN = by_name(
     TuningMethod(
-        "blind",
-        "blind vote",
-        _private,
-        liars=1.0,
-        conspiring=False,
-        look=(looks.ORANGE, ":", "P"),
-        **_PRIVATE,
+        "random-start",
+        "random start",
+        _alone,
+        first=_random_points,
+        look=(looks.SKY, "--", "d"),
+    ),
+    TuningMethod(
+        "portfolio",
+        "portfolio",
+        _alone,
+        first=_portfolio,
+        look=(looks.BROWN, "-.", "<"),
     ),
 )
-# What an experiment compares unless it says otherwise.
-USUAL_METHODS = tuple(name for name, m in METHODS.items() if m.liars == 0)
+_LABELS = {
+    "FedVote": {
+        "alone": "alone",
+        "open": "open vote",
+        "private": "private vote",
+        "blind": "blind vote",
+    },
+    "FedWarmStart": {
+        "alone": "alone",
+        "open": "open start",
+        "private": "warm start",
+        "blind": "blind start",
+    },
+}
+
+
+def usual_methods(experiment: TuningDesign) -> tuple[str, ...]:
+    """Return what an experiment compares unless it says otherwise."""
+    alone, random, *federated = METHODS
+    if experiment.base.is_lean:
+        return alone, random, *_LEAN, *(n for n in federated if n != "liars")
+    return tuple(METHODS)[:5]
+
+
+def methods_of_strategy(experiment: TuningDesign) -> dict[str, TuningMethod]:
+    """Return all methods but curves, by name, as the strategy calls them."""
+    labels = _LABELS.get(experiment.strategy, {})
+    known = {**METHODS, **(_LEAN if experiment.base.is_lean else {})}
+    return {
+        name: replace(method, label=labels.get(name, method.label))
+        for name, method in known.items()
+    }
 
 
 def known_methods(experiment: TuningDesign) -> dict[str, TuningMethod]:
     """Return all methods that an experiment could have, by name."""
-    return {**METHODS, **methods_of(experiment.curves)}
+    return {**methods_of_strategy(experiment), **methods_of(experiment.curves)}
 
 
 def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
@@ -172,9 +252,9 @@ def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
     with_curve: Callable[..., TuningStrategy] = METHODS[curve.method].build
     build = partial(with_curve, curve=curve)
     method = TuningMethod(name, curve.label, build, base=curve.method, curve=curve)
-    if curve.method == "ts":
+    if curve.method == "alone":
         return [method]
-    if curve.method == "fts-de":
+    if curve.method == "open":
         return [replace(method, controls=_OPEN)]
     control = f"{name}-noise-only"
     controls = (*_OPEN, control)

@@ -10,6 +10,7 @@ import math
 import time
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.base import Agent
@@ -17,11 +18,15 @@ from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.experiment_runner.base import FloatArray
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import TuningDesign
-from flwr_fbo.experiment_runner.tuning_methods import known_methods
+from flwr_fbo.experiment_runner.tuning_methods import TuningMethod, known_methods
 from flwr_fbo.experiment_runner.tuning_table import TuningRun
+from flwr_fbo.models.shared_function import rank_vector
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.servers.fed_warm_start import WarmStartServer
 from flwr_fbo.simulation.loop import run_loop
+from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -36,12 +41,17 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
     seeds = Seeds.of_run(seed)
     chosen = known_methods(experiment)[method]
     strategy = chosen.build(experiment, seeds)
-    strategy.plan(experiment.num_iterations)
+    horizon = last_iteration(experiment, strategy)
+    strategy.plan(horizon)
     objectives = [task.objective(i, num_agents, seed) for i in range(num_agents)]
     agents = [create_agent(strategy.study, i, seeds.study) for i in range(num_agents)]
-    for liar in agents[: math.ceil(chosen.liars * num_agents)]:
+    if chosen.first is not None:
+        for agent in agents:
+            agent.enqueue(chosen.first(experiment, seeds, agent.slot))
+    for liar in agents[: _num_liars(chosen, strategy)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
-    run_loop(strategy.server, agents, objectives, experiment.num_iterations)
+    most = experiment.num_evaluations
+    run_loop(strategy.server, agents, objectives, horizon, most)
     epsilon, private = 0.0, True
     if isinstance(strategy, PrivateTuningStrategy):
         epsilon = strategy.privacy_spent.epsilon
@@ -56,54 +66,101 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
     )
 
 
+def last_iteration(experiment: TuningDesign, strategy: TuningStrategy) -> int:
+    """Return T, by which all agents have made their evaluations, whenever they start.
+
+    Each of the cohorts of a `FedWarmStart` starts after the one before has sent.
+    """
+    agent, waiting = strategy.study.agent, 0
+    if isinstance(strategy, FedWarmStart):
+        assert isinstance(agent, WarmStartSettings)
+        waiting = len(strategy.cohort_sizes) * agent.share_after
+    return waiting + experiment.num_evaluations - agent.num_initial
+
+
+def _num_liars(method: TuningMethod, strategy: TuningStrategy) -> int:
+    num = strategy.server.num_agents
+    if method.conspiring and isinstance(strategy, FedWarmStart):
+        num = sum(strategy.cohort_sizes[:1])
+    return math.ceil(method.liars * num)
+
+
 def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> None:
     """Have an agent praise a place drawn at random, as loudly as the server listens."""
     settings, space = study.agent, study.space
     assert isinstance(settings, SearchSettings)
-    features = settings.shared_features(space.dim, study.feature_seed)
 
     def lie(iteration: int) -> FloatArray:
         key = () if conspiring else (agent.slot, iteration)
         place = generator(seed, *key, Purpose.LIE).random((1, space.dim))
-        return np.asarray(_LOUD * features(space.snap_discrete(place))[0])
+        place = space.snap_discrete(place)
+        if isinstance(settings, WarmStartSettings):
+            pool = settings.pool(space, study.feature_seed)
+            return rank_vector(-cdist(place, pool)[0])
+        features = settings.shared_features(space.dim, study.feature_seed)
+        return np.asarray(_LOUD * features(place)[0])
 
     agent.message = lie  # type: ignore[method-assign]
 
 
-def spending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
-    """Return epsilon after iterations 0 to T, shape (T + 1,), if the noise is real."""
+def _sharing(experiment: TuningDesign, strategy: TuningStrategy) -> list[int]:
+    """Return after which of its evaluations, from 1, an agent sends; plans the study.
+
+    Of all releases of a `FedWarmStart` a site has a message in one.
+    """
     if not isinstance(strategy, PrivateTuningStrategy):
-        return np.zeros(num_iterations + 1)
-    strategy.plan(num_iterations)
+        return []
+    strategy.plan(last_iteration(experiment, strategy))
+    iterations = strategy.server.iterations
+    if isinstance(strategy, FedWarmStart):
+        iterations = iterations[:1]
+    return [strategy.study.agent.num_initial + t for t in iterations]
+
+
+def spending(experiment: TuningDesign, strategy: TuningStrategy) -> FloatArray:
+    """Return a site's epsilon after evaluations 1 to E, if the noise is real."""
+    sharing, spent = (
+        _sharing(experiment, strategy),
+        np.zeros(experiment.num_evaluations),
+    )
+    if not sharing:
+        return spent
+    assert isinstance(strategy, PrivateTuningStrategy)
     server, release = strategy.server, strategy.server.release
+    if release.settings.noise_only:
+        return spent
     accountant = server.new_accountant()
-    spent: list[float] = []
-    for iteration in range(num_iterations + 1):
-        if iteration in server.iterations and not release.settings.noise_only:
-            multiplier = release.effective_noise_multiplier(iteration)
-            if multiplier == 0:
-                left = num_iterations + 1 - iteration
-                return np.array([*spent, *[math.inf] * left])
-            accountant.charge(multiplier)
-        spent.append(accountant.spent().epsilon)
-    return np.array(spent)
+    for evaluation, iteration in zip(sharing, server.iterations, strict=False):
+        multiplier = release.effective_noise_multiplier(iteration)
+        if multiplier == 0:
+            spent[evaluation - 1 :] = math.inf
+            break
+        accountant.charge(multiplier)
+        spent[evaluation - 1 :] = accountant.spent().epsilon
+    return spent
 
 
-def sending(strategy: TuningStrategy, num_iterations: int) -> FloatArray:
-    """Return how many numbers have been sent by iterations 0 to T, shape (T + 1,).
+def sending(experiment: TuningDesign, strategy: TuningStrategy) -> FloatArray:
+    """Return how many numbers all have sent by evaluations 1 to E of each agent.
 
     Every agent sends a message for each release, and gets all of its vectors before
-    the next iteration.
+    its next evaluation; of a `FedWarmStart` one message at most, and before its first
+    evaluation what there is.
     """
-    sent = np.zeros(num_iterations + 1)
-    if not isinstance(strategy, PrivateTuningStrategy):
+    sharing, sent = _sharing(experiment, strategy), np.zeros(experiment.num_evaluations)
+    if not sharing:
         return sent
-    strategy.plan(num_iterations)
-    agent, num_agents = strategy.study.agent, strategy.server.num_agents
+    server, agent = strategy.server, strategy.study.agent
     assert isinstance(agent, SearchSettings)
-    for iteration in strategy.server.iterations:
-        sent[iteration] += num_agents * agent.message_length
-        if iteration < num_iterations:
-            vectors = agent.num_sub_regions * agent.message_length
-            sent[iteration + 1] += num_agents * vectors
+    if isinstance(server, WarmStartServer):
+        cohorts = server.cohorts
+        got = sum(map(cohorts.cohort_of, range(server.num_agents)))
+        sent[0] += got * agent.message_length
+        sent[sharing[0] - 1] += sum(cohorts.cohort_sizes) * agent.message_length
+        return np.asarray(np.cumsum(sent))
+    one_each = server.num_agents * agent.message_length
+    for evaluation in sharing:
+        sent[evaluation - 1] += one_each
+        if evaluation < len(sent):
+            sent[evaluation] += one_each * agent.num_sub_regions
     return np.asarray(np.cumsum(sent))

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, PlainValidator
 
 from flwr_fbo._validation import require
@@ -43,8 +42,9 @@ class TuningRun(Run):
 
     Attributes
     ----------
-    best_so_far : list of N lists of T + 1 floats
-        Each agent's best value after iterations 0..T; NaN before its first success.
+    best_so_far : list of N lists of E floats
+        Each agent's best value after its evaluations 1 to E, in the order in which it
+        made them; NaN before its first success.
     failed_trials : int
     best_settings : list of N dicts or None
         Where each agent had its best value; None where it had no success. Empty in
@@ -57,7 +57,7 @@ class TuningRun(Run):
 
     @property
     def curve(self) -> FloatArray:
-        """The mean over agents, shape (T + 1,), leaving out those without a success."""
+        """The mean over agents, shape (E,), leaving out those without a success."""
         return np.asarray(np.nanmean(np.array(self.best_so_far), axis=0))
 
 
@@ -68,16 +68,20 @@ class TuningRow(Row):
     Attributes
     ----------
     final : Estimate
-        Best value after the last iteration, mean over agents.
-    final_over_ts : Estimate or None
-        Its paired difference, positive where this method is better; None for TS itself.
-    over_ts, over_noise_only : Estimate or None
-        The same for the mean best value over iterations 1 to T, or to ``until``.
+        Best value after the last evaluation, mean over agents.
+    mean : Estimate
+        The same in the mean over evaluations 1 to E, or to ``until``.
+    final_over_alone : Estimate or None
+        Paired difference of ``final`` to agents alone, positive where this method is
+        better; None for these themselves.
+    over_alone, over_noise_only : Estimate or None
+        The same of ``mean``.
     """
 
     final: Estimate
-    final_over_ts: Estimate | None
-    over_ts: Estimate | None
+    mean: Estimate
+    final_over_alone: Estimate | None
+    over_alone: Estimate | None
     over_noise_only: Estimate | None
 
 
@@ -85,14 +89,20 @@ class TuningRow(Row):
 class OptimisationExperiment(Experiment):
     """Methods that look for the best setting of a task.
 
+    Every evaluation of an agent counts, the first one too.
+
     Attributes
     ----------
     task : Task
+    num_evaluations : int
+        E >= 1, of each agent that is compared.
     """
 
     task_type: ClassVar[type[Any]] = Task
+    step: ClassVar[Literal["iteration", "evaluation"]] = "evaluation"
 
     task: AnyTask
+    num_evaluations: int
 
     @property
     def lower_is_better(self) -> bool:
@@ -116,7 +126,7 @@ class OptimisationExperiment(Experiment):
     def run_of_agents(
         self, agents: Sequence[Agent], seed: int, **values: Any
     ) -> TuningRun:
-        """Return the run of agents that have done all iterations.
+        """Return the run of agents that have made all their evaluations.
 
         What they observed with noise counts without it. ``values`` are those that a
         `Run` has besides.
@@ -129,7 +139,7 @@ class OptimisationExperiment(Experiment):
                     math.nan if math.isnan(y) else truth(agent.space.from_unit(x))
                     for x, y in zip(agent.points, agent.values, strict=True)
                 ]
-        best = [agent.best_so_far(self.num_iterations).tolist() for agent in agents]
+        best = [agent.best_so_far.tolist() for agent in agents]
         settings = [agent.best_setting for agent in agents]
         return TuningRun(
             seed=seed,
@@ -143,31 +153,33 @@ class OptimisationExperiment(Experiment):
         """Return the run of a line of results."""
         run: TuningRun = run_reader(TuningRun).validate_python(values)
         shape = np.shape(run.best_so_far)
-        expected = (self.num_compared, self.num_iterations + 1)
+        expected = (self.num_compared, self.num_evaluations)
         require(shape == expected, "best_so_far", shape, str(expected))
         return run
 
     @property
-    def iterations(self) -> NDArray[np.intp]:
-        """Where the runs' curves have their values."""
-        return np.arange(self.num_iterations + 1)
-
-    @property
     def axes(self) -> tuple[str, str]:
         """What the figure's two axes are called."""
-        return "iteration (0: initial points)", f"best {self.task.unit} so far"
+        return "evaluation", f"best {self.task.unit} so far"
 
     def estimates(self) -> dict[str, Column]:
         """Return how the estimates of rows are made and shown, by name."""
         over = partial(Column, sign="+", compare=self._gain)
+        over_alone = partial(over, control="alone")
         return {
-            "final": Column(f"iteration {self.num_iterations}", reads="end"),
-            "final_over_ts": over("", control="ts", reads="end"),
-            "over_ts": over("over TS*", control="ts", reads="mean"),
+            "final": Column(f"evaluation {self.num_evaluations}", reads="end"),
+            "mean": Column("", reads="mean"),
+            "final_over_alone": over_alone("", reads="end"),
+            "over_alone": over_alone(f"over {self._alone}*", reads="mean"),
             "over_noise_only": over(
                 "over noise-only*", control="noise-only", reads="mean"
             ),
         }
+
+    @property
+    def _alone(self) -> str:
+        """What agents alone are called."""
+        return self.label_of("alone")
 
     def _gain(self, values: FloatArray, control: FloatArray) -> FloatArray:
         """Return by how much values are better than a control's."""
@@ -181,9 +193,9 @@ class OptimisationExperiment(Experiment):
 
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
-        last = until or self.num_iterations
+        last = until or self.num_evaluations
         lines = [
-            f"* paired by seed, mean over iterations 1 to {last}; positive is better.",
+            f"* paired by seed, mean over evaluations 1 to {last}; positive is better.",
         ]
         failed = self.counts(runs)["failed_trials"]
         if failed:
@@ -196,12 +208,12 @@ class OptimisationExperiment(Experiment):
         return {"failed_trials": sum(failed)}
 
 
-def at_the_end(label: str, gain: Estimate) -> list[str]:
-    """Say what is lost in the last iteration at most, where that is known."""
+def at_the_end(label: str, gain: Estimate, control: str) -> list[str]:
+    """Say what is lost to a control in the end at most, where that is known."""
     bound = gain.lower_bound
     if math.isnan(bound):
         return []
-    text = (
-        f"is behind TS by {abs(bound):.4f} at most" if bound <= 0 else "is ahead of TS"
-    )
-    return [f"In the last iteration {label} {text} (one-sided 95% bound)."]
+    text = f"is ahead of {control}"
+    if bound <= 0:
+        text = f"is behind {control} by {abs(bound):.4f} at most"
+    return [f"After the last evaluation {label} {text} (one-sided 95% bound)."]

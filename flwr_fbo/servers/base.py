@@ -56,13 +56,17 @@ class Server(ABC):
         """What agents receive now, shape (P, M); None before the first release."""
         return self.ledger[-1].vectors if self.ledger else None
 
+    def plays(self, slot: int) -> bool:
+        """Return whether a slot's agent takes part by now."""
+        return True
+
+    def sends(self, slot: int, step: Step) -> bool:
+        """Return whether a slot's agent is asked for a message in a step."""
+        return step.release > 0
+
     @abstractmethod
     def step(self, iteration: int) -> Step:
         """Decide what happens in an iteration; changes nothing."""
-
-    def plays(self, slot: int) -> bool:
-        """Return whether the agent of a slot is asked for anything by now."""
-        return True
 
     @abstractmethod
     def receive(self, step: Step, messages: Mapping[int, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -17,8 +18,11 @@ def run_loop(
     agents: Sequence[Agent],
     objectives: Sequence[Objective],
     num_iterations: int,
+    num_evaluations: int | None = None,
 ) -> None:
     """Play iterations 0 to ``num_iterations``; the agents keep what happened.
+
+    Agents whose turn the server says has not come wait.
 
     Parameters
     ----------
@@ -29,14 +33,26 @@ def run_loop(
         One an agent.
     num_iterations : int
         T, the queries of an agent after its initial points.
+    num_evaluations : int, optional
+        An agent that has made so many is asked for no more.
     """
-    pairs = list(zip(agents, objectives, strict=True))
+    most = math.inf if num_evaluations is None else num_evaluations
     for iteration in counted(range(num_iterations + 1)):
         vectors, step = server.vectors, server.step(iteration)
-        wanted = step.release > 0
-        playing = [(one, its) for one, its in pairs if server.plays(one.slot)]
+        playing = [
+            (agent, objective)
+            for agent, objective in zip(agents, objectives, strict=True)
+            if server.plays(agent.slot) and len(agent.values) < most
+        ]
         rounds = (
-            partial(play_round, agent, objective, iteration, vectors, wanted)
+            partial(
+                play_round,
+                agent,
+                objective,
+                iteration,
+                vectors,
+                server.sends(agent.slot, step),
+            )
             for agent, objective in playing
         )
         slots = (agent.slot for agent, _ in playing)

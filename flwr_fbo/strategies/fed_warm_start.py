@@ -33,7 +33,7 @@ from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.fed_warm_start import WarmStartServer, knowledge_of
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Privacy
-from flwr_fbo.strategies.presets import VOTES
+from flwr_fbo.strategies.presets import WARM_START
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
 
@@ -170,11 +170,11 @@ class FedWarmStart(PrivateTuningStrategy):
             agent=agent,
             privacy=replace(
                 privacy,
-                clip_norm=1.0,
-                sampling_probability=1.0,
+                clip_norm=WARM_START.privacy.clip_norm,
+                sampling_probability=WARM_START.privacy.sampling_probability,
                 release_after=tuple(evaluations - 1 for evaluations in due),
             ),
-            weights=VOTES.weights,
+            weights=WARM_START.weights,
             epsilon=epsilon,
             delta=delta,
             **options,

@@ -1,4 +1,4 @@
-"""FedVote's default settings, and the published ones of DP-FTS-DE."""
+"""Default settings of our own strategies, and the published ones of DP-FTS-DE."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.strategies.options import Privacy
 
@@ -17,19 +18,19 @@ class Preset:
 
     Attributes
     ----------
-    agent : ThompsonSettings or VotingSettings
+    agent : ThompsonSettings, VotingSettings or WarmStartSettings
     privacy : Privacy
     weights : WeightSchedule
     """
 
-    agent: ThompsonSettings | VotingSettings
+    agent: ThompsonSettings | VotingSettings | WarmStartSettings
     privacy: Privacy
     weights: WeightSchedule
 
     @property
-    def votes(self) -> bool:
-        """Whether its agents vote."""
-        return isinstance(self.agent, VotingSettings)
+    def is_lean(self) -> bool:
+        """Whether its agents start lean: at one point, and then by improvement."""
+        return not isinstance(self.agent, ThompsonSettings)
 
 
 # Two releases that share the budget: when agents have looked around for themselves, and
@@ -37,6 +38,12 @@ class Preset:
 VOTES = Preset(
     VotingSettings(),
     Privacy(clip_norm=1.0, sampling_probability=1.0, release_after=(5, 9)),
+    WeightSchedule(peak=0.0),
+)
+# A release a cohort, each with one message of each of its sites.
+WARM_START = Preset(
+    WarmStartSettings(),
+    Privacy(clip_norm=1.0, sampling_probability=1.0),
     WeightSchedule(peak=0.0),
 )
 # Those of DP-FTS-DE's paper, by the names of `DPFTSDE(preset=...)`: releases until one
@@ -53,7 +60,8 @@ PUBLISHED = {
         WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
     ),
 }
-STRATEGIES = ("FedVote", "DPFTSDE")
+_OURS = {"FedVote": VOTES, "FedWarmStart": WARM_START}
+STRATEGIES = (*_OURS, "DPFTSDE")
 
 
 def privacy_of(preset: Preset, privacy: Privacy | None) -> Privacy:
@@ -73,9 +81,9 @@ def preset_of(strategy: str, preset: str | None) -> Preset:
         If there is no such strategy, or it has no such preset.
     """
     require(strategy in STRATEGIES, "strategy", strategy, nearest(strategy, STRATEGIES))
-    if strategy == "FedVote":
-        require(preset is None, "preset", preset, "left out, with FedVote")
-        return VOTES
+    if strategy in _OURS:
+        require(preset is None, "preset", preset, f"left out, with {strategy}")
+        return _OURS[strategy]
     preset = "paper" if preset is None else preset
     known = isinstance(preset, str) and preset in PUBLISHED
     require(known, "preset", preset, nearest(str(preset), PUBLISHED))

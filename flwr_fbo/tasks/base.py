@@ -13,6 +13,7 @@ from pydantic import ConfigDict
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int
+from flwr_fbo.space.search_space import Params
 
 # The tasks that an experiment's file can name.
 REGISTERED: dict[str, type[Any]] = {}
@@ -99,6 +100,11 @@ class Task(ABC):
     @abstractmethod
     def space(self) -> Mapping[str, BaseDistribution]:
         """The search space of all clients."""
+
+    @property
+    def customary(self) -> list[Params]:
+        """Settings that a person would try first, whatever the data; public."""
+        return []
 
     @abstractmethod
     def check(self, num_clients: int) -> None:

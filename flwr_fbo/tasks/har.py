@@ -22,6 +22,7 @@ from flwr_fbo._validation import require, require_bool
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.datasets.har import NUM_SUBJECTS, partition
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.space.search_space import Params
 from flwr_fbo.tasks.base import Objective, Task, register, require_clients
 
 NUM_EPOCHS = 50
@@ -84,6 +85,12 @@ class HarTask(Task):
             "l2": FloatDistribution(*l2, log=self.log),
             "learning_rate": FloatDistribution(*learning_rate, log=self.log),
         }
+
+    @property
+    def customary(self) -> list[Params]:
+        """scikit-learn's l2 for SGD, a usual learning rate, and a usual batch."""
+        batch_size = 128 if self.ranges == "wide" else 32
+        return [{"batch_size": batch_size, "l2": 1e-4, "learning_rate": 0.01}]
 
     def check(self, num_clients: int) -> None:
         """Raise ValueError unless clients are 1 to 30; DataError without the data."""

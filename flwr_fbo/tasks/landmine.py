@@ -21,6 +21,7 @@ from sklearn.svm import SVC
 from flwr_fbo._validation import require, require_bool
 from flwr_fbo.datasets.base import Split
 from flwr_fbo.datasets.landmine import NUM_FIELDS, partition
+from flwr_fbo.space.search_space import Params
 from flwr_fbo.tasks.base import (
     Objective,
     ObservationNoise,
@@ -81,6 +82,11 @@ class LandmineTask(Task):
             "C": FloatDistribution(1e-4, 10.0),
             "gamma": FloatDistribution(1e-2, 10.0),
         }
+
+    @property
+    def customary(self) -> list[Params]:
+        """C = 1 and gamma = 1 / 9, scikit-learn's "auto" for nine features."""
+        return [{"C": 1.0, "gamma": 1 / 9}]
 
     def check(self, num_clients: int) -> None:
         """Raise ValueError unless clients are 1 to 29; DataError without the data.

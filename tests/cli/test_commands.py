@@ -24,7 +24,7 @@ from flwr_fbo.strategies.presets import PUBLISHED
 TOML = """
 name = "mine"
 num_agents = 4
-num_iterations = 2
+num_evaluations = 12
 num_seeds = 2
 preset = "paper-synthetic"
 
@@ -82,7 +82,7 @@ def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
     run = ("run", str(path), "--jobs=1", f"--output={tmp_path}")
     assert _invoke(*run).exit_code == 0
     result = _invoke(*run, "--epsilon=8")
-    assert "6 of 10 runs are in" in " ".join(
+    assert "10 of 16 runs are in" in " ".join(
         result.output.split()
     )  # those that epsilon leaves alone
     folders = [str(tmp_path / name) for name in ("mine", "mine-epsilon-8")]
@@ -91,23 +91,23 @@ def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
     assert drawn.exit_code == 0, drawn.output
     assert figure.stat().st_size > 10_000
     early = _invoke("show", folders[0], "--until=1")
-    assert "iterations 1 to 1;" in " ".join(early.output.split())
+    assert "evaluations 1 to 1;" in " ".join(early.output.split())
     for arguments, words in (
         ((*run, "--epsilon=0"), "epsilon=0.0 is not allowed"),
-        (("show", folders[0], "--until=3"), "until=3 is not allowed: 1 to 2"),
-        (("tradeoff", *folders, "--until=20"), "until=20 is not allowed: 1 to 2"),
+        (("show", folders[0], "--until=13"), "until=13 is not allowed: 1 to 12"),
+        (("tradeoff", *folders, "--until=20"), "until=20 is not allowed: 1 to 12"),
         (("tradeoff", str(tmp_path / "gone")), "No such file"),
     ):
         assert words in _one_line_error(_invoke(*arguments))
 
 
 def test_json_is_all_that_goes_to_stdout(tmp_path: Path, file: str) -> None:
-    options = ("--seeds=1", "--iterations=1", f"--output={tmp_path}", "--json")
+    options = ("--seeds=1", "--evaluations=11", f"--output={tmp_path}", "--json")
     result = _invoke("run", file, *options)
     values = json.loads(result.stdout)
-    assert values["experiment"]["num_iterations"] == 1
-    assert values["methods"]["fts-de"]["epsilon"] is None
-    assert values["methods"]["ts"]["final"]["standard_error"] is None
+    assert values["experiment"]["num_evaluations"] == 11
+    assert values["methods"]["open"]["epsilon"] is None
+    assert values["methods"]["alone"]["final"]["standard_error"] is None
     assert "One seed" in values["verdict"][0]
     assert values["private"] is False
     shown = _invoke("show", str(tmp_path / "mine" / "results.jsonl"), "--json")
@@ -214,7 +214,7 @@ def test_audit_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> 
     ("arguments", "words"),
     [
         (("run", "digits", "--seeds", "0"), "--seeds"),
-        (("run", "digits", "--iterations", "0"), "--iterations"),
+        (("run", "digits", "--evaluations", "0"), "--evaluations"),
         (("run", "digits", "--jobs", "-1"), "--jobs"),
         (("run", "digits", "--output", __file__), "--output"),
         (("walk",), "walk"),
@@ -268,14 +268,14 @@ def test_results_of_another_experiment_are_left_alone(
     tmp_path: Path, file: str
 ) -> None:
     options = ("--seeds=1", f"--output={tmp_path}")
-    assert _invoke("run", file, "--iterations=1", *options).exit_code == 0
+    assert _invoke("run", file, "--evaluations=11", *options).exit_code == 0
     before = (tmp_path / "mine" / "results.jsonl").read_bytes()
     line = _one_line_error(_invoke("run", file, *options))
-    assert "another experiment: num_iterations: 1 there, 2 now. Give" in line
+    assert "another experiment: num_evaluations: 11 there, 12 now. Give" in line
     assert (tmp_path / "mine" / "results.jsonl").read_bytes() == before
-    again = _invoke("run", file, "--iterations=1", *options)
+    again = _invoke("run", file, "--evaluations=11", *options)
     said = " ".join(again.output.split())
-    assert "4 agents, 1 iteration, 1 seed, methods" in said
+    assert "4 agents, 11 evaluations, 1 seed, methods" in said
     assert "All 5 runs are in" in said
     assert "nothing is run" in said
     assert "going on" not in said
@@ -290,7 +290,7 @@ def test_help_and_version() -> None:
 def test_what_the_machine_refuses_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    arguments = ("run", file, "--seeds=1", "--iterations=1", "--output")
+    arguments = ("run", file, "--seeds=1", "--evaluations=11", "--output")
     result = _invoke(*arguments, os.devnull + "/x")
     assert "Error: Not a directory" in _one_line_error(result)
     (tmp_path / "mine" / "figure.png").mkdir(parents=True)
@@ -369,7 +369,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, file: str) -> None:
     """A limit on the size of files stands in for the disk."""
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 
     process = _command(file, tmp_path / "full", preexec_fn=limit)
     out, _ = process.communicate()

@@ -132,8 +132,8 @@ def test_a_run_in_a_pipe_shows_no_bar(
 ) -> None:
     toml = tmp_path / "mine.toml"
     toml.write_text(
-        'name = "mine"\nnum_agents = 2\nnum_iterations = 1\nnum_seeds = 1\n'
-        'methods = ["ts", "random"]\npreset = "paper-synthetic"\n'
+        'name = "mine"\nnum_agents = 2\nnum_evaluations = 11\nnum_seeds = 1\n'
+        'methods = ["alone", "random"]\npreset = "paper-synthetic"\n'
         '[task]\nname = "synthetic"\n'
         "[privacy]\nnoise_multiplier = 1.0\ndelta = 1e-3\n"
     )

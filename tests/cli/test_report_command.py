@@ -30,9 +30,9 @@ EVIL = '<script>alert("x")</script> $\\frac$ & more'
 TUNING = """
 name = "mine"
 num_agents = 4
-num_iterations = 3
+num_evaluations = 13
 preset = "paper-synthetic"
-methods = ["ts", "random", "fts-de", "dp-fts-de", "noise-only"]
+methods = ["alone", "random", "open", "private", "noise-only"]
 
 [task]
 name = "synthetic"
@@ -45,7 +45,7 @@ delta = 1e-3
 TUNING += f"""
 [curves.evil]
 label = '{EVIL}'
-method = "dp-fts-de"
+method = "private"
 noise_multiplier = 2.0
 """
 BANDIT = """
@@ -79,9 +79,9 @@ TRANSFER = """
 name = "transfer"
 num_agents = 3
 num_targets = 1
-num_iterations = 2
+num_evaluations = 5
 num_observations = 5
-methods = ["ts", "random", "fts", "noise-only"]
+methods = ["alone", "random", "fts", "noise-only"]
 
 [task]
 name = "synthetic"
@@ -261,7 +261,7 @@ def test_claims_of_a_built_in_experiment_have_verdicts(tmp_path: Path) -> None:
     """Results do not hold them; they are those of the plan."""
     plan = load_experiment(builtin_experiments()["digits-votes"])
     path = tmp_path / "results.jsonl"
-    length = plan.num_iterations + 1
+    length = plan.num_steps
     lines = [json.dumps({"flwr_fbo": "0.0.7", "experiment": plan.to_dict()})]
     for seed in range(3):
         for i, method in enumerate(plan.methods):
@@ -287,7 +287,7 @@ def test_what_is_spent_and_sent_ends_where_the_runs_do(
     experiment, runs = read_results(experiments[name])
     for run in runs:
         spent = experiment.spending(run.method)
-        assert len(spent) == len(experiment.iterations)
+        assert len(spent) == len(experiment.steps)
         assert spent[-1] == pytest.approx(run.epsilon)
         assert (np.diff(spent[np.isfinite(spent)]) >= 0).all()
         sent = experiment.sending(run.method, runs)
@@ -299,13 +299,15 @@ def test_what_is_spent_and_sent_ends_where_the_runs_do(
 
 def test_numbers_are_counted_as_they_are_sent(experiments: dict[str, Path]) -> None:
     experiment, runs = read_results(experiments["tuning"])
-    sent = experiment.sending("dp-fts-de", runs)
-    # Each of 4 agents a message of 50 after iterations 0 to 2, and from 1 on each gets
-    # the vectors of P = 4 sub-regions.
+    sent = experiment.sending("private", runs)
+    # Each of 4 agents a message of 50 after evaluations 10 to 12, and before its next
+    # one the vectors of P = 4 sub-regions.
     up, down = 4 * 50, 4 * 4 * 50
     assert sent is not None
     assert PUBLISHED["paper-synthetic"].agent.num_sub_regions == 4
-    assert sent.tolist() == [up, 2 * up + down, 3 * up + 2 * down, 3 * up + 3 * down]
+    assert sent.tolist()[:9] == [0.0] * 9
+    after = [up, 2 * up + down, 3 * up + 2 * down, 3 * up + 3 * down]
+    assert sent.tolist()[9:] == after
 
 
 def test_agents_of_an_experiment_show_their_best(

@@ -25,7 +25,6 @@ from flwr_fbo.experiment_runner.results import ResultsFile
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
 from flwr_fbo.experiment_runner.tuning_design import Curve, TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.experiment_runner.tuning_methods import USUAL_METHODS
 from flwr_fbo.experiment_runner.tuning_play import run_one
 from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.tasks.base import Task
@@ -36,11 +35,11 @@ TOML = """\
 name = "fig9"
 description = "A figure"
 num_agents = 6
-num_iterations = 2
+num_evaluations = 12
 num_seeds = 2
 preset = "paper-synthetic"
 form = "tradeoff"
-methods = ["ts", "random", "fts-de", "dp-fts-de", "noise-only"]
+methods = ["alone", "random", "open", "private", "noise-only"]
 
 [task]
 name = "synthetic"
@@ -52,18 +51,18 @@ delta = 1e-2
 
 [curves.fts]
 label = "FTS"
-method = "fts-de"
+method = "open"
 num_sub_regions = 1
 
 [curves.loud]
 label = "z = 4"
-method = "dp-fts-de"
+method = "private"
 noise_multiplier = 4.0
 series = ["z"]
 
 [curves.quiet]
 label = "z = 1"
-method = "dp-fts-de"
+method = "private"
 noise_multiplier = 1.0
 sampling_probability = 0.35
 series = ["z"]
@@ -76,7 +75,7 @@ than = "loud"
 [[claims]]
 text = "FTS is faster than TS"
 better = "fts"
-than = "ts"
+than = "alone"
 by = "mean"
 """
 
@@ -104,7 +103,7 @@ def test_private_curves_bring_their_control(figure: TuningExperiment) -> None:
 
 def test_a_curve_is_the_method_with_its_settings(figure: TuningExperiment) -> None:
     """And so the two have one recipe, where others differ."""
-    for curve, method in (("quiet", "dp-fts-de"), ("quiet-noise-only", "noise-only")):
+    for curve, method in (("quiet", "private"), ("quiet-noise-only", "noise-only")):
         assert figure.recipe(curve) == figure.recipe(method)
         ours, theirs = (run_one(figure, name, 1) for name in (curve, method))
         assert ours.best_so_far == theirs.best_so_far
@@ -115,42 +114,19 @@ def test_a_curve_is_the_method_with_its_settings(figure: TuningExperiment) -> No
 
 
 def test_one_sub_region_is_the_whole_space(figure: TuningExperiment) -> None:
-    anywhere = {"anywhere": Curve("TS from anywhere", "ts", num_sub_regions=1)}
+    anywhere = {"anywhere": Curve("TS from anywhere", "alone", num_sub_regions=1)}
     plan = replace(
         figure,
         claims=(),
         form="convergence",
-        methods=("ts", "random"),
+        methods=("alone", "random"),
         curves=anywhere,
     )
     assert (
-        run_one(plan, "anywhere", 0).best_so_far != run_one(plan, "ts", 0).best_so_far
+        run_one(plan, "anywhere", 0).best_so_far
+        != run_one(plan, "alone", 0).best_so_far
     )
-    assert plan.recipe("anywhere") != plan.recipe("ts")
-
-
-def test_a_curve_says_how_its_agents_search_alone(figure: TuningExperiment) -> None:
-    curves = {
-        "ei": Curve("EI", "ts", own_search="expected-improvement"),
-        "vote": Curve("EI, vote", "dp-fts-de", own_search="expected-improvement"),
-    }
-    plan = replace(
-        figure,
-        claims=(),
-        form="convergence",
-        strategy="FedVote",
-        preset=None,
-        methods=("ts", "random"),
-        curves=curves,
-    )
-    alone, ei, zeroed = (
-        run_one(plan, name, 0).best_so_far for name in ("ts", "ei", "vote-noise-only")
-    )
-    assert ei != alone
-    assert zeroed == ei  # a vote that stands out of nothing moves nobody
-    assert plan.recipe("ei") != plan.recipe("ts")
-    with pytest.raises(ValueError, match="own_search='expected-improvement' is not"):
-        replace(plan, strategy="DPFTSDE", preset="paper").check()
+    assert plan.recipe("anywhere") != plan.recipe("alone")
 
 
 @pytest.mark.parametrize(
@@ -160,12 +136,12 @@ def test_a_curve_says_how_its_agents_search_alone(figure: TuningExperiment) -> N
         ("= 4.0", '= "x"', r"curves\.loud\.noise_multiplier='x' is not allowed"),
         ('than = "loud"', 'than = "lout"', "claims='lout' .*did you mean 'loud'"),
         ('by = "mean"', 'bye = "mean"', "did you mean 'by'"),
-        ("[curves.fts]", "[curves.ts]", "curves='ts' is not allowed"),
-        ('method = "fts-de"', 'method = "liars"', "method='liars' is not allowed"),
+        ("[curves.fts]", "[curves.alone]", "curves='alone' is not allowed"),
+        ('method = "open"', 'method = "liars"', "method='liars' is not allowed"),
         (
             "num_sub_regions = 1",
             "clip_norm = 1.0",
-            "clip_norm=1.0 is not allowed: left out, with method='fts-de'",
+            "clip_norm=1.0 is not allowed: left out, with method='open'",
         ),
         ('form = "tradeoff"', 'form = "table"', "form='table' is not allowed"),
         (
@@ -173,11 +149,11 @@ def test_a_curve_says_how_its_agents_search_alone(figure: TuningExperiment) -> N
             "",
             r"curves=\['loud'.* is not allowed: private curves, each",
         ),
-        ("num_sub_regions = 1", 'series = ["z"]', "series=.* method='fts-de'"),
+        ("num_sub_regions = 1", 'series = ["z"]', "series=.* method='open'"),
         ("[curves.fts]", "[curves.loud-noise-only]", "curves='loud-noise-only' is not"),
-        ('than = "ts"', 'than = "fts"', "than='fts' is not allowed: another than"),
+        ('than = "alone"', 'than = "fts"', "than='fts' is not allowed: another than"),
         ("FTS is", "FTS | is", "text='FTS . is faster than TS' is not allowed"),
-        ('by = "mean"', "until = 3", "until=3 is not allowed: at most 2"),
+        ('by = "mean"', "until = 13", "until=13 is not allowed: at most 12"),
     ],
 )
 def test_a_typo_in_a_figure_is_named(
@@ -193,15 +169,15 @@ def test_what_a_curve_must_not_be_is_refused_before_any_work(
     figure: TuningExperiment,
 ) -> None:
     for curve, words in (
-        (Curve("a", "dp-fts-de", noise_multiplier=-1.0), "noise_multiplier=-1.0"),
-        (Curve("a", "dp-fts-de", clip_norm=0.0), "clip_norm=0.0"),
-        (Curve("a", "fts-de", num_sub_regions=0), "num_sub_regions=0"),
+        (Curve("a", "private", noise_multiplier=-1.0), "noise_multiplier=-1.0"),
+        (Curve("a", "private", clip_norm=0.0), "clip_norm=0.0"),
+        (Curve("a", "open", num_sub_regions=0), "num_sub_regions=0"),
     ):
         plan = replace(
             figure,
             claims=(),
             form="convergence",
-            methods=("ts", "random"),
+            methods=("alone", "random"),
             curves={"a": curve},
         )
         with pytest.raises(ValueError, match=re.escape(f"a: {words}")):
@@ -218,7 +194,7 @@ def _runs(
         TuningRun(
             method=name,
             seed=seed,
-            best_so_far=[[0.0, end, end]] * experiment.num_agents,
+            best_so_far=[[*[0.0] * 10, end, end]] * experiment.num_agents,
             epsilon=math.inf if name == "fts" else 1.0,
             private=False,
             failed_trials=0,
@@ -269,19 +245,19 @@ def test_where_low_is_good_a_claim_holds_below(figure: TuningExperiment) -> None
 
 def test_final_and_mean_are_what_they_say(figure: TuningExperiment) -> None:
     runs = _runs(figure, {})
-    late = [[0.0, 0.0, 1.0]] * figure.num_agents
+    late = [[*[0.0] * 11, 1.0]] * figure.num_agents
     runs = [replace(r, best_so_far=late) if r.method == "fts" else r for r in runs]
     claims = (
-        Claim("a", "fts", "ts"),
-        Claim("b", "fts", "ts", by="mean"),
-        Claim("c", "fts", "ts", until=1),
+        Claim("a", "fts", "alone"),
+        Claim("b", "fts", "alone", by="mean"),
+        Claim("c", "fts", "alone", until=11),
     )
     final, mean, early = findings(replace(figure, claims=claims), runs)
     assert final.gain.mean == pytest.approx(1 - 0.51)
-    assert mean.gain.mean == pytest.approx(0.5 - 0.51)
+    assert mean.gain.mean == pytest.approx((0 - 0.51 + 1 - 0.51) / 12)
     assert early.gain.mean == pytest.approx(0.0 - 0.51)
     with pytest.raises(ValueError, match="until=0 is not allowed"):
-        Claim("d", "fts", "ts", until=0)
+        Claim("d", "fts", "alone", until=0)
 
 
 def test_a_claim_needs_the_seeds_of_its_own_methods_only(
@@ -311,7 +287,7 @@ def test_runs_of_another_figure_are_taken_over(
         claims=(),
         form="convergence",
         curves={},
-        methods=USUAL_METHODS,
+        methods=("usual",),
     )
     with ResultsFile(tmp_path / "b", plain) as results:
         assert results.take_over(tmp_path / "a", plain) == 5 * 3
@@ -320,7 +296,7 @@ def test_runs_of_another_figure_are_taken_over(
         plain, name="louder", privacy=TuningPrivacy(1e-2, noise_multiplier=3.0)
     )
     with ResultsFile(tmp_path / "c", louder) as results:
-        assert results.take_over(tmp_path / "a", louder) == 3 * 3  # ts, random, fts-de
+        assert results.take_over(tmp_path / "a", louder) == 3 * 3  # alone, random, open
     (tmp_path / "a").write_text("damaged")
     with ResultsFile(tmp_path / "d", plain) as results:
         assert results.take_over(tmp_path / "a", plain) == 0
@@ -352,8 +328,8 @@ def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
 
 
 def test_many_curves_look_unlike_each_other(figure: TuningExperiment) -> None:
-    curves = {f"c{i}": Curve(str(i), "dp-fts-de", series=("a",)) for i in range(14)}
-    methods = ("ts", "random", "fts-de")
+    curves = {f"c{i}": Curve(str(i), "private", series=("a",)) for i in range(14)}
+    methods = ("alone", "random", "open")
     looks = looks_of(replace(figure, claims=(), methods=methods, curves=curves))
     assert len({looks[name] for name in curves}) == 14
 
@@ -366,9 +342,9 @@ def test_runs_of_other_settings_decide_no_claim(
     (tmp_path / "fig9.toml").write_text(TOML)
     runner = CliRunner()
     run = ("run", "fig9.toml", "--jobs=1", "--seeds=2")
-    assert runner.invoke(app, [*run, "--iterations=1"]).exit_code == 0
+    assert runner.invoke(app, [*run, "--evaluations=11"]).exit_code == 0
     table = runner.invoke(app, ["claims", "fig9.toml"], catch_exceptions=False)
-    assert table.output.count("| 1 of 2 iterations run | - |") == 2
+    assert table.output.count("| 11 of 12 evaluations run | - |") == 2
     refused = runner.invoke(app, run)
     assert "rename that one" in " ".join(refused.output.split())
     (tmp_path / "results" / "fig9").rename(tmp_path / "results" / "other")
@@ -386,7 +362,12 @@ def test_a_file_from_before_a_setting_was_there_goes_on(
     figure: TuningExperiment, tmp_path: Path
 ) -> None:
     plain = replace(
-        figure, name="plain", claims=(), curves={}, form="convergence", methods=("ts",)
+        figure,
+        name="plain",
+        claims=(),
+        curves={},
+        form="convergence",
+        methods=("alone",),
     )
     with ResultsFile(tmp_path / "a", plain) as results:
         results.append(_runs(plain, {})[0])
@@ -433,7 +414,7 @@ def test_published_figures_are_complete() -> None:
         assert plan.name == path.stem
         assert 0 < len(plan.description) < 80
         assert plan.claims
-        controls = {"ts", "random"}
+        controls = {"alone", "random"}
         if isinstance(plan, BanditExperiment):
             controls = {"independent", "random", "noise-only"}
         elif isinstance(plan, NonlinearBanditExperiment):

@@ -134,7 +134,7 @@ def test_all_methods_of_a_seed_play_the_same_trials(
     assert alone.regret == runs["fed-ucb"].regret
     for name, run in runs.items():
         assert run.regret == again[name].regret
-        assert len(run.regret) == len(experiment.iterations)
+        assert len(run.regret) == len(experiment.steps)
         assert np.all(np.diff([0.0, *run.regret]) >= 0)
     curves = {tuple(run.regret) for run in runs.values()}
     assert len(curves) == len(ALL)
@@ -156,16 +156,16 @@ def test_all_methods_of_a_seed_play_the_same_trials(
 
 def test_a_curve_is_the_regret_of_an_agent(experiment: BanditExperiment) -> None:
     odd = replace(experiment, num_iterations=150)
-    iterations = odd.iterations
+    iterations = odd.steps
     assert 50 < len(set(iterations)) == len(iterations) <= 100
     assert (iterations[0], iterations[-1]) == (1, 150)
     (run,) = odd.play(["independent"], seed=3)
     simulation = odd.known_methods["independent"].simulation(odd)
     regret = np.cumsum(simulation.run(6, 7).regret) / 3
     np.testing.assert_allclose(run.regret, regret[iterations - 1])
-    assert len(replace(experiment, num_iterations=100_000).iterations) > 80
+    assert len(replace(experiment, num_iterations=100_000).steps) > 80
     short = replace(experiment, num_iterations=30)
-    assert short.iterations.tolist() == list(range(1, 31))
+    assert short.steps.tolist() == list(range(1, 31))
 
 
 def test_methods_are_what_they_are_called(experiment: BanditExperiment) -> None:
@@ -223,7 +223,7 @@ def test_the_table_compares_by_seed(experiment: BanditExperiment) -> None:
     assert row.ratio is not None
     assert row.ratio.mean == pytest.approx((0.9 + 0.89 + 0.89) / 3)
     assert experiment.summarize(runs)["independent"].ratio is None
-    half = experiment.summarize(runs, int(experiment.iterations[59]))["fed-ucb"]
+    half = experiment.summarize(runs, int(experiment.steps[59]))["fed-ucb"]
     assert half.regret.mean == pytest.approx(row.regret.mean / 2)
     for until, kept in ((0, 1), (249, 250), (251, 250)):
         with pytest.raises(ValueError, match=f"until={until} .* {kept} is the nearest"):
@@ -304,7 +304,7 @@ def _invoke(*arguments: str) -> Any:
 
 def test_the_command(file: Path, tmp_path: Path) -> None:
     run = ("run", str(file), "--jobs=1", f"--output={tmp_path}")
-    result = _invoke(*run, "--seeds=1", "--iterations=60")
+    result = _invoke(*run, "--seeds=1", "--evaluations=60")
     assert result.exit_code == 0, result.output
     (tmp_path / "mine" / "results.jsonl").unlink()
     assert _invoke(*run, "--seeds=1").exit_code == 0
@@ -365,7 +365,7 @@ def test_the_built_in_experiments() -> None:
 
 def test_claims_of_bandits_count_trials(experiment: BanditExperiment) -> None:
     """Iterations of a bandit are those at which its regret is kept."""
-    kept = experiment.iterations
+    kept = experiment.steps
     assert len(kept) < experiment.num_iterations
     until = int(kept[len(kept) // 2])
     claim = Claim("a", "fed-ucb", "independent", until=until)

@@ -391,7 +391,7 @@ def test_claims_of_regret_and_of_scalars(experiment: NonlinearBanditExperiment) 
     assert scalars.gain == Estimate(9000.0, 0.0, 3)
     assert regret.verdict == scalars.verdict == "confirmed"
     digits = load_experiment(builtin_experiments()["digits"])
-    claim = Claim("a", "dp-fts-de", "ts", by="scalars")
+    claim = Claim("a", "private", "alone", by="scalars")
     with pytest.raises(ValueError, match=r"by='scalars' .* where scalars are counted"):
         replace(digits, claims=(claim,))
 

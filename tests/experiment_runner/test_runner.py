@@ -31,7 +31,7 @@ from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
 from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.experiment_runner.tuning_methods import METHODS, USUAL_METHODS
+from flwr_fbo.experiment_runner.tuning_methods import METHODS, usual_methods
 from flwr_fbo.experiment_runner.tuning_play import run_one
 from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.privacy.release import Release
@@ -40,7 +40,6 @@ from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
 
-NAMES = list(USUAL_METHODS)
 FloatArray = NDArray[np.float64]
 
 
@@ -75,8 +74,17 @@ SMALL = TuningExperiment(
     name="small",
     task=Quadratic(),
     num_agents=4,
-    num_iterations=2,
+    num_evaluations=12,
     privacy=TuningPrivacy(1e-3, noise_multiplier=1.0, sampling_probability=0.35),
+)
+NAMES = list(usual_methods(SMALL))
+LEAN = TuningExperiment(
+    name="lean",
+    task=Quadratic(),
+    num_agents=4,
+    num_evaluations=12,
+    strategy="FedVote",
+    privacy=TuningPrivacy(1e-3, epsilon=2.0),
 )
 
 
@@ -121,17 +129,17 @@ def test_the_svm_learns_the_digits() -> None:
 
 def test_all_methods_share_their_initial_points() -> None:
     runs = [run_one(SMALL, method, seed=1) for method in METHODS]
-    first = [np.array(run.best_so_far)[:, 0] for run in runs]
+    first = [np.array(run.best_so_far)[:, :10] for run in runs]
     for values in first[1:]:
         np.testing.assert_array_equal(values, first[0])
     assert len({run.curve.tobytes() for run in runs}) > 2
     spent = {run.method: run.epsilon for run in runs}
-    assert spent["ts"] == spent["random"] == spent["noise-only"] == 0.0
-    assert spent["fts-de"] == math.inf
-    assert 0 < spent["dp-fts-de"] < 10
+    assert spent["alone"] == spent["random"] == spent["noise-only"] == 0.0
+    assert spent["open"] == math.inf
+    assert 0 < spent["private"] < 10
     assert sum(run.failed_trials for run in runs) > 0
     private = {run.method for run in runs if run.private}
-    assert private == {"ts", "random"}  # seeded noise protects nobody
+    assert private == {"alone", "random"}  # seeded noise protects nobody
 
 
 def test_one_process_has_one_blas_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,12 +152,12 @@ def test_one_process_has_one_blas_thread_too(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(TuningExperiment, "play", play)
     with threadpool_limits(2):
-        assert list(Runs(SMALL, [("ts", 0)]).play(1)) == []
+        assert list(Runs(SMALL, [("alone", 0)]).play(1)) == []
     assert threads == [{1}]
 
 
 def test_runs_repeat_whatever_the_number_of_workers() -> None:
-    todo = [("ts", seed) for seed in range(3)]
+    todo = [("alone", seed) for seed in range(3)]
     one, two = list(Runs(SMALL, todo).play(1)), list(Runs(SMALL, todo).play(2))
     curves = {run.seed: run.curve.tolist() for run in one}
     assert curves == {run.seed: run.curve.tolist() for run in two}
@@ -171,7 +179,7 @@ def _written(path: Path, text: str) -> Path:
 TOML = """
 name = "mine"
 num_agents = 4
-num_iterations = 2
+num_evaluations = 12
 num_seeds = 2
 preset = "paper-synthetic"
 
@@ -193,7 +201,7 @@ def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
     assert experiment.privacy == TuningPrivacy(
         1e-3, noise_multiplier=1.0, sampling_probability=0.35
     )
-    assert experiment.methods == USUAL_METHODS
+    assert experiment.methods == usual_methods(experiment)
     assert experiment_of(experiment.to_dict()) == replace(experiment, num_seeds=5)
 
 
@@ -215,14 +223,19 @@ def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
         ("delta = 1e-3", "", "privacy.delta is missing"),
         ("delta", "detla", "privacy.detla is not known: .*did you mean 'delta'"),
         ("paper-", "papre-", "preset='papre-synthetic' is not allowed: .*did you mean"),
-        ("num_seeds = 2", 'methods = ["tss"]', "methods='tss' .*did you mean 'ts'"),
-        ("num_seeds = 2", "methods = []", "at least one"),
-        ("num_seeds = 2", 'methods = ["ts", "ts"]', "none twice"),
         (
             "num_seeds = 2",
-            'methods = ["dp-fts-de", "ts"]',
-            r"dp-fts-de beside its controls: \['noise-only', 'random'\] missing",
+            'methods = ["alon"]',
+            "methods='alon' .*did you mean 'alone'",
         ),
+        ("num_seeds = 2", "methods = []", "at least one"),
+        ("num_seeds = 2", 'methods = ["usual", "alone"]', "none twice"),
+        (
+            "num_seeds = 2",
+            'methods = ["private", "alone"]',
+            r"private beside its controls: \['noise-only', 'random'\] missing",
+        ),
+        ("= 12", "= 9", "num_evaluations=9 is not allowed: at least 10"),
         ('"mine"', '"../mine"', "name='../mine' is not allowed"),
         ("[task]", "[task", "is no TOML: .*line 8"),
     ],
@@ -242,7 +255,11 @@ def test_built_in_experiments_are_complete() -> None:
         experiment = load_experiment(path)
         assert experiment.name == name
         assert 0 < len(experiment.description) < 80
-        controls = {"random", "ts", "dp-fts-de", "noise-only"}
+        controls = {"random", "alone", "private", "noise-only"}
+        if isinstance(experiment, TuningExperiment) and experiment.base.is_lean:
+            assert experiment.num_evaluations == 30
+            if "liars" not in experiment.methods:
+                controls |= {"open", "blind", "portfolio", "random-start"}
         if isinstance(experiment, BanditExperiment):
             controls = {"independent", "fed-ucb", "noise-only"}
         elif isinstance(experiment, NonlinearBanditExperiment):
@@ -250,8 +267,8 @@ def test_built_in_experiments_are_complete() -> None:
         assert set(experiment.methods) >= controls
 
 
-def _run(method: str = "ts", seed: int = 0) -> TuningRun:
-    best_so_far = [[math.nan, 0.5, 0.5]] * 4
+def _run(method: str = "alone", seed: int = 0) -> TuningRun:
+    best_so_far = [[math.nan, *[0.5] * 11]] * 4
     return replace(_made(method, seed, best_so_far), epsilon=math.inf)
 
 
@@ -329,7 +346,7 @@ def test_results_that_cannot_be_gone_on_with(tmp_path: Path) -> None:
     with ResultsFile(tmp_path / "header", SMALL) as results:  # no run is lost
         assert results.runs == []
     run = _run().to_json()
-    other_shape = replace(_run(), best_so_far=[[0.5, 0.5, 0.5]] * 3).to_json()
+    other_shape = replace(_run(), best_so_far=[[0.5] * 12] * 3).to_json()
     negative = replace(_run(), epsilon=-1.0).to_json()
     for rubbish, line in (
         ('{"flwr_fbo": 1}\n', 1),
@@ -364,7 +381,7 @@ def test_seeds_of_a_run_are_three_and_its_own() -> None:
 def _runs(levels: dict[str, list[float]]) -> list[TuningRun]:
     """Return runs of two agents; method m on seed s is at levels[m][s] throughout."""
     return [
-        _made(name, seed, [[0.0, v, v], [0.0, v, v]])
+        _made(name, seed, [[v] * 12] * 2)
         for name, values in levels.items()
         for seed, v in enumerate(values)
     ]
@@ -373,69 +390,67 @@ def _runs(levels: dict[str, list[float]]) -> list[TuningRun]:
 def test_differences_are_paired_by_seed() -> None:
     base = [0.1, 0.5, 0.9]  # seeds differ far more than methods do
     levels = dict.fromkeys(NAMES, base)
-    levels["dp-fts-de"] = [v + d for v, d in zip(base, (0.04, 0.05, 0.06), strict=True)]
+    levels["private"] = [v + d for v, d in zip(base, (0.04, 0.05, 0.06), strict=True)]
     runs = _runs(levels)
     rows = SMALL.summarize(list(reversed(runs)))
-    over = rows["dp-fts-de"].over_ts
+    over = rows["private"].over_alone
     assert over is not None
     assert over.mean == pytest.approx(0.05)
     assert over.standard_error == pytest.approx(0.01 / math.sqrt(3))
     assert over.sign == "positive"
-    assert rows["ts"].over_ts is None
+    assert rows["alone"].over_alone is None
     assert rows["noise-only"].over_noise_only is None
-    assert rows["dp-fts-de"].final.mean == pytest.approx(0.55)
+    assert rows["private"].final.mean == pytest.approx(0.55)
     lines = SMALL.verdict(rows)
     assert "FTS-DE) cannot be told from TS by these runs" in lines[0]
     assert "DP-FTS-DE) does better than TS: +0.0500" in lines[1]
     assert "beats its noise-only control" in lines[2]
     minimizing = replace(SMALL, task=Minimized())
-    minimized = minimizing.summarize(runs)["dp-fts-de"].over_ts
+    minimized = minimizing.summarize(runs)["private"].over_alone
     assert minimized is not None
     assert minimized.sign == "negative"
 
 
 def test_what_is_lost_in_the_end_is_bounded() -> None:
     levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
-    levels["dp-fts-de"] = [0.51, 0.60, 0.69]
+    levels["private"] = [0.51, 0.60, 0.69]
     rows = SMALL.summarize(_runs(levels))
-    final = rows["dp-fts-de"].final_over_ts
+    final = rows["private"].final_over_alone
     assert final is not None
     # t of 0.95 with two degrees of freedom.
     assert final.lower_bound == pytest.approx(-2.92 * 0.01 / math.sqrt(3), rel=1e-3)
     assert "behind TS by 0.0169 at most" in SMALL.verdict(rows)[3]
-    levels["dp-fts-de"] = [0.6, 0.7, 0.81]
+    levels["private"] = [0.6, 0.7, 0.81]
     rows = SMALL.summarize(_runs(levels))
     assert "DP-FTS-DE is ahead of TS" in SMALL.verdict(rows)[3]
 
 
-def test_means_may_end_before_the_last_iteration() -> None:
+def test_means_may_end_before_the_last_evaluation() -> None:
     runs = [
-        _made(name, seed, [[0.0, 0.5 + (name == "fts-de"), 0.7]])
+        _made(name, seed, [[0.5 + (name == "open"), *[0.7] * 11]])
         for name in NAMES
         for seed in range(3)
     ]
-    gains = [SMALL.summarize(runs, until)["fts-de"].over_ts for until in (1, 2, None)]
-    assert [g.mean for g in gains if g] == pytest.approx([1.0, 0.5, 0.5])
-    for until in (0, 3):
-        with pytest.raises(ValueError, match=f"until={until} is not allowed: 1 to 2"):
+    gains = [SMALL.summarize(runs, until)["open"].over_alone for until in (1, 2, None)]
+    assert [g.mean for g in gains if g] == pytest.approx([1.0, 1 / 2, 1 / 12])
+    for until in (0, 13):
+        with pytest.raises(ValueError, match=f"until={until} is not allowed: 1 to 12"):
             SMALL.summarize(runs, until)
 
 
 def test_votes_have_names_of_their_own() -> None:
-    voting = replace(
-        SMALL, strategy="FedVote", privacy=TuningPrivacy(1e-3, epsilon=2.0)
-    )
-    levels = {name: [0.5, 0.6] for name in NAMES}
-    labels = [row.label for row in voting.summarize(_runs(levels)).values()]
-    assert labels == ["TS", "random", "open vote", "private vote", "noise-only"]
+    levels = {name: [0.5, 0.6] for name in LEAN.methods}
+    rows = LEAN.summarize(_runs(levels))
+    controls = ["alone", "random", "random start", "portfolio"]
+    votes = ["open vote", "private vote", "noise-only", "blind vote"]
+    assert [row.label for row in rows.values()] == controls + votes
+    assert LEAN.estimates()["over_alone"].heading == "over alone*"
+    assert "cannot be told from alone by" in LEAN.verdict(rows)[0]
+    assert SMALL.estimates()["over_alone"].heading == "over TS*"
 
 
 def test_an_experiment_may_name_its_epsilon() -> None:
-    run = run_one(
-        replace(SMALL, strategy="FedVote", privacy=TuningPrivacy(1e-3, epsilon=2.0)),
-        "dp-fts-de",
-        0,
-    )
+    run = run_one(LEAN, "private", 0)
     assert 1.9 < run.epsilon <= 2.0
     with pytest.raises(ValueError, match=r"epsilon=2\.0 is not allowed: None where"):
         TuningPrivacy(1e-3, noise_multiplier=1.0, epsilon=2.0)
@@ -444,12 +459,7 @@ def test_an_experiment_may_name_its_epsilon() -> None:
 
 
 def test_another_epsilon_takes_over_what_it_does_not_touch(tmp_path: Path) -> None:
-    voting = replace(
-        SMALL,
-        task=SyntheticTask(),
-        strategy="FedVote",
-        privacy=TuningPrivacy(1e-3, epsilon=2.0),
-    )
+    voting = replace(LEAN, name="small", task=SyntheticTask(), methods=tuple(NAMES))
     with ResultsFile(tmp_path / "a", voting) as results:
         for run in _runs({name: [0.5, 0.6] for name in NAMES}):
             results.append(replace(run, best_so_far=run.best_so_far * 2))
@@ -460,9 +470,9 @@ def test_another_epsilon_takes_over_what_it_does_not_touch(tmp_path: Path) -> No
         results.take_over(tmp_path / "a", other)
         results.take_over(tmp_path / "a", other)  # once is enough
         taken = [(run.method, run.seed) for run in results.runs]
-    names = ("ts", "random", "fts-de")
+    names = ("alone", "random", "open")
     assert sorted(taken) == sorted((name, seed) for name in names for seed in (0, 1))
-    longer = replace(other, num_iterations=3)
+    longer = replace(other, num_evaluations=13)
     with ResultsFile(tmp_path / "c", longer) as results:
         results.take_over(tmp_path / "a", longer)
         results.take_over(tmp_path / "gone", longer)
@@ -475,24 +485,24 @@ def test_the_tradeoff_is_drawn_from_results_of_one_task(tmp_path: Path) -> None:
     )
     runs = _runs({name: [0.5, 0.6] for name in NAMES})
     both = [(voting, runs), (voting.with_epsilon(8.0), runs), (SMALL, runs)]
-    draw_tradeoff(both, 2, tmp_path / "figure.png")
+    draw_tradeoff(both, None, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-    known = ("ts", "random", "dp-fts-de", "noise-only")
+    known = ("alone", "random", "private", "noise-only")
     fewer = replace(voting.with_epsilon(4.0), methods=known)
     for some in ([*both, (fewer, runs)], [(fewer, runs), *both]):
         draw_tradeoff(some, 2, tmp_path / "figure.png")
     with pytest.raises(ValueError, match="num_agents=5 is not allowed: 4, as in"):
         draw_tradeoff([*both, (replace(SMALL, num_agents=5), runs)], 2, tmp_path)
-    with pytest.raises(ValueError, match="until=3 is not allowed: 1 to 2"):
-        draw_tradeoff(both, 3, tmp_path)
-    only = replace(SMALL, methods=("ts",))
-    with pytest.raises(ValueError, match="results of dp-fts-de"):
-        draw_tradeoff([(only, _runs({"ts": [0.5]}))], 1, tmp_path)
+    with pytest.raises(ValueError, match="until=13 is not allowed: 1 to 12"):
+        draw_tradeoff(both, 13, tmp_path)
+    only = replace(SMALL, methods=("alone",))
+    with pytest.raises(ValueError, match="results of private"):
+        draw_tradeoff([(only, _runs({"alone": [0.5]}))], 1, tmp_path)
 
 
 def test_liars_all_praise_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they send reaches the server, which clips it."""
-    methods = ("ts", "random", "noise-only", "dp-fts-de", "liars")
+    methods = ("alone", "random", "noise-only", "private", "liars")
     task = Quadratic()
     voting = replace(
         SMALL,
@@ -514,7 +524,7 @@ def test_liars_all_praise_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     norms = [float(np.linalg.norm(seen[slot])) for slot in range(6)]
     np.testing.assert_allclose(norms, [1e6, 1e6, 1, 1, 1, 1])
     np.testing.assert_array_equal(seen[0], seen[1])
-    blind = replace(voting, methods=("ts", "random", "noise-only", "blind"))
+    blind = replace(voting, methods=("alone", "random", "noise-only", "blind"))
     run_one(blind, "blind", 0)
     norms = [float(np.linalg.norm(seen[slot])) for slot in range(6)]
     np.testing.assert_allclose(norms, [1e6] * 6)
@@ -525,7 +535,7 @@ def test_the_verdict_on_noise_is_no_gain() -> None:
     levels = {name: [0.5, 0.6, 0.7] for name in NAMES}
     lines = SMALL.verdict(SMALL.summarize(_runs(levels)))
     assert "These runs cannot show" in lines[2]
-    levels["fts-de"] = [0.4, 0.5, 0.61]
+    levels["open"] = [0.4, 0.5, 0.61]
     lines = SMALL.verdict(SMALL.summarize(_runs(levels)))
     assert "FTS-DE) does worse than TS" in lines[0]
 
@@ -545,12 +555,12 @@ def test_of_an_incomplete_run_only_common_seeds_count() -> None:
     rows = SMALL.summarize(_runs(levels))
     assert {row.final.num_runs for row in rows.values()} == {2}
     with pytest.raises(ValueError, match="No seed has been run by all methods"):
-        SMALL.summarize(_runs({"ts": [0.5]}))
+        SMALL.summarize(_runs({"alone": [0.5]}))
 
 
 def test_without_a_federated_method_there_is_no_verdict() -> None:
-    alone = replace(SMALL, methods=("ts", "random"))
-    rows = alone.summarize(_runs({"ts": [0.5, 0.6], "random": [0.5, 0.5]}))
+    alone = replace(SMALL, methods=("alone", "random"))
+    rows = alone.summarize(_runs({"alone": [0.5, 0.6], "random": [0.5, 0.5]}))
     assert SMALL.verdict(rows) == []
     assert rows["random"].over_noise_only is None
 
@@ -563,7 +573,7 @@ def test_the_figure_is_a_picture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_it_is_known_how_far_the_runs_are(jobs: int) -> None:
-    todo = [("ts", 0), ("random", 0), ("ts", 1)]
+    todo = [("alone", 0), ("random", 0), ("alone", 1)]
     runs = Runs(SMALL, todo)
     assert runs.num_done == 0
     seen = [runs.num_done for _ in runs.play(jobs)]
@@ -575,6 +585,6 @@ def test_it_is_known_how_far_the_runs_are(jobs: int) -> None:
 def test_a_run_tells_how_far_it_is() -> None:
     shares: list[float] = []
     with told(shares.append):
-        SMALL.play(["ts"], 0)
-    assert len(set(shares)) == SMALL.num_iterations + 1
+        SMALL.play(["alone"], 0)
+    assert len(set(shares)) == SMALL.num_evaluations - 10 + 1
     assert shares[-1] == 1

@@ -262,7 +262,7 @@ def _made(experiment: BanditExperiment, levels: dict[str, float]) -> list[Regret
             private=False,
             seconds=1.0,
             regret=np.linspace(
-                0.1, levels.get(name, 10.0) + seed, len(experiment.iterations)
+                0.1, levels.get(name, 10.0) + seed, len(experiment.steps)
             ).tolist(),
         )
         for name in experiment.methods

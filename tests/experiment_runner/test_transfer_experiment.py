@@ -29,7 +29,7 @@ TOML = """\
 name = "transfer"
 num_agents = 5
 num_targets = 2
-num_iterations = 3
+num_evaluations = 6
 num_seeds = 2
 num_observations = 6
 num_features = 12
@@ -43,7 +43,7 @@ num_exact = 2
 [[claims]]
 text = "FTS is faster"
 better = "fts"
-than = "ts"
+than = "alone"
 by = "mean"
 """
 
@@ -57,7 +57,7 @@ def experiment(tmp_path: Path) -> TransferExperiment:
 
 
 def test_it_is_a_toml(experiment: TransferExperiment) -> None:
-    assert experiment.methods[:3] == ("ts", "random", "fts")
+    assert experiment.methods[:3] == ("alone", "random", "fts")
     settings = experiment.settings_of("fts")
     assert isinstance(settings, FTSSettings)
     assert (settings.num_initial, settings.num_features) == (3, 12)
@@ -89,7 +89,7 @@ def test_a_typo_is_named(tmp_path: Path, old: str, new: str, words: str) -> None
 def test_targets_share_their_initial_points(experiment: TransferExperiment) -> None:
     runs = experiment.play(experiment.methods, 1)
     assert {len(run.best_so_far) for run in runs} == {2}
-    starts = {tuple(row[0] for row in run.best_so_far) for run in runs}
+    starts = {tuple(tuple(row[:3]) for row in run.best_so_far) for run in runs}
     assert len(starts) == 1
     by_name = {run.method: run for run in runs}
     informed = {"fts", "fts-similar", "rgpe", "taf", "taf-narrow"}
@@ -98,12 +98,12 @@ def test_targets_share_their_initial_points(experiment: TransferExperiment) -> N
         assert run.private == (name not in informed)
         again = experiment.run_of(json.loads(run.to_json()))
         assert again.best_so_far == run.best_so_far
-    assert by_name["fts"].best_so_far != by_name["ts"].best_so_far
+    assert by_name["fts"].best_so_far != by_name["alone"].best_so_far
 
 
 def test_a_method_alone_gives_the_same(experiment: TransferExperiment) -> None:
     together = {run.method: run for run in experiment.play(experiment.methods, 1)}
-    for name in ("ts", "rgpe"):
+    for name in ("alone", "rgpe"):
         (alone,) = experiment.play([name], 1)
         assert alone.best_so_far == together[name].best_so_far
 
@@ -170,7 +170,7 @@ def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_how_much_is_sent(experiment: TransferExperiment) -> None:
     lengths = {name: experiment.message_length(name) for name in experiment.methods}
-    assert lengths["ts"] == lengths["random"] == 0
+    assert lengths["alone"] == lengths["random"] == 0
     assert lengths["fts"] == lengths["noise-only"] == 12
     assert (lengths["rgpe"], lengths["taf"]) == (12 + 144, 12 + 144 + 1)
 

@@ -185,9 +185,8 @@ def test_a_pickled_sampler_goes_on() -> None:
     assert run(stops=True) == run(stops=False)
 
 
-@pytest.mark.parametrize("search", ["thompson", "expected-improvement"])
-def test_another_study_begins_without_the_fit_of_the_last(search: Any) -> None:
-    settings = VotingSettings(num_features=20, own_search=search)
+@pytest.mark.parametrize("settings", [AGENT, VotingSettings(num_features=20)])
+def test_another_study_begins_without_the_fit_of_the_last(settings: Any) -> None:
 
     def settings_tried(sampler: FederatedSampler) -> list[Any]:
         study = optuna.create_study(sampler=sampler, direction="maximize")

@@ -110,9 +110,7 @@ def test_workers_answer_in_processes_of_their_own() -> None:
 
 def improving() -> FedVote:
     """Return a study whose agents search by expected improvement."""
-    agent = VotingSettings(
-        num_initial=3, num_candidates=50, own_search="expected-improvement"
-    )
+    agent = VotingSettings(num_initial=3, num_candidates=50)
     seeds = Seeds(study=1, features=3, noise=2)
     more: dict[str, Any] = {"seeds": seeds, "client_api": "numpy"}
     return FedVote(

@@ -209,9 +209,9 @@ def test_the_experiment_runs() -> None:
     emnist_experiment = load_experiment(builtin_experiments()["emnist"])
     assert isinstance(emnist_experiment, TuningExperiment)
     assert emnist_experiment.task == EmnistTask()
-    assert (emnist_experiment.num_agents, emnist_experiment.num_iterations) == (50, 60)
-    plan = replace(emnist_experiment, num_agents=1, num_iterations=2)
-    run = run_one(plan, "dp-fts-de", seed=0)
+    assert (emnist_experiment.num_agents, emnist_experiment.num_evaluations) == (50, 70)
+    plan = replace(emnist_experiment, num_agents=1, num_evaluations=12)
+    run = run_one(plan, "private", seed=0)
     assert run.failed_trials == 0
     assert (np.diff(run.best_so_far) <= 0).all()
 

@@ -155,13 +155,13 @@ def test_the_experiment_runs_on_either_scale(log: bool) -> None:
     har_experiment = load_experiment(builtin_experiments()["har"])
     assert isinstance(har_experiment, TuningExperiment)
     assert har_experiment.task == HarTask()
-    assert (har_experiment.num_agents, har_experiment.num_iterations) == (30, 60)
+    assert (har_experiment.num_agents, har_experiment.num_evaluations) == (30, 70)
     plan = replace(
-        har_experiment, task=HarTask(log=log), num_agents=4, num_iterations=2
+        har_experiment, task=HarTask(log=log), num_agents=4, num_evaluations=12
     )
-    run = run_one(plan, "dp-fts-de", seed=0)
+    run = run_one(plan, "private", seed=0)
     assert run.failed_trials == 0
     best = np.array(run.best_so_far)
-    assert best.shape == (4, 3)
+    assert best.shape == (4, 12)
     assert (np.diff(best) <= 0).all()  # errors, of which the smallest is the best
     assert (best[:, -1] < 5 / 6).all()

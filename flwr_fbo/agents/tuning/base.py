@@ -161,18 +161,14 @@ class Agent(ABC):
             return None
         return self.space.from_unit(self.points[self.values.index(best)])
 
-    def best_so_far(self, num_iterations: int) -> FloatArray:
-        """Return the best value after each iteration 0..T, shape (T + 1,).
+    @property
+    def best_so_far(self) -> FloatArray:
+        """The best value after each evaluation, shape (t,), in their order.
 
         NaN where every trial so far failed.
         """
-        worst = -np.inf if self.direction == "maximize" else np.inf
-        best = np.full(num_iterations + 1, worst)
         better = np.fmax if self.direction == "maximize" else np.fmin
-        for iteration, value in zip(self.iterations, self.values, strict=True):
-            best[iteration] = better(best[iteration], value)
-        best = better.accumulate(best)
-        return np.where(np.isfinite(best), best, np.nan)
+        return np.asarray(better.accumulate(np.array(self.values, dtype=np.float64)))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory, as arrays."""

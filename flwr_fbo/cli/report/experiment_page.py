@@ -65,8 +65,8 @@ def experiment_page(path: Path) -> Page:
     about = f"{experiment.description}. " if experiment.description else ""
     labels = ", ".join(experiment.label_of(name) for name in experiment.methods)
     lead = (
-        f"{about}{experiment.num_agents} agents, {experiment.num_iterations} "
-        f"iterations, {counted}, methods {labels}."
+        f"{about}{experiment.num_agents} agents, {experiment.num_steps} "
+        f"{experiment.step}s, {counted}, methods {labels}."
     )
     private = all(run.private for run in runs)
     warning = "" if private else _NOT_PRIVATE
@@ -136,7 +136,9 @@ def _claims(experiment: Experiment, runs: Sequence[Run]) -> list[Section]:
     if not experiment.claims:
         return []
     found = findings(experiment, runs)
-    rows = [(one.claim.text, outcome(one), one.verdict) for one in found]
+    rows = [
+        (one.claim.text, outcome(one, experiment.step), one.verdict) for one in found
+    ]
     caption = "Differences are positive where the claim holds; ± one standard error."
     table = Table(("claim", "what came out", "verdict"), rows, caption, numeric=False)
     line = "What a paper claims, and what these runs show (95% t intervals)."

@@ -117,7 +117,7 @@ def by_method(
 
     def draw(axes: Any) -> None:
         for method, style in line_styles(experiment, curves).items():
-            x, y = experiment.iterations, curves[method]
+            x, y = experiment.steps, curves[method]
             axes.plot(x, y, drawstyle="steps-post", **style)
         if not log_y:
             axes.set_ylim(0, None)

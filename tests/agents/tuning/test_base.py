@@ -148,8 +148,19 @@ def test_minimizing_is_maximizing_the_negative() -> None:
     play(up, 6)
     play(down, 6, negative)
     np.testing.assert_array_equal(up.points, down.points)
-    np.testing.assert_array_equal(up.best_so_far(6), -down.best_so_far(6))
+    np.testing.assert_array_equal(up.best_so_far, -down.best_so_far)
     assert down.best_value == min(down.values)
+
+
+def test_the_best_counts_every_evaluation_in_its_order() -> None:
+    agent = create_agent(study(), 0, 5)
+    for iteration, value in ((4, math.nan), (4, 1.0), (5, 0.5), (9, 3.0), (10, 2.0)):
+        agent.tell(iteration, np.zeros(3), value)
+    np.testing.assert_array_equal(agent.best_so_far, [math.nan, 1.0, 1.0, 3.0, 3.0])
+    low = create_agent(study(direction="minimize"), 0, 5)
+    for value in (2.0, math.nan, 1.0, 3.0):
+        low.tell(0, np.zeros(3), value)
+    np.testing.assert_array_equal(low.best_so_far, [2.0, 2.0, 1.0, 1.0])
 
 
 def test_an_agent_goes_on_from_its_state() -> None:
@@ -184,7 +195,7 @@ def test_an_agent_that_joins_late_explores_first() -> None:
     play_round(late, objective_of(1), 3, np.ones((4, 30)), send_message=True)
     np.testing.assert_array_equal(late.points, on_time.points)
     assert late.iterations == [3] * 4
-    assert np.isnan(late.best_so_far(3)[:3]).all()
+    np.testing.assert_array_equal(late.best_so_far, on_time.best_so_far)
     assert len(late.ask(4)) == 1
 
 
@@ -202,7 +213,7 @@ def test_nothing_that_failed_is_learnt_from() -> None:
     play(agent, 5, flaky)
     assert np.isnan(agent.values).sum() == 5
     assert agent.best_value is not None
-    assert math.isfinite(agent.best_so_far(5)[-1])
+    assert math.isfinite(agent.best_so_far[-1])
 
 
 def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
@@ -216,7 +227,7 @@ def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
     assert "agent 0: all of its 4 trials so far failed" in caplog.text
     assert len(agent.values) == 4 + 5
     assert agent.best_value is None
-    assert np.isnan(agent.best_so_far(5)).all()
+    assert np.isnan(agent.best_so_far).all()
 
 
 @pytest.mark.parametrize(

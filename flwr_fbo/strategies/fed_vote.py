@@ -19,7 +19,7 @@ from flwr_fbo.agents.tuning.fed_vote import even_votes
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.strategies.options import Privacy
-from flwr_fbo.strategies.presets import VOTES, privacy_of
+from flwr_fbo.strategies.presets import VOTES, privacy_of, votes_after
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 
 _log = logging.getLogger("flwr.fbo")
@@ -43,8 +43,8 @@ class FedVote(PrivateTuningStrategy):
         The agents' settings.
     privacy : Privacy, optional
         How releases are made, counted and limited. Unless given all agents take part
-        in each release, and releases follow evaluations 6 and 10. ``clip_norm`` is 1,
-        the length of a vote.
+        in each release, and releases follow evaluations 6 and 10, or earlier in a
+        study of fewer than 12 rounds. ``clip_norm`` is 1, the length of a vote.
     **options
         ``epsilon``, ``delta``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
         `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see
@@ -95,6 +95,7 @@ class FedVote(PrivateTuningStrategy):
         agent = VotingSettings() if agent is None else agent
         require(isinstance(agent, VotingSettings), "agent", agent, "a VotingSettings")
         filled = privacy_of(VOTES, privacy)
+        self._has_schedule = privacy is not None and privacy.has_schedule
         norm, least = filled.clip_norm, filled.min_follow_probability
         allowed = "1, the length of a vote, or inf without noise"
         require(norm in (1, math.inf), "clip_norm", norm, allowed)
@@ -112,6 +113,9 @@ class FedVote(PrivateTuningStrategy):
 
     def plan(self, horizon: int) -> None:
         """Fix the releases, their noise, and what agents are told about it."""
+        if not self._has_schedule:
+            after = votes_after(horizon)
+            self._privacy = replace(self._privacy, release_after=after)
         super().plan(horizon)
         release, num_agents = self.server.release, self.server.num_agents
         noise_std = num_agents * float(release.noise_std(0)[0])

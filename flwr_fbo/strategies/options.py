@@ -157,11 +157,15 @@ class Privacy:
         least = self.min_follow_probability or 0.0
         return tuple(t for t in iterations if follow_probability(t + 1) >= least)
 
+    @property
+    def has_schedule(self) -> bool:
+        """Whether it says after which iterations there are releases."""
+        return any(getattr(self, name) is not None for name in _SCHEDULES)
+
     def filled(self, other: Privacy) -> Self:
         """Return the settings with what is not given taken from another's."""
-        schedules = {name: getattr(self, name) for name in _SCHEDULES}
-        if all(value is None for value in schedules.values()):
-            schedules = {name: getattr(other, name) for name in _SCHEDULES}
+        scheduled = self if self.has_schedule else other
+        schedules = {name: getattr(scheduled, name) for name in _SCHEDULES}
         values: dict[str, Any] = {
             field.name: getattr(other, field.name)
             if getattr(self, field.name) is None

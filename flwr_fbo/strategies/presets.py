@@ -34,7 +34,7 @@ class Preset:
 
 
 # Two releases that share the budget: when agents have looked around for themselves, and
-# when they have tried what the first votes pointed at.
+# when they have tried what the first votes pointed at. See `votes_after`.
 VOTES = Preset(
     VotingSettings(),
     Privacy(clip_norm=1.0, sampling_probability=1.0, release_after=(5, 9)),
@@ -61,6 +61,24 @@ PUBLISHED = {
     ),
 }
 _OURS = {"FedVote": VOTES, "FedWarmStart": WARM_START}
+
+
+def votes_after(horizon: int) -> tuple[int, ...]:
+    """Return the iterations after which agents vote, by default.
+
+    Earlier in a study of fewer than 12 rounds, so that what the votes say can be tried.
+
+    Parameters
+    ----------
+    horizon : int
+        T >= 1, the last iteration.
+    """
+    planned = VOTES.privacy.release_after
+    assert planned is not None
+    latest = ((horizon - 1) // 2, horizon - 1)
+    return tuple(sorted({min(*pair) for pair in zip(planned, latest, strict=True)}))
+
+
 STRATEGIES = (*_OURS, "DPFTSDE")
 
 

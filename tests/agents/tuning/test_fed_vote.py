@@ -280,6 +280,19 @@ def test_it_is_the_default_and_keeps_to_its_budget() -> None:
     assert 1.9 < study.privacy_spent.epsilon <= 2.0
 
 
+@pytest.mark.parametrize(
+    ("num_rounds", "after"),
+    [(2, (0,)), (3, (0, 1)), (6, (2, 4)), (11, (4, 9)), (12, (5, 9)), (60, (5, 9))],
+)
+def test_a_short_study_votes_earlier(num_rounds: int, after: tuple[int, ...]) -> None:
+    study = strategy()
+    study.plan(num_rounds - 1)
+    assert study.server.iterations == after
+    told = strategy(release_after=(5, 9))
+    told.plan(num_rounds - 1)
+    assert told.server.iterations == tuple(t for t in (5, 9) if t < num_rounds - 1)
+
+
 def test_how_many_must_agree_is_said(caplog: pytest.LogCaptureFixture) -> None:
     few, many = (strategy(num_agents=n) for n in (6, 30))
     for study in (few, many):

@@ -175,7 +175,9 @@ def top_votes(scores: FloatArray) -> FloatArray:
 
 def worst_first(accuracies: FloatArray) -> FloatArray:
     """Return scores that are 1 for the worst trial, else 0."""
-    return (np.arange(len(accuracies)) == np.argmin(accuracies)).astype(np.float64)
+    scores = np.zeros(len(accuracies))
+    scores[np.argmin(accuracies)] = 1.0
+    return scores
 
 
 def laplace(design: Design, drawn: Draw) -> int:

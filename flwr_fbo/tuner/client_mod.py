@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from flwr.app import (
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._random import Purpose, generator
+from flwr_fbo.clients.site import SiteError, reported
 from flwr_fbo.tuner.ballots import make_ballot
 from flwr_fbo.tuner.envelope import (
     BALLOT,
@@ -36,13 +37,12 @@ from flwr_fbo.tuner.envelope import (
 )
 from flwr_fbo.tuner.hidden_metrics import (
     WEIGHT_KEYS,
+    MissingMetricError,
     hide_evaluate_metrics,
     hide_train_metrics,
 )
 from flwr_fbo.tuner.overlay import Overlay, merged_config
 from flwr_fbo.tuner.trial_states import TrialStates
-
-_log = logging.getLogger("flwr.fbo")
 
 # Where a `NumPyClient` reads its config.
 _NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")
@@ -105,30 +105,21 @@ def _run_trials(
         overlay = Overlay(context.run_config, header.settings[place])
         state = states.load(trial)
         try:
-            reply = _call(message, contents[place], context, call_next, overlay, state)
+            arguments = message, contents[place], context, call_next, overlay, state
+            reply = reported(partial(_call, *arguments))
             if reply.has_error():
                 errors[str(place)] = str(reply.error.reason)
             else:
-                replies[place] = _kept(message, reply.content, trial, header, states)
-        except Exception as error:
-            _log.exception("Trial %d has failed at this client.", trial)
-            errors[str(place)] = _public(error)
+                kept = partial(_kept, message, reply.content, trial, header, states)
+                replies[place] = reported(kept)
+        except SiteError as error:
+            errors[str(place)] = str(error)
         if str(place) in errors and _is_evaluate(message):
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
         read |= overlay.read
     answer = ReplyHeader(errors, sorted(read))
     return Message(pack(answer, replies), reply_to=message)
-
-
-class MissingMetricError(KeyError):
-    """A reply lacks what the tuner was told to compare trials by."""
-
-
-def _public(error: Exception) -> str:
-    """Return what the server may know of an error: names, no values."""
-    text = str(error) if isinstance(error, MissingMetricError) else ""
-    return f"{type(error).__name__} {text}".strip()
 
 
 def _call(
@@ -180,9 +171,8 @@ def _kept(
 
 def _score(metrics: Mapping[str, Any], metric: str) -> float:
     if metric not in metrics:
-        raise MissingMetricError(
-            f"there is no {metric!r} in a reply to evaluate, which has {list(metrics)}"
-        )
+        text = f"a reply to evaluate has no {metric!r}; it has {sorted(metrics)}"
+        raise MissingMetricError(text, public=text)
     return float(metrics[metric])
 
 

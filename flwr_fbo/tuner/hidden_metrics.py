@@ -7,6 +7,8 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from flwr_fbo._errors import PublicError
+
 # How many examples a client has, as Flower's strategies and `NumPyClient` name it.
 WEIGHT_KEYS = ("num-examples", "num_examples")
 
@@ -15,21 +17,26 @@ WEIGHT_KEYS = ("num-examples", "num_examples")
 TRAIN_KEYS = (*WEIGHT_KEYS, "norm_bit")
 
 
+class MissingMetricError(PublicError, KeyError):
+    """A reply lacks what trials are compared or models are weighted by."""
+
+
 def hide_train_metrics(content: RecordDict) -> RecordDict:
     """Return a reply to ``train`` whose metrics are NaN, but for `TRAIN_KEYS`.
 
     Raises
     ------
-    KeyError
+    MissingMetricError
         If no weight is in it: a strategy that weights replies by another key would get
         NaN, and so a model of NaN.
     """
     keys = {key for record in content.metric_records.values() for key in record}
     if keys.isdisjoint(WEIGHT_KEYS):
-        raise KeyError(
-            f"A reply to train needs one of {WEIGHT_KEYS} in its metrics where trials "
-            f"are compared privately; it has {sorted(keys)}."
+        text = (
+            f"a reply to train needs one of {WEIGHT_KEYS} in its metrics where trials "
+            f"are compared privately; it has {sorted(keys)}"
         )
+        raise MissingMetricError(text, public=text)
     kept = RecordDict()
     for name, record in content.items():
         if isinstance(record, ArrayRecord):

@@ -63,8 +63,10 @@ class SharedSends:
         self._header_of = header_of
         self._parallel = parallel
         self._timeout: float | None = 3600.0
-        self._num_evaluated = 0
-        self._last_error = "no client has answered"
+        # Of the rung: which types clients were asked for, and for which they answered.
+        self._asked: set[str] = set()
+        self._answered: set[str] = set()
+        self._last_errors: dict[str, str] = {}
 
     def advance(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Run trials until each was evaluated after so many rounds, or has ended.
@@ -72,19 +74,17 @@ class SharedSends:
         Raises
         ------
         AggregationError
-            If no client can evaluate any of them.
+            If no client can train, or none can evaluate, any of them.
         ValueError
             If there is nothing to compare trials by.
         """
-        self._num_evaluated = 0
+        self._asked, self._answered = set(), set()
         for trial in trials:
             trial.begin()
-        asked = False
         while waiting := [t for t in trials if not t.has_reached(rounds)]:
             self._share(next_trials(waiting, self._parallel))
-            asked = True
-        if asked and self._num_evaluated == 0 and any(t.error is None for t in trials):
-            raise AggregationError(f"No client gave a score: {self._last_error}.")
+        for kind in sorted(self._asked - self._answered):
+            raise AggregationError(f"No client could {kind}: {self._error_of(kind)}.")
 
     def ballots(self, header: BallotHeader) -> dict[int, Any]:
         """Return the ballot of each node that gives one.
@@ -106,9 +106,12 @@ class SharedSends:
         if 2 * len(ballots) < len(nodes) or not nodes:
             raise AggregationError(
                 f"{len(ballots)} of {len(nodes)} nodes gave a ballot, and at least "
-                f"half are needed: {self._last_error}."
+                f"half are needed: {self._error_of(kind)}."
             )
         return ballots
+
+    def _error_of(self, kind: str) -> str:
+        return self._last_errors.get(kind, "no client has answered")
 
     def _share(self, trials: Sequence[TrialThread]) -> None:
         """Send what trials wait for, and let them go on with the replies."""
@@ -154,9 +157,11 @@ class SharedSends:
         errors = [str(r.error.reason) for r in by_node.values() if r.has_error()]
         if errors:
             last_line = errors[-1].strip().splitlines()[-1:]
-            self._last_error = f"{''.join(last_line)}. {_HINT}"
+            kind = messages[0].metadata.message_type
+            self._last_errors[kind] = f"{''.join(last_line)}. {_HINT}"
         if errors and len(errors) == len(messages):
-            raise AggregationError(f"All clients have failed: {self._last_error}")
+            error = self._error_of(messages[0].metadata.message_type)
+            raise AggregationError(f"All clients have failed: {error}")
         return dict(sorted(by_node.items()))
 
     def _taken_apart(
@@ -175,16 +180,17 @@ class SharedSends:
         contents = unpack(reply.content, range(len(places)))
         replies = []
         for place, (number, message) in enumerate(places):
+            kind = message.metadata.message_type
+            self._asked.add(kind)
             reason = header.errors.get(str(place))
             if reason is not None:
-                self._last_error = reason
+                self._last_errors[kind] = reason
                 error = Error(CLIENT_APP_RAISED, reason)
                 replies.append((number, Message(error, reply_to=message)))
                 continue
             answer = Message(contents[place], reply_to=message)
             replies.append((number, answer))
-            kind = message.metadata.message_type
-            self._num_evaluated += kind.startswith(MessageType.EVALUATE)
+            self._answered.add(kind)
         return replies
 
 

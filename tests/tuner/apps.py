@@ -61,23 +61,30 @@ def distance(weights: Any, context: Context) -> float:
     return float(np.linalg.norm(weights - goal))
 
 
+def _weights(message: Message) -> Any:
+    return message.content.array_records["arrays"]["w"].numpy()
+
+
 def message_app(
     *,
-    mods: Sequence[Mod] = (),
+    train_mods: Sequence[Mod] = (),
     train_metrics: Callable[[int], dict[str, Any]] | None = None,
     first: Sequence[Mod] = (tuner_mod,),
 ) -> ClientApp:
     """Return an app on the Message API; the rate comes with the message."""
-    app = ClientApp(mods=[*first, *mods])
+    app = ClientApp(mods=[*first])
 
-    @app.train()
+    @app.train(mods=[*train_mods])
     def train(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
-        weights = message.content["arrays"]["w"].numpy()  # type: ignore[index,union-attr]
-        rate = float(message.content["config"]["learning-rate"])  # type: ignore[index,arg-type]
+        weights = _weights(message)
+        rate = float(str(message.content.config_records["config"]["learning-rate"]))
         calls = context.state.config_records.setdefault("calls", ConfigRecord({"n": 0}))
-        calls["n"] = int(calls["n"]) + 1  # type: ignore[arg-type]
-        metrics = {"loss": EXACT_LOSS, "num-examples": num_examples(client)}
+        calls["n"] = int(str(calls["n"])) + 1
+        metrics: dict[str, Any] = {
+            "loss": EXACT_LOSS,
+            "num-examples": num_examples(client),
+        }
         if train_metrics is not None:
             metrics = train_metrics(client)
         arrays = ArrayRecord({"w": Array(trained(weights, context, rate))})
@@ -87,13 +94,14 @@ def message_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
-        weights = message.content["arrays"]["w"].numpy()  # type: ignore[index,union-attr]
+        weights = _weights(message)
         metrics = MetricRecord(
             {
                 "distance": distance(weights, context),
                 "num-examples": num_examples(client),
+                "n": 1,
                 # How often this client has trained in this trial.
-                "calls": int(context.state["calls"]["n"]),  # type: ignore[index,arg-type]
+                "calls": int(str(context.state.config_records["calls"]["n"])),
             }
         )
         return Message(RecordDict({"metrics": metrics}), reply_to=message)

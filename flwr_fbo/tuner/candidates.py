@@ -66,6 +66,6 @@ def candidates(
     points = []
     if num_points > 0:
         rng = generator(seed, Purpose.INITIAL_POINTS)
-        cube = qmc.LatinHypercube(space.dim, rng=rng, optimization="random-cd")
+        cube = qmc.LatinHypercube(space.dim, rng=rng)
         points = [space.from_unit(space.snap(x)) for x in cube.random(num_points)]
     return [*known, *points]

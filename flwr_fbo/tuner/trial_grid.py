@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
+import numpy as np
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -81,6 +83,7 @@ class TrialGrid(_GridAround):
     def __init__(self, grid: Grid, send: Callable[[Send], list[Message]]) -> None:
         super().__init__(grid)
         self._send = send
+        self._last_replies: list[Message] = []
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -104,7 +107,8 @@ class TrialGrid(_GridAround):
         ------
         ValueError
             If the messages are of several types, or of one that is neither ``train``
-            nor ``evaluate``.
+            nor ``evaluate``; or if the strategy has made a model of NaN from finite
+            ones, as one does that reads metrics which stay at the clients.
         """
         asked = list(messages)
         if not asked:
@@ -115,7 +119,25 @@ class TrialGrid(_GridAround):
         allowed = "train or evaluate: of others it is not known what is private"
         ok = kind.split(".")[0] in (MessageType.TRAIN, MessageType.EVALUATE)
         require(ok, "message_type", kind, allowed)
-        return self._send(Send(asked, timeout))
+        trained = [m.content for m in self._last_replies if m.has_content()]
+        if trained and not _is_finite(asked[0].content):
+            allowed = (
+                "finite, as the clients' models are. Does the strategy use metrics "
+                "that stay at the clients, as QFedAvg their training loss?"
+            )
+            require(not all(map(_is_finite, trained)), "model", math.nan, allowed)
+        self._last_replies = self._send(Send(asked, timeout))
+        return self._last_replies
+
+
+def _is_finite(content: RecordDict) -> bool:
+    """Return whether all numbers of the arrays are finite; others do not count."""
+    arrays = (
+        array.numpy()
+        for record in content.array_records.values()
+        for array in record.values()
+    )
+    return all(np.isfinite(a).all() for a in arrays if a.dtype.kind in "fc")
 
 
 class TunedGrid(_GridAround):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
-import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.serverapp import Grid
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
@@ -23,20 +20,12 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
 from flwr_fbo.tuner.candidates import app_defaults, candidates, check_enqueued
 from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateChooser
-from flwr_fbo.tuner.choice import survivors as best_of
-from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
-from flwr_fbo.tuner.federation_result import FederationResult, Rung
-from flwr_fbo.tuner.overlay import Overlay
-from flwr_fbo.tuner.random_states import RandomStates
+from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.schedule import Halving
-from flwr_fbo.tuner.shared_sends import SharedSends, slots_of
-from flwr_fbo.tuner.trial_grid import TrialGrid
-from flwr_fbo.tuner.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.trial_run import Comparison, Main, TrialRun
 from flwr_fbo.tuner.tuner_record import TunerRecord
 
 _log = logging.getLogger("flwr.fbo")
-
-Main = Callable[[Grid, Context], Any]
 
 # Seconds to wait for a run that was killed to let go of the folder.
 _PATIENCE = 60.0
@@ -150,6 +139,12 @@ class FederationTuner:
         self._folder = check_folder("folder", folder)
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
+        self._comparison = Comparison(
+            metric=metric,
+            maximize=direction == "maximize",
+            form="exact" if privacy is None else privacy.ballot,
+            tie_seed=seeds.study,
+        )
         self._chooser: Chooser = ExactChooser()
         if privacy is not None:
             num_rungs = len(schedule.rounds)
@@ -202,7 +197,16 @@ class FederationTuner:
             rungs = record.rungs()
             self._say(len(rungs))
             if len(rungs) < len(self.schedule.rounds):
-                _Run(self, settings, main, grid, context).climb(record, rungs)
+                run = TrialRun(
+                    main,
+                    grid,
+                    context,
+                    settings,
+                    self.schedule,
+                    self._chooser,
+                    self._comparison,
+                )
+                run.climb(record, rungs)
         spent = self._chooser.spent(len(rungs))
         result = FederationResult(tuple(settings), tuple(rungs), spent)
         stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
@@ -266,144 +270,6 @@ class FederationTuner:
                 what,
                 num_decided,
                 len(schedule.rounds),
-            )
-
-
-class _Run:
-    """One call of `FederationTuner.start`: its trials, as far as they have come."""
-
-    def __init__(
-        self,
-        tuner: FederationTuner,
-        settings: list[Params],
-        main: Main,
-        grid: Grid,
-        context: Context,
-    ) -> None:
-        self._tuner = tuner
-        self._settings = settings
-        self._main, self._grid, self._context = main, grid, context
-        self._attempt = secrets.token_hex(8)
-        self._overlays: list[Overlay] = []
-        self._alive: list[int] = []
-        self._random_states = RandomStates()
-        self._trials: dict[int, TrialThread] = {}
-        parallel = tuner.schedule.parallel
-        self._sends = SharedSends(grid, self._header, parallel)
-
-    def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
-        """Decide the rungs that are left, and add them to record and list."""
-        alive = tuple(range(len(self._settings)))
-        schedule = self._tuner.schedule
-        try:
-            for number, rounds in enumerate(schedule.rounds):
-                if number == len(rungs):
-                    self._decide(record, rungs, number, rounds, alive)
-                alive = rungs[number].survivors
-        finally:
-            self._end_all_but(())
-
-    def _decide(
-        self,
-        record: TunerRecord,
-        rungs: list[Rung],
-        number: int,
-        rounds: int,
-        alive: tuple[int, ...],
-    ) -> None:
-        began, tuner = time.monotonic(), self._tuner
-        self._alive = list(alive)
-        self._end_all_but(alive)
-        trials = [self._trial(t) for t in alive]
-        self._sends.advance(trials, rounds)
-        failed = self._failed(trials)
-        header = self._ballot_header(number, failed)
-        ballots = slots_of(self._sends.ballots(header))
-        choice = tuner._chooser.choose(number, ballots, len(alive))
-        order = best_of(choice.scores, tuner.schedule.num_survivors[number])
-        survivors = tuple(alive[i] for i in order)
-        rung = Rung(rounds, alive, tuple(choice.scores.tolist()), survivors)
-        record.add(number, rung, choice)
-        rungs.append(rung)
-        _log.info(
-            "rung %d of %d: %d trials at round %d in %d sends so far, %.0f s; %s go on",
-            number + 1,
-            len(tuner.schedule.rounds),
-            len(alive),
-            rounds,
-            self._sends.num_sends,
-            time.monotonic() - began,
-            list(survivors),
-        )
-        self._warn(trials, rounds)
-
-    def _trial(self, number: int) -> TrialThread:
-        """Return a trial, new unless it is under way."""
-        if number not in self._trials:
-            context = copy.copy(self._context)
-            context.state = copy.deepcopy(self._context.state)
-            overlay = Overlay(self._context.run_config, self._settings[number])
-            context.run_config = overlay
-
-            def run(send: Callable[[Send], list[Message]]) -> None:
-                self._main(TrialGrid(self._grid, send), context)
-
-            self._overlays.append(overlay)
-            self._trials[number] = TrialThread(number, run, self._random_states)
-        return self._trials[number]
-
-    def _end_all_but(self, alive: Sequence[int]) -> None:
-        for number in [number for number in self._trials if number not in alive]:
-            self._trials.pop(number).end()
-
-    def _failed(self, trials: Sequence[TrialThread]) -> list[int]:
-        """Return the trials whose `main` has raised; raise it too if all have."""
-        failed = {t.number: t.error for t in trials if t.error is not None}
-        for number, error in failed.items():
-            _log.warning("main has failed in trial %d: %r", number, error)
-        if len(failed) == len(trials):
-            raise next(iter(failed.values()))
-        return list(failed)
-
-    def _header(self, numbers: list[int]) -> TrialsHeader:
-        return TrialsHeader(
-            attempt=self._attempt,
-            trials=numbers,
-            settings=[self._settings[number] for number in numbers],
-            alive=self._alive,
-            metric=self._tuner.metric,
-            is_hidden=self._tuner.privacy is not None,
-        )
-
-    def _ballot_header(self, rung: int, failed: list[int]) -> BallotHeader:
-        tuner = self._tuner
-        return BallotHeader(
-            attempt=self._attempt,
-            rung=rung,
-            trials=self._alive,
-            failed=failed,
-            form="exact" if tuner.privacy is None else tuner.privacy.ballot,
-            maximize=tuner.direction == "maximize",
-            tie_seed=tuner._seeds.study,
-        )
-
-    def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
-        """Say which keys nothing reads, and that trials ended before their rung."""
-        keys = set(self._tuner.space.distributions)
-        read = self._sends.read.union(*(overlay.read for overlay in self._overlays))
-        if unread := sorted(keys - read):
-            _log.warning(
-                "Nothing has read %s from a run config so far, at the server or at a "
-                "client: do they change anything?",
-                unread,
-            )
-        short = [t.number for t in trials if t.num_train < rounds and t.error is None]
-        if short:
-            _log.warning(
-                "main ended before round %d in trials %s: the app's number of rounds "
-                "should be at least that of the schedule.",
-                rounds,
-                short,
             )
 
 

@@ -11,6 +11,9 @@ from flwr.app import Message, MessageType
 
 from flwr_fbo.tuner.random_states import RandomStates
 
+# What a trial's thread is called, with its number.
+THREAD_NAME = "trial-"
+
 
 class TrialEnd(BaseException):
     """Ends the `main` of a trial that did not survive; apps catch no such thing."""
@@ -80,7 +83,9 @@ class TrialThread:
         self._run = run
         self._random_states = random_states
         self._is_ending = False
-        self._thread = Thread(target=self._work, name=f"trial-{number}", daemon=True)
+        self._thread = Thread(
+            target=self._work, name=f"{THREAD_NAME}{number}", daemon=True
+        )
         self._requests: SimpleQueue[Send | None] = SimpleQueue()
         self._replies: SimpleQueue[list[Message]] = SimpleQueue()
 

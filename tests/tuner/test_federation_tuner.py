@@ -349,6 +349,17 @@ def test_a_main_that_ends_early_is_compared_and_warned_of(
     assert "main ended before round 2" in caplog.text
 
 
+def test_the_log_says_which_trial_a_line_is_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        tuner().start(main_of(), in_process(), server_context())
+        main_of()(in_process(), server_context())
+    rounds = [m for m in caplog.messages if "[ROUND 1/4]" in m]
+    trials = [f"[trial-{number}] [ROUND 1/4]" for number in range(ONE_RUNG.trials)]
+    assert rounds == [*trials, "[ROUND 1/4]"]
+
+
 def test_no_thread_of_a_trial_is_left() -> None:
     import threading
 

@@ -158,7 +158,10 @@ def test_qfedavg_is_refused_by_name() -> None:
     def make() -> Strategy:
         return QFedAvg(client_learning_rate=0.1, train_loss_key="loss")
 
-    tuner(privacy=None).start(main_of(make), in_process(), server_context())
+    two = Halving(2, (2,))
+    tuner(privacy=None, schedule=two).start(
+        main_of(make), in_process(), server_context()
+    )
 
     with pytest.raises(ValueError, match=r"^model=nan .*QFedAvg"):
-        tuner().start(main_of(make), in_process(), server_context())
+        tuner(schedule=two).start(main_of(make), in_process(), server_context())

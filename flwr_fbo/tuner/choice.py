@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require_bool, require_choice
+from flwr_fbo._validation import require, require_bool, require_choice
 from flwr_fbo._version import __version__
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
@@ -179,7 +179,15 @@ class PrivateChooser(Chooser):
 
         The mean is over all N clients, whoever has answered. The winner's score is 1,
         and that of all others 0.
+
+        Raises
+        ------
+        ValueError
+            If more than N clients gave a ballot.
         """
+        allowed = f"at least the {len(messages)} clients that gave a ballot"
+        enough = len(messages) <= self._num_clients
+        require(enough, "num_agents", self._num_clients, allowed)
         if rung >= self._num_sums:
             return self._winner(rung, messages, num_trials)
         release, form = self._release, self.settings.ballot

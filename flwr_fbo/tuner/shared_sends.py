@@ -62,7 +62,9 @@ class SharedSends:
         self._grid = grid
         self._header_of = header_of
         self._parallel = parallel
-        self._timeout: float | None = 3600.0
+        self._timeout: float | None = None
+        # What every app that has scores has a function for.
+        self._evaluate_type: str = MessageType.EVALUATE
         # Of the rung: which types clients were asked for, and for which they answered.
         self._asked: set[str] = set()
         self._answered: set[str] = set()
@@ -96,8 +98,7 @@ class SharedSends:
         """
         nodes = sorted(self._grid.get_node_ids())
         record = header_record(header)
-        # Every app that has scores has a function for it.
-        kind = MessageType.EVALUATE
+        kind = self._evaluate_type
         messages = [Message(RecordDict({HEADER: record}), node, kind) for node in nodes]
         ballots: dict[int, Any] = {}
         for node, reply in self._send(messages, self._timeout).items():
@@ -124,6 +125,9 @@ class SharedSends:
         timeouts = [send.timeout for send in sends.values() if send]
         some = [timeout for timeout in timeouts if timeout is not None]
         self._timeout = max(some) if len(some) == len(timeouts) else None
+        for send in sends.values():
+            if send and send.is_evaluate:
+                self._evaluate_type = send.message_type
         messages = [self._message(places) for places in by_node.values()]
         replies: dict[int, list[Message]] = {number: [] for number in sends}
         for node, reply in self._send(messages, self._timeout).items():

@@ -143,6 +143,11 @@ def test_a_trial_without_any_score_is_worst() -> None:
     assert ExactChooser().choose(0, messages, 2).scores.tolist() == [1.0, -np.inf]
 
 
+def test_more_clients_than_the_release_is_for_are_refused() -> None:
+    with pytest.raises(ValueError, match=f"^num_agents={N}"):
+        _chooser().choose(0, _ballots(2, N + 1), K)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -339,6 +339,26 @@ def test_a_numpy_client_is_tuned(metric: str) -> None:
     assert np.isnan(losses).all()
 
 
+def test_an_app_may_name_its_actions() -> None:
+    """And has no other function than those."""
+    inner, app = message_app(first=()), ClientApp(mods=[tuner_mod])
+
+    def plain(message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type.split(".")[0]
+        message.metadata.message_type = kind
+        return inner(message, context)
+
+    app.train("mine")(plain)
+    app.evaluate("mine")(plain)
+
+    class Named(FedAvg):
+        def _construct_messages(self, record: Any, nodes: Any, kind: str) -> Any:
+            return super()._construct_messages(record, nodes, f"{kind}.mine")
+
+    result = tuner().start(main_of(Named), in_process(app), server_context())
+    assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
+
+
 def test_a_main_that_ends_early_is_compared_and_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

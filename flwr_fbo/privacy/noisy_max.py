@@ -85,6 +85,6 @@ class NoisyMax:
         metric = linf_distance(T=int, monotonic=True)
         # A little more noise, so that OpenDP's rounding up stays within epsilon.
         scale = (1.0 + 1e-9) / self.epsilon
-        mechanism = make_noisy_max(domain, metric, max_divergence(), scale=scale)
+        mechanism: Any = make_noisy_max(domain, metric, max_divergence(), scale=scale)
         assert mechanism.map(1) <= self.epsilon
         return mechanism

@@ -126,6 +126,7 @@ class SharedSends:
         some = [timeout for timeout in timeouts if timeout is not None]
         self._timeout = max(some) if len(some) == len(timeouts) else None
         for send in sends.values():
+            self._asked |= {send.message_type} if send else set()
             if send and send.is_evaluate:
                 self._evaluate_type = send.message_type
         messages = [self._message(places) for places in by_node.values()]
@@ -185,7 +186,6 @@ class SharedSends:
         replies = []
         for place, (number, message) in enumerate(places):
             kind = message.metadata.message_type
-            self._asked.add(kind)
             reason = header.errors.get(str(place))
             if reason is not None:
                 self._last_errors[kind] = reason

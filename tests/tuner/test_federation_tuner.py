@@ -486,6 +486,19 @@ def test_a_reply_to_train_without_a_weight_is_refused_by_name() -> None:
     tuner(privacy=None).start(main_of(strategy), in_process(app), server_context())
 
 
+def test_a_federation_that_never_answers_is_an_error() -> None:
+    from tests.tuner.apps import RecordingGrid
+
+    class Silent(RecordingGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            list(super().send_and_receive(messages, timeout=timeout))
+            return []
+
+    grid = Silent(message_app(), NUM_CLIENTS, run_config=RUN_CONFIG)
+    with pytest.raises(AggregationError, match="no client has answered"):
+        tuner().start(main_of(), grid, server_context())
+
+
 def test_too_few_ballots_are_an_error() -> None:
     from tests.tuner.apps import RecordingGrid
 

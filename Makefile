@@ -21,6 +21,7 @@ lint: .venv/dev  ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples/plug-in-numpyclient/before/digits_fedavg/*.py
+	$(BIN)/mypy examples/tune-fedavg-sklearn/before/digits_sgd/*.py
 
 # Beside its peers, on one BLAS thread: `benchmarks/table.md`, in an hour. Flower's
 # engine is among them only where there is no network: `make .venv/bench` first.

@@ -41,3 +41,8 @@ from .strategies.options import Privacy as Privacy
 from .strategies.options import Seeds as Seeds
 from .strategies.result import BanditResult as BanditResult
 from .strategies.result import TuningResult as TuningResult
+from .tuner.choice import PrivateChoice as PrivateChoice
+from .tuner.client_mod import tuner_mod as tuner_mod
+from .tuner.federation_result import FederationResult as FederationResult
+from .tuner.federation_tuner import FederationTuner as FederationTuner
+from .tuner.schedule import Halving as Halving

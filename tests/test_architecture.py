@@ -24,6 +24,7 @@ STOREYS = [
     {"protocol", "tasks"},
     {"agents", "servers"},
     {"_compat", "strategies", "clients"},
+    {"tuner"},
     {"integrations", "simulation"},
     {"audit"},
     {"experiment_runner"},
@@ -33,6 +34,7 @@ LEVEL = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 MAY_IMPORT_FLWR = {
     "strategies",
     "clients",
+    "tuner",
     "simulation/grid.py",
     "privacy/accounting.py",
     "privacy/ledger_accountant.py",

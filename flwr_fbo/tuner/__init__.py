@@ -1,0 +1,1 @@
+"""Tuning of a whole federated training: trials of the app, a private choice."""

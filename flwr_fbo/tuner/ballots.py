@@ -1,0 +1,107 @@
+"""What a client says about the trials of a rung: one bounded vector.
+
+Capped ranks are the default. Replayed on real accuracies (`python -m
+benchmarks.private_choice`) they are as good as votes where all clients are honest, and
+unlike votes they hold where a third of the clients lie: a power makes the best trials
+stand out, and the cap keeps one client from saying much of a single trial.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from flwr_fbo._arrays import FloatArray
+
+Ballot = Literal["ranks", "votes"]
+
+_POWER, _CAP = 6, 0.75
+
+
+@lru_cache(maxsize=64)
+def ballot_entries(num_trials: int, form: Ballot) -> tuple[float, ...]:
+    """Return the entries of a ballot, worst trial first: sum 0, norm 1.
+
+    Of one trial there is nothing to say: 0. Of two both forms are the same.
+
+    Parameters
+    ----------
+    num_trials : int
+        >= 1.
+    form : {"ranks", "votes"}
+        ``"ranks"``: the sixth power of the rank over K, at most 0.75, centred and
+        scaled. ``"votes"``: the best trial against all others.
+    """
+    ranks = np.arange(1, num_trials + 1, dtype=np.float64)
+    entries = np.minimum((ranks / num_trials) ** _POWER, _CAP)
+    if form == "votes":
+        entries = (ranks == num_trials).astype(np.float64)
+    entries -= entries.mean()
+    norm = np.linalg.norm(entries)
+    return tuple((entries / norm if norm > 0 else entries).tolist())
+
+
+def make_ballot(
+    scores: FloatArray,
+    is_scored: np.ndarray[Any, np.dtype[np.bool_]],
+    form: Ballot,
+    rng: np.random.Generator,
+) -> FloatArray:
+    """Return a client's ballot, shape (K,), norm at most 1.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (K,)
+        Larger is better; NaN is worst. Ties are broken at random.
+    is_scored : ndarray of bool, shape (K,)
+        The ballot is neutral, 0, about the other trials.
+    form : {"ranks", "votes"}
+    rng : numpy.random.Generator
+        Breaks ties.
+    """
+    ballot = np.zeros(len(scores))
+    scored = np.flatnonzero(is_scored)
+    if len(scored) > 0:
+        values = np.where(np.isnan(scores[scored]), -np.inf, scores[scored])
+        order = np.lexsort((rng.random(len(scored)), values))
+        ballot[scored[order]] = ballot_entries(len(scored), form)
+    return ballot
+
+
+def make_vote(ballot: Any, num_trials: int) -> int | None:
+    """Return the trial that a ballot is for, or None if it is for none, or malformed.
+
+    Parameters
+    ----------
+    ballot : Any
+        What a client has sent.
+    num_trials : int
+        K.
+    """
+    if not is_ballot(ballot, num_trials) or not np.all(np.isfinite(ballot)):
+        return None
+    return int(np.argmax(ballot)) if np.max(ballot) > 0 else None
+
+
+def capped(ballot: Any, num_trials: int, form: Ballot) -> Any:
+    """Return a ballot whose entries are within those of an honest one.
+
+    So a client that lies can say no more of a trial than one that does not. What is no
+    ballot stays as it is.
+    """
+    if not is_ballot(ballot, num_trials):
+        return ballot
+    entries = ballot_entries(num_trials, form)
+    return np.clip(ballot, entries[0], entries[-1])
+
+
+def is_ballot(ballot: Any, num_trials: int) -> bool:
+    """Return whether it is an array of K numbers, NaN and inf included."""
+    return (
+        isinstance(ballot, np.ndarray)
+        and ballot.shape == (num_trials,)
+        and ballot.dtype.kind == "f"
+        and ballot.dtype.itemsize <= 8
+    )

@@ -1,0 +1,71 @@
+"""The settings that are tried: the app's own, those that are given, and others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy.stats import qmc
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import nearest, require
+from flwr_fbo.space.search_space import Params, SearchSpace
+
+
+def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
+    """Return what the app's run config has for the keys of the space.
+
+    Raises
+    ------
+    ValueError
+        If a key is not in the run config.
+    """
+    for key in space.distributions:
+        require(key in run_config, "space", key, nearest(key, run_config))
+    return {key: run_config[key] for key in space.distributions}
+
+
+def check_enqueued(
+    space: SearchSpace, enqueued: Sequence[Params], num_trials: int
+) -> None:
+    """Raise ValueError if settings are too many, or outside the space."""
+    most = num_trials - 1
+    allowed = f"at most {most}: the app's defaults are a trial too"
+    require(len(enqueued) <= most, "len(enqueue)", len(enqueued), allowed)
+    for params in enqueued:
+        require(isinstance(params, Mapping), "enqueue", params, "a dict a setting")
+        for key, value in params.items():
+            known = space.distributions
+            require(key in known, "enqueue", key, nearest(key, known))
+            SearchSpace({key: known[key]}).to_unit({key: value})
+
+
+def candidates(
+    space: SearchSpace,
+    num_trials: int,
+    defaults: Params,
+    enqueued: Sequence[Params],
+    seed: int,
+) -> list[Params]:
+    """Return the settings of all trials: defaults, enqueued ones, a Latin hypercube.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    num_trials : int
+        K.
+    defaults : dict
+        Of the app, inside the space or not.
+    enqueued : sequence of dict
+        At most K - 1; each may have some of the keys, and the rest are the defaults.
+    seed : int
+        Of the hypercube.
+    """
+    known = [defaults, *({**defaults, **params} for params in enqueued)]
+    num_points = num_trials - len(known)
+    points = []
+    if num_points > 0:
+        rng = generator(seed, Purpose.INITIAL_POINTS)
+        cube = qmc.LatinHypercube(space.dim, rng=rng)
+        points = [space.from_unit(space.snap(x)) for x in cube.random(num_points)]
+    return [*known, *points]

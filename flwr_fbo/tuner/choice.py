@@ -1,0 +1,276 @@
+"""Which trials of a rung survive: from the clients' ballots, by one private release."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_bool, require_choice
+from flwr_fbo._version import __version__
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.budget import check_delta, check_epsilon
+from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.privacy.noisy_max import NoisyMax
+from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.tuner.ballots import Ballot, capped, make_vote
+
+LastRung = Literal["release", "noisy-max"]
+
+
+@dataclass(frozen=True)
+class PrivateChoice:
+    """How trials are chosen privately.
+
+    Attributes
+    ----------
+    epsilon : float
+        Privacy budget of all choices together, from 1e-3 to 1e3; the rungs share it.
+    delta : float
+        In (0, 1), at which epsilon holds.
+    ballot : {"ranks", "votes"}
+        Form of a client's message about the trials of a rung. ``"ranks"``: ranks of
+        which the best stand out, capped. ``"votes"``: the best trial; a third of the
+        clients, lying, can make such a choice worse than a random one.
+    last_rung : {"release", "noisy-max"}
+        How the last rung is decided. ``"release"``: by the noisy sum of the ballots, as
+        the others are. ``"noisy-max"``: by the votes in the ballots, of which only the
+        winner is released, under pure epsilon; better with ten honest clients, and as
+        easy to lie to as ``"votes"``. Its share of epsilon is one in the number of
+        rungs.
+    noise_only : bool
+        The control: every ballot is replaced by zero, so that the choice is random.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+
+    Notes
+    -----
+    *Formal guarantees*. Adjacency: two studies are neighbours if they differ in that
+    one client's ballots are all zeroed. Ballots are clipped to norm 1 for each rung,
+    whatever the number of trials; the sum of a rung's is released once, with Gaussian
+    noise, and which trials survive is a function of it. Covered is what the releases
+    reveal of one client's *scores, given the models* that it scored. Not covered: the
+    models themselves. They were trained on the clients' data, that of the client in
+    question included, and the server sees them. The choice is private in the client's
+    *training data* only where each training has client-level differential privacy of
+    its own, and then at the composed epsilon of all trials, all rounds and this choice.
+    Clients that vote on models which each has trained alone, as in DP-Hype (PoPETs
+    2026), are covered with their data; but such models are no federated training.
+    """
+
+    epsilon: float
+    delta: float
+    ballot: Ballot = "ranks"
+    last_rung: LastRung = "release"
+    noise_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_delta(self.delta)
+        require_choice("ballot", self.ballot, Ballot)
+        require_choice("last_rung", self.last_rung, LastRung)
+        require_bool("noise_only", self.noise_only)
+
+
+class Choice(NamedTuple):
+    """What a rung gave.
+
+    Attributes
+    ----------
+    scores : ndarray of shape (K,)
+        One a trial, larger is better: all that was released.
+    facts : dict
+        JSON values for the ledger.
+    """
+
+    scores: FloatArray
+    facts: dict[str, Any]
+
+
+class Chooser(ABC):
+    """Turns the messages of a rung into one score a trial."""
+
+    private: bool
+
+    @abstractmethod
+    def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
+        """Decide one rung.
+
+        Parameters
+        ----------
+        rung : int
+            From 0.
+        messages : mapping of slot to ndarray
+            What clients have sent, whatever it is.
+        num_trials : int
+            K >= 1, the candidates.
+        """
+
+    @abstractmethod
+    def spent(self, num_rungs: int) -> PrivacySpent | None:
+        """Return what the first rungs have spent; None where it was never private."""
+
+
+class PrivateChooser(Chooser):
+    """Chooses by private releases; see `PrivateChoice` for what is guaranteed.
+
+    Parameters
+    ----------
+    settings : PrivateChoice
+    num_clients : int
+        N >= 1, the most clients that take part.
+    num_rungs : int
+        R >= 1, the releases that share epsilon.
+    noise_seed : int, optional
+        *Experiments only*: makes the noise repeat, which protects nobody.
+
+    Raises
+    ------
+    ImportError
+        If real noise is wanted and OpenDP is missing; the message names the extra.
+    """
+
+    def __init__(
+        self,
+        settings: PrivateChoice,
+        num_clients: int,
+        num_rungs: int,
+        noise_seed: int | None = None,
+    ) -> None:
+        self.settings = settings
+        self._num_clients = num_clients
+        epsilon, num_sums = settings.epsilon, num_rungs
+        self._noisy_max: NoisyMax | None = None
+        if settings.last_rung == "noisy-max":
+            share = epsilon / num_rungs
+            self._noisy_max = NoisyMax(share, noise_seed)
+            epsilon, num_sums = epsilon - share, num_rungs - 1
+        self._num_sums = num_sums
+        self._release: Release | None = None
+        if num_sums > 0:
+            z = calibrate_noise_multiplier(epsilon, settings.delta, 1.0, num_sums)
+            entropy: Entropy = OsEntropy()
+            if noise_seed is not None:
+                entropy = SeededEntropy(noise_seed)
+            self._release = Release(
+                ReleaseSettings(
+                    num_agents=num_clients,
+                    clip_norm=1.0,
+                    noise_multiplier=z,
+                    sampling_probability=1.0,
+                    noise_only=settings.noise_only,
+                    weights=WeightSchedule(peak=0.0),
+                ),
+                entropy,
+            )
+        self.private = noise_seed is None
+
+    def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
+        """Release the mean of the ballots with noise, or the winner of the last rung.
+
+        The mean is over all N clients, whoever has answered. The winner's score is 1,
+        and that of all others 0.
+
+        Raises
+        ------
+        ValueError
+            If more than N clients gave a ballot.
+        """
+        allowed = f"at least the {len(messages)} clients that gave a ballot"
+        enough = len(messages) <= self._num_clients
+        require(enough, "num_agents", self._num_clients, allowed)
+        if rung >= self._num_sums:
+            return self._winner(rung, messages, num_trials)
+        release, form = self._release, self.settings.ballot
+        assert release is not None
+        ballots = {
+            slot: capped(message, num_trials, form)
+            for slot, message in messages.items()
+        }
+        scores = release.release(rung, ballots, num_trials)[0]
+        return Choice(scores, {"mechanism": "gaussian", **release.facts(rung)})
+
+    def _winner(
+        self, rung: int, messages: Mapping[int, Any], num_trials: int
+    ) -> Choice:
+        noisy_max = self._noisy_max
+        assert noisy_max is not None
+        counts = [0] * num_trials
+        for slot in range(self._num_clients):
+            vote = make_vote(messages.get(slot), num_trials)
+            if vote is not None and not self.settings.noise_only:
+                counts[vote] += 1
+        scores = np.zeros(num_trials)
+        scores[noisy_max.choose(rung, counts)] = 1.0
+        facts = {
+            "mechanism": "noisy-max",
+            "epsilon": noisy_max.epsilon,
+            "private": noisy_max.private,
+            "noise_only": self.settings.noise_only,
+            "flwr_fbo": __version__,
+        }
+        return Choice(scores, facts)
+
+    def spent(self, num_rungs: int) -> PrivacySpent:
+        """Return epsilon at delta: of the sums exactly, and of the winner added to it.
+
+        With a ``noise_seed`` it is what real noise would have spent.
+        """
+        accountant = ReleaseAccountant(1.0, self.settings.delta)
+        if self._release is not None and num_rungs > 0:
+            num_sums = min(num_rungs, self._num_sums)
+            z = self._release.settings.noise_multiplier
+            accountant.charge(z, num_sums)
+        spent = accountant.spent()
+        if self._noisy_max is None or num_rungs <= self._num_sums:
+            return spent
+        epsilon = spent.epsilon + self._noisy_max.epsilon
+        return PrivacySpent(epsilon, spent.delta, num_rungs, spent.accounting_method)
+
+
+class ExactChooser(Chooser):
+    """Chooses by weighted means of exact scores: *not private*.
+
+    A message is of shape (2, K): a client's scores, larger is better, and their
+    weights, 0 where it has no score.
+    """
+
+    private = False
+
+    def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
+        """Return the means; -inf of a trial that has no score, or NaN among them."""
+        shape = 2, num_trials
+        rows = [messages[slot] for slot in sorted(messages)]
+        rows = [row for row in rows if np.shape(row) == shape]
+        table = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
+        weights = table[:, 1]
+        values = np.where(weights > 0, table[:, 0], 0.0)
+        with np.errstate(invalid="ignore"):
+            means = (weights * values).sum(axis=0) / weights.sum(axis=0)
+        scores = np.where(np.isfinite(means), means, -np.inf)
+        return Choice(scores, {"mechanism": "exact", "private": False})
+
+    def spent(self, num_rungs: int) -> None:
+        """Return None."""
+
+
+def survivors(scores: FloatArray, num_survivors: int) -> list[int]:
+    """Return which trials have the highest scores, the best first; ties to the first.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (K,)
+    num_survivors : int
+        From 1 to K.
+    """
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return order[:num_survivors]

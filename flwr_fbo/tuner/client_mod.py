@@ -1,0 +1,205 @@
+"""The one line at the client: `tuner_mod` runs trials, and keeps their scores there."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    RecordDict,
+)
+from flwr.clientapp.typing import ClientAppCallable
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo.clients.site import SiteError, reported
+from flwr_fbo.tuner.ballots import make_ballot
+from flwr_fbo.tuner.envelope import (
+    BALLOT,
+    HEADER,
+    BallotHeader,
+    ReplyHeader,
+    SettingsHeader,
+    TrialsHeader,
+    header_record,
+    pack,
+    read_header,
+    unpack,
+)
+from flwr_fbo.tuner.hidden_metrics import (
+    WEIGHT_KEYS,
+    MissingMetricError,
+    hide_evaluate_metrics,
+    hide_train_metrics,
+)
+from flwr_fbo.tuner.overlay import Overlay, merged_config
+from flwr_fbo.tuner.trial_states import TrialStates
+
+# Where a `NumPyClient` reads its config.
+_NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")
+
+
+def tuner_mod(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
+    """Let `FederationTuner` try settings at this client.
+
+    It must be the first of the app's mods, as in ``ClientApp(mods=[tuner_mod, ...])``.
+    Messages that are not the tuner's pass as they are.
+
+    - A message with several trials is taken apart. Each trial is run in turn, with its
+      settings in ``context.run_config``, and with a ``context.state`` of its own. A
+      `NumPyClient` finds the settings in the ``config`` of `fit` and `evaluate` too.
+    - Scores stay in ``context.state``. At the end of a rung they become one bounded
+      vector about all its trials.
+    - A trial that raises an exception at this client does not touch the others. The
+      exception is logged here; only its type is sent.
+
+    Notes
+    -----
+    *Formal guarantees*: see `PrivateChoice`. Exact at the server, and not covered: the
+    trained arrays, ``num-examples`` of a reply to ``train``, ``norm_bit`` of Flower's
+    adaptive clipping, which of the tuned keys the client reads, and the type of an
+    exception.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp(mods=[tuner_mod])
+    """
+    header = read_header(message.content)
+    if isinstance(header, TrialsHeader):
+        return _run_trials(message, context, call_next, header)
+    if isinstance(header, BallotHeader):
+        return _ballot(message, context, header)
+    TrialStates.forget(context.state)
+    if isinstance(header, SettingsHeader):
+        content = RecordDict({n: r for n, r in message.content.items() if n != HEADER})
+        overlay = Overlay(context.run_config, header.settings)
+        return _call(message, content, context, call_next, overlay, context.state)
+    return call_next(message, context)
+
+
+def _run_trials(
+    message: Message,
+    context: Context,
+    call_next: ClientAppCallable,
+    header: TrialsHeader,
+) -> Message:
+    """Return the replies of all trials of a send."""
+    states = TrialStates(context.state, header.attempt, header.alive)
+    contents = unpack(message.content, range(len(header.trials)))
+    replies: dict[int, RecordDict] = {}
+    errors: dict[str, str] = {}
+    read: set[str] = set()
+    for place, trial in enumerate(header.trials):
+        overlay = Overlay(context.run_config, header.settings[place])
+        state = states.load(trial)
+        try:
+            arguments = message, contents[place], context, call_next, overlay, state
+            reply = reported(partial(_call, *arguments))
+            if reply.has_error():
+                errors[str(place)] = str(reply.error.reason)
+            else:
+                kept = partial(_kept, message, reply.content, trial, header, states)
+                replies[place] = reported(kept)
+        except SiteError as error:
+            errors[str(place)] = str(error)
+        if str(place) in errors and _is_evaluate(message):
+            states.score(trial, math.nan, 1.0)
+        states.save(trial, state)
+        read |= overlay.read
+    answer = ReplyHeader(errors, sorted(read))
+    return Message(pack(answer, replies), reply_to=message)
+
+
+def _call(
+    message: Message,
+    content: RecordDict,
+    context: Context,
+    call_next: ClientAppCallable,
+    overlay: Overlay,
+    state: RecordDict,
+) -> Message:
+    """Return the app's answer to a content, under other settings and another state."""
+    inner, inner_message = copy.copy(context), copy.copy(message)
+    inner.run_config, inner.state = overlay, state
+    for name in _NUMPY_CONFIGS:
+        if name in content:
+            config = merged_config(content[name], overlay.settings)
+            content[name] = ConfigRecord(config)
+    inner_message.content = content
+    reply = call_next(inner_message, inner)
+    if inner.state is not state:  # the app has put another in its place
+        state.clear()
+        state.update(inner.state)
+    return reply
+
+
+def _is_evaluate(message: Message) -> bool:
+    return message.metadata.message_type.startswith(MessageType.EVALUATE)
+
+
+def _kept(
+    message: Message,
+    content: RecordDict,
+    trial: int,
+    header: TrialsHeader,
+    states: TrialStates,
+) -> RecordDict:
+    """Keep the score of a reply; return what of the reply is sent."""
+    if not _is_evaluate(message):
+        return hide_train_metrics(content) if header.is_hidden else content
+    metrics = {
+        key: value
+        for records in (content.config_records, content.metric_records)
+        for record in records.values()
+        for key, value in record.items()
+    }
+    states.score(trial, _score(metrics, header.metric), _weight(metrics))
+    return hide_evaluate_metrics(content) if header.is_hidden else content
+
+
+def _score(metrics: Mapping[str, Any], metric: str) -> float:
+    if metric not in metrics:
+        text = f"a reply to evaluate has no {metric!r}; it has {sorted(metrics)}"
+        raise MissingMetricError(text, public=text)
+    return float(metrics[metric])
+
+
+def _weight(metrics: Mapping[str, Any]) -> float:
+    return next((float(metrics[key]) for key in WEIGHT_KEYS if key in metrics), 1.0)
+
+
+def _ballot(message: Message, context: Context, header: BallotHeader) -> Message:
+    """Return what the client says about the trials of a rung."""
+    states = TrialStates(context.state, header.attempt, header.trials)
+    sign = 1.0 if header.maximize else -1.0
+    scores = np.array([states.scores.get(t, (0.0, 0.0)) for t in header.trials])
+    scores[[t in header.failed for t in header.trials]] = math.nan, 1.0
+    values, weights = sign * scores[:, 0], scores[:, 1]
+    if header.form == "exact":
+        vector = np.stack([values, weights])
+    else:
+        ties = _ties(context, header)
+        vector = make_ballot(values, weights > 0, header.form, ties)
+    arrays = ArrayRecord({"ballot": Array(vector)})
+    content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
+    return Message(content, reply_to=message)
+
+
+def _ties(context: Context, header: BallotHeader) -> np.random.Generator:
+    """Return what breaks ties: fresh, or another for each client and rung."""
+    if header.tie_seed is None:
+        return np.random.default_rng()
+    client = int(context.node_config.get("partition-id", context.node_id))
+    return generator(header.tie_seed, client, header.rung, Purpose.MESSAGE)

@@ -1,0 +1,144 @@
+"""What tuner and client mod write into Flower's messages.
+
+A message of the tuner has a record ``fbo-tuner`` that says what it is for. One that
+carries trials has the records of each of them under ``"0:arrays"``, ``"1:arrays"`` and
+so on, and so has its reply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
+
+from flwr.app import ConfigRecord, RecordDict
+
+from flwr_fbo.tuner.ballots import Ballot
+
+HEADER = "fbo-tuner"
+BALLOT = "fbo-ballot"
+
+
+@dataclass(frozen=True)
+class TrialsHeader:
+    """Of a message that carries one or several trials' messages to a node.
+
+    Attributes
+    ----------
+    attempt : str
+        Names this run of the tuner: what clients have of others is forgotten.
+    trials : list of int
+        Whose messages they are, in order.
+    settings : list of dict
+        What each overlays the run config with.
+    alive : list of int
+        All trials that may still come; what clients have of others is forgotten.
+    metric : str
+        The key of the score in a reply to ``evaluate``.
+    is_hidden : bool
+        Whether scores stay at the client.
+    """
+
+    kind: ClassVar[str] = "trials"
+    attempt: str
+    trials: list[int]
+    settings: list[dict[str, Any]]
+    alive: list[int]
+    metric: str
+    is_hidden: bool
+
+
+@dataclass(frozen=True)
+class BallotHeader:
+    """Of a message that asks for a client's ballot at the end of a rung.
+
+    Attributes
+    ----------
+    attempt : str
+    rung : int
+        From 0.
+    trials : list of int
+        The candidates, in the order of the ballot's entries.
+    failed : list of int
+        Those of them whose `main` has failed: worse than all others.
+    form : {"ranks", "votes", "exact"}
+        Of the ballot; ``"exact"``: scores and their weights, which is not private.
+    maximize : bool
+    tie_seed : int or None
+        Breaks ties, in an experiment that is to repeat.
+    """
+
+    kind: ClassVar[str] = "ballot"
+    attempt: str
+    rung: int
+    trials: list[int]
+    failed: list[int]
+    form: Ballot | Literal["exact"]
+    maximize: bool
+    tie_seed: int | None
+
+
+@dataclass(frozen=True)
+class SettingsHeader:
+    """Of a message of the real training: the settings that were chosen."""
+
+    kind: ClassVar[str] = "settings"
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ReplyHeader:
+    """Of a client's reply.
+
+    Attributes
+    ----------
+    errors : dict of str to str
+        Why a trial's message has no reply, by its place in the send.
+    read : list of str
+        Which of the tuned keys the client has read.
+    """
+
+    kind: ClassVar[str] = "reply"
+    errors: dict[str, str] = field(default_factory=dict)
+    read: list[str] = field(default_factory=list)
+
+
+Header = TrialsHeader | BallotHeader | SettingsHeader | ReplyHeader
+_KINDS: dict[str, type[Header]] = {
+    header.kind: header
+    for header in (TrialsHeader, BallotHeader, SettingsHeader, ReplyHeader)
+}
+
+
+def header_record(header: Header) -> ConfigRecord:
+    """Return the record of a header."""
+    return ConfigRecord({"kind": header.kind, "fields": json.dumps(asdict(header))})
+
+
+def read_header(content: RecordDict) -> Header | None:
+    """Return the header of a message; None where it is not the tuner's."""
+    record = content.get(HEADER)
+    if not isinstance(record, ConfigRecord):
+        return None
+    return _KINDS[str(record["kind"])](**json.loads(str(record["fields"])))
+
+
+def pack(header: Header, contents: Mapping[int, RecordDict]) -> RecordDict:
+    """Return one content of a header and several contents, by their place."""
+    records = {
+        f"{place}:{name}": record
+        for place, content in contents.items()
+        for name, record in content.items()
+    }
+    return RecordDict({HEADER: header_record(header), **records})
+
+
+def unpack(content: RecordDict, places: Sequence[int]) -> dict[int, RecordDict]:
+    """Return the contents at some places."""
+    contents = {place: RecordDict() for place in places}
+    for name, record in content.items():
+        place, _, inner = name.partition(":")
+        if place.isdecimal() and int(place) in contents:
+            contents[int(place)][inner] = record
+    return contents

@@ -1,0 +1,82 @@
+"""What a `FederationTuner` gives back."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+from flwr.app import Context
+from flwr.serverapp import Grid
+
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.trial_grid import TunedGrid
+
+
+@dataclass(frozen=True)
+class Rung:
+    """How the trials of a rung were compared.
+
+    Attributes
+    ----------
+    rounds : int
+        Of training, at its end.
+    trials : tuple of int
+        The candidates, from 0.
+    scores : tuple of float
+        What was released of each, larger is better: of ballots with noise, or exact
+        means without privacy (in the metric's unit, negated where it is minimised).
+    survivors : tuple of int
+        The best first; one after the last rung.
+    """
+
+    rounds: int
+    trials: tuple[int, ...]
+    scores: tuple[float, ...]
+    survivors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FederationResult:
+    """The settings that were chosen, and how.
+
+    Attributes
+    ----------
+    settings : tuple of dict
+        What each trial was run with. Trial 0 is the app's own defaults.
+    rungs : tuple of Rung
+    privacy_spent : PrivacySpent or None
+        Epsilon at delta of all releases; None without privacy. See `PrivateChoice` for
+        what it covers. With ``Seeds(noise=...)`` it is what the choices would have
+        spent with real noise.
+    """
+
+    settings: tuple[Params, ...]
+    rungs: tuple[Rung, ...]
+    privacy_spent: PrivacySpent | None
+
+    @property
+    def best_trial(self) -> int:
+        """The trial that was chosen."""
+        return self.rungs[-1].survivors[0]
+
+    @property
+    def best(self) -> Params:
+        """The settings that were chosen."""
+        return dict(self.settings[self.best_trial])
+
+    @property
+    def defaults_stayed_best(self) -> bool:
+        """Whether the app's defaults were chosen."""
+        return self.best_trial == 0
+
+    def apply(self, grid: Grid, context: Context) -> tuple[Grid, Context]:
+        """Return Grid and context for a training with the settings that were chosen.
+
+        As in ``main(*result.apply(grid, context))``. The context has them in its
+        run config. The Grid sends them along with each message, and `tuner_mod` puts
+        them into the run config of each client, also of one that joins later.
+        """
+        tuned = copy.copy(context)
+        tuned.run_config = {**context.run_config, **self.best}
+        return TunedGrid(grid, self.best), tuned

@@ -1,0 +1,281 @@
+"""`FederationTuner`: a private choice among trials of the user's own federated app."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+from flwr_fbo._validation import require, require_choice, require_int
+from flwr_fbo.protocol.codec import fresh_seed
+from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.strategies.options import Seeds, check_folder
+from flwr_fbo.tuner.candidates import app_defaults, candidates, check_enqueued
+from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateChooser
+from flwr_fbo.tuner.federation_result import FederationResult
+from flwr_fbo.tuner.schedule import Halving
+from flwr_fbo.tuner.trial_run import Comparison, Main, TrialRun
+from flwr_fbo.tuner.tuner_record import TunerRecord
+
+_log = logging.getLogger("flwr.fbo")
+
+# Seconds to wait for a run that was killed to let go of the folder.
+_PATIENCE = 60.0
+
+
+class FederationTuner:
+    """Tunes the settings of a federated training: of the app that you have.
+
+    Each trial is a call of the app's own ``main(grid, context)`` with other values in
+    its run config. The trials of a rung share their messages. At its end each client
+    sends one bounded message about all of them, the sum is released once with noise,
+    and the best trials go on. The client's part is `tuner_mod`.
+
+    Parameters
+    ----------
+    space : mapping of str to Optuna distribution
+        The search space. Its keys are keys of the app's run config; server and clients
+        find a trial's values there.
+    metric : str
+        Key of a client's score in its reply to ``evaluate``.
+    direction : {"maximize", "minimize"}
+    num_agents : int
+        N >= 1, the most clients that take part; the release is divided by it.
+    schedule : Halving
+        How many trials there are, and for how many rounds they are trained.
+    privacy : PrivateChoice or None
+        How trials are chosen. None: by exact means of the clients' scores, weighted by
+        ``num-examples``, which is *not private*.
+    folder : str or Path, optional
+        An absolute path: where the tuner keeps what it has released, one folder a
+        tuner. A run that is killed can be started again with it: rungs that are decided
+        stay so, and no rung is released twice. The trials left are trained again.
+    enqueue : sequence of dict
+        Settings that are tried in any case, besides the app's defaults. What one leaves
+        out is as in the defaults.
+    seeds : Seeds, optional
+        ``study`` makes settings and ties repeat. ``noise`` is for experiments only. No
+        ``features``: there are none.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed; the message names it.
+    ImportError
+        If real noise is wanted and OpenDP is missing; the message names the extra.
+
+    Notes
+    -----
+    *Formal guarantees*: those of `PrivateChoice`. Epsilon covers what the releases
+    reveal of one client's scores, *given the models*. The models were trained on the
+    clients' data, and nothing here makes that training private.
+
+    With ``privacy`` no client's metric reaches the server: replies to ``evaluate`` keep
+    their keys, with NaN for values and the weight 1, and so do replies to ``train`` but
+    for their weights. A ``main`` that reads aggregated metrics gets NaN. Not covered,
+    and exact at the server: `tuner_mod` lists it.
+
+    Trials take turns in one process. Each has its own copy of the random states of
+    Python, NumPy and PyTorch; all begin with those that `start` finds. A trial that
+    waits keeps its model in memory.
+
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FederationTuner, Halving, PrivateChoice
+    >>> tuner = FederationTuner(
+    ...     space={"learning-rate": FloatDistribution(1e-3, 1, log=True)},
+    ...     metric="accuracy",
+    ...     direction="maximize",
+    ...     num_agents=30,
+    ...     schedule=Halving(trials=8, rounds=(2, 4)),
+    ...     privacy=PrivateChoice(epsilon=2, delta=1e-3),
+    ... )
+    >>> tuner.schedule.num_trials
+    (8, 4)
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, BaseDistribution],
+        metric: str,
+        direction: Direction,
+        num_agents: int,
+        *,
+        schedule: Halving,
+        privacy: PrivateChoice | None,
+        folder: str | Path | None = None,
+        enqueue: Sequence[Params] = (),
+        seeds: Seeds | None = None,
+    ) -> None:
+        self.space = SearchSpace(space)
+        for key, distribution in self.space.distributions.items():
+            _check_choices(key, distribution)
+        ok = isinstance(metric, str) and metric != ""
+        require(ok, "metric", metric, "the name of a metric")
+        require_choice("direction", direction, Direction)
+        require_int("num_agents", num_agents, 1)
+        ok = isinstance(schedule, Halving)
+        require(ok, "schedule", schedule, "a Halving")
+        ok = privacy is None or isinstance(privacy, PrivateChoice)
+        require(ok, "privacy", privacy, "a PrivateChoice, or None: not private")
+        seeds = Seeds() if seeds is None else seeds
+        require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
+        require(seeds.features is None, "seeds.features", seeds.features, "None")
+        check_enqueued(self.space, enqueue, schedule.trials)
+        self.metric = metric
+        self.direction = direction
+        self.num_agents = num_agents
+        self.schedule = schedule
+        self.privacy = privacy
+        self._folder = check_folder("folder", folder)
+        self._enqueue = [dict(params) for params in enqueue]
+        self._seeds = seeds
+        self._comparison = Comparison(
+            metric=metric,
+            maximize=direction == "maximize",
+            form="exact" if privacy is None else privacy.ballot,
+            tie_seed=seeds.study,
+        )
+        self._chooser: Chooser = ExactChooser()
+        if privacy is not None:
+            num_rungs = len(schedule.rounds)
+            self._chooser = PrivateChooser(
+                privacy, num_agents, num_rungs, noise_seed=seeds.noise
+            )
+
+    def start(self, main: Main, grid: Grid, context: Context) -> FederationResult:
+        """Run the trials, and choose.
+
+        Parameters
+        ----------
+        main : callable
+            The app's own, from Grid and context; called once a trial. What it returns
+            is not used. It may raise an exception: then the trial has failed, and is
+            worse than all that have not.
+        grid : Grid
+        context : Context
+            Of the ServerApp.
+
+        Raises
+        ------
+        ValueError
+            If a key of the space is not in the run config, if there are more than
+            ``num_agents`` nodes, or if ``main`` does not evaluate at the clients.
+        AggregationError
+            If no client can give a score, or too few give a ballot.
+        JournalError
+            If the folder cannot be used, or holds a tuner of other settings.
+        Exception
+            What ``main`` has raised, if it did in all trials of a rung.
+
+        Returns
+        -------
+        FederationResult
+            Where the folder holds one that is complete, nobody is asked anything.
+        """
+        require(callable(main), "main", main, "a function of grid and context")
+        defaults = app_defaults(self.space, context.run_config)
+        self._check_nodes(grid)
+        with TunerRecord(self._folder, self._identity(defaults), _PATIENCE) as record:
+            settings = record.settings()
+            if settings is None:
+                seed = self._seeds.study
+                seed = fresh_seed() if seed is None else seed
+                settings = candidates(
+                    self.space, self.schedule.trials, defaults, self._enqueue, seed
+                )
+                record.save_settings(settings)
+            rungs = record.rungs()
+            self._say(len(rungs))
+            if len(rungs) < len(self.schedule.rounds):
+                run = TrialRun(
+                    main,
+                    grid,
+                    context,
+                    settings,
+                    self.schedule,
+                    self._chooser,
+                    self._comparison,
+                )
+                run.climb(record, rungs)
+        spent = self._chooser.spent(len(rungs))
+        result = FederationResult(tuple(settings), tuple(rungs), spent)
+        stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
+        _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
+        return result
+
+    def _check_nodes(self, grid: Grid) -> None:
+        num_nodes = len(list(grid.get_node_ids()))
+        allowed = f"at least the {num_nodes} nodes that are connected"
+        require(num_nodes <= self.num_agents, "num_agents", self.num_agents, allowed)
+
+    def _identity(self, defaults: Params) -> dict[str, Any]:
+        """Return what may not change while the tuner goes on, as JSON values."""
+        identity = {
+            "space": self.space.to_json(),
+            "metric": self.metric,
+            "direction": self.direction,
+            "num_agents": self.num_agents,
+            "trials": self.schedule.trials,
+            "rounds": self.schedule.rounds,
+            "privacy": None if self.privacy is None else asdict(self.privacy),
+            "noise_seed": self._seeds.noise,
+            "defaults": defaults,
+            "enqueue": self._enqueue,
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(identity))
+        return plain
+
+    def _say(self, num_decided: int) -> None:
+        """Log what is about to happen, and what is not private about it."""
+        schedule, privacy = self.schedule, self.privacy
+        _log.info(
+            "FederationTuner: %s trials, to %s rounds, %d at a time",
+            schedule.num_trials,
+            schedule.rounds,
+            schedule.parallel,
+        )
+        if privacy is None:
+            _log.warning("NOT PRIVATE: the server reads every client's exact scores")
+        elif not self._chooser.private:
+            _log.warning("NOT PRIVATE: the noise can be predicted from its seed")
+        if privacy is not None:
+            _log.info(
+                "epsilon=%g at delta=%g covers what the releases reveal of a client's "
+                "scores, given the models; it does not cover the training of the "
+                "models on the client's data",
+                privacy.epsilon,
+                privacy.delta,
+            )
+            _log.warning(
+                "Metrics stay at the clients while trials are compared: main sees NaN "
+                "for each. num-examples of a reply to train is exact at the server."
+            )
+            if privacy.noise_only:
+                _log.warning("noise-only: ballots are zeroed, the choice is random")
+        if num_decided:
+            what = "is complete" if num_decided == len(schedule.rounds) else "goes on"
+            _log.warning(
+                "The tuner in %s %s: %d of %d rungs are decided, and stay so.",
+                self._folder,
+                what,
+                num_decided,
+                len(schedule.rounds),
+            )
+
+
+def _check_choices(key: str, distribution: BaseDistribution) -> None:
+    """Raise ValueError if a value could not be in a run config."""
+    if isinstance(distribution, CategoricalDistribution):
+        ok = all(isinstance(c, bool | int | float | str) for c in distribution.choices)
+        allowed = "numbers, strings and bools, as in a run config"
+        require(ok, f"space[{key!r}]", distribution.choices, allowed)

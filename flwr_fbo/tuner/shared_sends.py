@@ -1,0 +1,228 @@
+"""Trials that share sends: one message a node, with what several trials ask of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError
+
+from flwr_fbo._compat import CLIENT_APP_RAISED
+from flwr_fbo.tuner.envelope import (
+    BALLOT,
+    HEADER,
+    BallotHeader,
+    ReplyHeader,
+    TrialsHeader,
+    header_record,
+    pack,
+    read_header,
+    unpack,
+)
+from flwr_fbo.tuner.trial_thread import TrialThread
+
+_log = logging.getLogger("flwr.fbo")
+
+_HINT = (
+    "Is tuner_mod the first mod of the ClientApp, as in ClientApp(mods=[tuner_mod])?"
+)
+
+# A trial's number, and the message of it that is at a place in a node's message.
+_Places = list[tuple[int, Message]]
+
+
+class SharedSends:
+    """Sends what trials ask, several in one message, and hands out the replies.
+
+    Parameters
+    ----------
+    grid : Grid
+    header_of : callable
+        From the trials of a message to its header.
+    parallel : int
+        Trials that share a send, >= 1.
+
+    Attributes
+    ----------
+    read : set of str
+        The tuned keys that clients have read.
+    num_sends : int
+        So far, ballots included.
+    """
+
+    def __init__(
+        self, grid: Grid, header_of: Callable[[list[int]], TrialsHeader], parallel: int
+    ) -> None:
+        self.read: set[str] = set()
+        self.num_sends = 0
+        self._grid = grid
+        self._header_of = header_of
+        self._parallel = parallel
+        self._timeout: float | None = None
+        # What every app that has scores has a function for.
+        self._evaluate_type: str = MessageType.EVALUATE
+        # Of the rung: which types clients were asked for, and for which they answered.
+        self._asked: set[str] = set()
+        self._answered: set[str] = set()
+        self._last_errors: dict[str, str] = {}
+
+    def advance(self, trials: Sequence[TrialThread], rounds: int) -> None:
+        """Run trials until each was evaluated after so many rounds, or has ended.
+
+        Raises
+        ------
+        AggregationError
+            If no client can train, or none can evaluate, any of them.
+        ValueError
+            If there is nothing to compare trials by.
+        """
+        self._asked, self._answered = set(), set()
+        for trial in trials:
+            trial.begin()
+        while waiting := [t for t in trials if not t.has_reached(rounds)]:
+            self._share(next_trials(waiting, self._parallel))
+        for kind in sorted(self._asked - self._answered):
+            raise AggregationError(f"No client could {kind}: {self._error_of(kind)}.")
+
+    def ballots(self, header: BallotHeader) -> dict[int, Any]:
+        """Return the ballot of each node that gives one.
+
+        Raises
+        ------
+        AggregationError
+            If less than half of the nodes do.
+        """
+        nodes = sorted(self._grid.get_node_ids())
+        record = header_record(header)
+        kind = self._evaluate_type
+        messages = [Message(RecordDict({HEADER: record}), node, kind) for node in nodes]
+        ballots: dict[int, Any] = {}
+        for node, reply in self._send(messages, self._timeout).items():
+            if not reply.has_error():
+                ballots[node] = _ballot_of(reply.content)
+        if 2 * len(ballots) < len(nodes) or not nodes:
+            raise AggregationError(
+                f"{len(ballots)} of {len(nodes)} nodes gave a ballot, and at least "
+                f"half are needed: {self._error_of(kind)}."
+            )
+        return ballots
+
+    def _error_of(self, kind: str) -> str:
+        return self._last_errors.get(kind, "no client has answered")
+
+    def _share(self, trials: Sequence[TrialThread]) -> None:
+        """Send what trials wait for, and let them go on with the replies."""
+        by_node: dict[int, _Places] = {}
+        sends = {trial.number: trial.pending for trial in trials}
+        for number, send in sends.items():
+            for message in send.messages if send else []:
+                place = (number, message)
+                by_node.setdefault(message.metadata.dst_node_id, []).append(place)
+        timeouts = [send.timeout for send in sends.values() if send]
+        some = [timeout for timeout in timeouts if timeout is not None]
+        self._timeout = max(some) if len(some) == len(timeouts) else None
+        for send in sends.values():
+            self._asked |= {send.message_type} if send else set()
+            if send and send.is_evaluate:
+                self._evaluate_type = send.message_type
+        messages = [self._message(places) for places in by_node.values()]
+        replies: dict[int, list[Message]] = {number: [] for number in sends}
+        for node, reply in self._send(messages, self._timeout).items():
+            for number, one in self._taken_apart(reply, by_node[node]):
+                replies[number].append(one)
+        for trial in trials:
+            trial.answer(replies[trial.number])
+
+    def _message(self, places: _Places) -> Message:
+        """Return one message of several to one node."""
+        header = self._header_of([number for number, _ in places])
+        contents = {place: m.content for place, (_, m) in enumerate(places)}
+        _, first = places[0]
+        ttl = max(message.metadata.ttl for _, message in places)
+        node, kind = first.metadata.dst_node_id, first.metadata.message_type
+        return Message(pack(header, contents), node, kind, ttl=ttl)
+
+    def _send(
+        self, messages: list[Message], timeout: float | None
+    ) -> dict[int, Message]:
+        """Return the reply of each node that gives one, in the order of nodes."""
+        self.num_sends += 1
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+        by_node: dict[int, Message] = {}
+        for reply in replies:
+            # An error's source node id may be wrong; what it replies to is not.
+            node = asked.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:
+                by_node[node] = reply
+        errors = [str(r.error.reason) for r in by_node.values() if r.has_error()]
+        if errors:
+            last_line = errors[-1].strip().splitlines()[-1:]
+            kind = messages[0].metadata.message_type
+            self._last_errors[kind] = f"{''.join(last_line)}. {_HINT}"
+        if errors and len(errors) == len(messages):
+            error = self._error_of(messages[0].metadata.message_type)
+            raise AggregationError(f"All clients have failed: {error}")
+        return dict(sorted(by_node.items()))
+
+    def _taken_apart(
+        self, reply: Message, places: _Places
+    ) -> list[tuple[int, Message]]:
+        """Return the trials' replies in a reply, each an answer to its own message."""
+        if reply.has_error():
+            return [(n, Message(reply.error, reply_to=m)) for n, m in places]
+        header = read_header(reply.content)
+        if not isinstance(header, ReplyHeader):
+            node = reply.metadata.src_node_id
+            raise AggregationError(
+                f"Node {node} has answered without tuner_mod. {_HINT}"
+            )
+        self.read |= set(header.read)
+        contents = unpack(reply.content, range(len(places)))
+        replies = []
+        for place, (number, message) in enumerate(places):
+            kind = message.metadata.message_type
+            reason = header.errors.get(str(place))
+            if reason is not None:
+                self._last_errors[kind] = reason
+                error = Error(CLIENT_APP_RAISED, reason)
+                replies.append((number, Message(error, reply_to=message)))
+                continue
+            answer = Message(contents[place], reply_to=message)
+            replies.append((number, answer))
+            self._answered.add(kind)
+        return replies
+
+
+def next_trials(waiting: Sequence[TrialThread], parallel: int) -> list[TrialThread]:
+    """Return the trials that share the next send: all of one message type.
+
+    Where most wait; among them those that have come least far, so that none is left to
+    run alone at the end.
+    """
+    by_type: dict[str, list[TrialThread]] = {}
+    for trial in waiting:
+        if trial.pending is not None:
+            by_type.setdefault(trial.pending.message_type, []).append(trial)
+
+    def progress(trial: TrialThread) -> tuple[int, int]:
+        return trial.num_sends, trial.number
+
+    groups = [sorted(group, key=progress)[:parallel] for group in by_type.values()]
+    return min(groups, key=lambda group: (-len(group), progress(group[0])))
+
+
+def _ballot_of(content: RecordDict) -> np.ndarray[Any, Any] | None:
+    record = content.get(BALLOT)
+    if not isinstance(record, ArrayRecord) or "ballot" not in record:
+        return None
+    return record["ballot"].numpy()
+
+
+def slots_of(ballots: Mapping[int, Any]) -> dict[int, Any]:
+    """Return the ballots by slot: nodes are counted in their order."""
+    return dict(enumerate(ballots[node] for node in sorted(ballots)))

@@ -1,0 +1,217 @@
+"""The trials under way, rung by rung: trained, compared, and ended."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid
+
+from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.ballots import Ballot
+from flwr_fbo.tuner.choice import Chooser
+from flwr_fbo.tuner.choice import survivors as best_of
+from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
+from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.overlay import Overlay
+from flwr_fbo.tuner.random_states import RandomStates
+from flwr_fbo.tuner.schedule import Halving
+from flwr_fbo.tuner.shared_sends import SharedSends, slots_of
+from flwr_fbo.tuner.trial_grid import TrialGrid
+from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread
+from flwr_fbo.tuner.tuner_record import TunerRecord
+
+_log = logging.getLogger("flwr.fbo")
+
+Main = Callable[[Grid, Context], Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What clients compare trials by.
+
+    Attributes
+    ----------
+    metric : str
+        The key of the score in a reply to ``evaluate``.
+    maximize : bool
+    form : {"ranks", "votes", "exact"}
+        Of a client's message at the end of a rung.
+    tie_seed : int or None
+        Breaks ties, in an experiment that is to repeat.
+    """
+
+    metric: str
+    maximize: bool
+    form: Ballot | Literal["exact"]
+    tie_seed: int | None
+
+
+class TrialRun:
+    """The trials of one call of `FederationTuner.start`, as far as they have come.
+
+    Parameters
+    ----------
+    main : callable
+        The user's own.
+    grid : Grid
+    context : Context
+    settings : list of dict
+        Of all trials.
+    schedule : Halving
+    chooser : Chooser
+    comparison : Comparison
+    """
+
+    def __init__(
+        self,
+        main: Main,
+        grid: Grid,
+        context: Context,
+        settings: list[Params],
+        schedule: Halving,
+        chooser: Chooser,
+        comparison: Comparison,
+    ) -> None:
+        self._main, self._grid, self._context = main, grid, context
+        self._settings = settings
+        self._schedule = schedule
+        self._chooser = chooser
+        self._comparison = comparison
+        self._attempt = secrets.token_hex(8)
+        self._overlays: list[Overlay] = []
+        self._alive: list[int] = []
+        self._random_states = RandomStates()
+        self._trials: dict[int, TrialThread] = {}
+        self._sends = SharedSends(grid, self._header, schedule.parallel)
+
+    def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
+        """Decide the rungs that are left, and add them to record and list."""
+        alive = tuple(range(len(self._settings)))
+        flower = logging.getLogger("flwr")
+        flower.addFilter(_name_trial)
+        try:
+            for number, rounds in enumerate(self._schedule.rounds):
+                if number == len(rungs):
+                    self._decide(record, rungs, number, rounds, alive)
+                alive = rungs[number].survivors
+        finally:
+            self._end_all_but(())
+            flower.removeFilter(_name_trial)
+
+    def _decide(
+        self,
+        record: TunerRecord,
+        rungs: list[Rung],
+        number: int,
+        rounds: int,
+        alive: tuple[int, ...],
+    ) -> None:
+        began = time.monotonic()
+        self._alive = list(alive)
+        self._end_all_but(alive)
+        trials = [self._trial(t) for t in alive]
+        self._sends.advance(trials, rounds)
+        failed = self._failed(trials)
+        header = self._ballot_header(number, failed)
+        ballots = slots_of(self._sends.ballots(header))
+        choice = self._chooser.choose(number, ballots, len(alive))
+        order = best_of(choice.scores, self._schedule.num_survivors[number])
+        survivors = tuple(alive[i] for i in order)
+        rung = Rung(rounds, alive, tuple(choice.scores.tolist()), survivors)
+        record.add(number, rung, choice)
+        rungs.append(rung)
+        _log.info(
+            "rung %d of %d: %d trials at round %d in %d sends so far, %.0f s; %s go on",
+            number + 1,
+            len(self._schedule.rounds),
+            len(alive),
+            rounds,
+            self._sends.num_sends,
+            time.monotonic() - began,
+            list(survivors),
+        )
+        self._warn(trials, rounds)
+
+    def _trial(self, number: int) -> TrialThread:
+        """Return a trial, new unless it is under way."""
+        if number not in self._trials:
+            context = copy.copy(self._context)
+            context.state = copy.deepcopy(self._context.state)
+            overlay = Overlay(self._context.run_config, self._settings[number])
+            context.run_config = overlay
+
+            def run(send: Callable[[Send], list[Message]]) -> None:
+                self._main(TrialGrid(self._grid, send), context)
+
+            self._overlays.append(overlay)
+            self._trials[number] = TrialThread(number, run, self._random_states)
+        return self._trials[number]
+
+    def _end_all_but(self, alive: Sequence[int]) -> None:
+        for number in [number for number in self._trials if number not in alive]:
+            self._trials.pop(number).end()
+
+    def _failed(self, trials: Sequence[TrialThread]) -> list[int]:
+        """Return the trials whose `main` has raised; raise it too if all have."""
+        failed = {t.number: t.error for t in trials if t.error is not None}
+        for number, error in failed.items():
+            _log.warning("main has failed in trial %d: %r", number, error)
+        if len(failed) == len(trials):
+            raise next(iter(failed.values()))
+        return list(failed)
+
+    def _header(self, numbers: list[int]) -> TrialsHeader:
+        return TrialsHeader(
+            attempt=self._attempt,
+            trials=numbers,
+            settings=[self._settings[number] for number in numbers],
+            alive=self._alive,
+            metric=self._comparison.metric,
+            is_hidden=self._comparison.form != "exact",
+        )
+
+    def _ballot_header(self, rung: int, failed: list[int]) -> BallotHeader:
+        return BallotHeader(
+            attempt=self._attempt,
+            rung=rung,
+            trials=self._alive,
+            failed=failed,
+            form=self._comparison.form,
+            maximize=self._comparison.maximize,
+            tie_seed=self._comparison.tie_seed,
+        )
+
+    def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
+        """Say which keys nothing reads, and that trials ended before their rung."""
+        keys = {key for settings in self._settings for key in settings}
+        read = self._sends.read.union(*(overlay.read for overlay in self._overlays))
+        if unread := sorted(keys - read):
+            _log.warning(
+                "Nothing has read %s from a run config so far, at the server or at a "
+                "client: do they change anything?",
+                unread,
+            )
+        short = [t.number for t in trials if t.num_train < rounds and t.error is None]
+        if short:
+            _log.warning(
+                "main ended before round %d in trials %s: the app's number of rounds "
+                "should be at least that of the schedule.",
+                rounds,
+                short,
+            )
+
+
+def _name_trial(record: logging.LogRecord) -> bool:
+    """Say in Flower's log which trial a line is of."""
+    name = record.threadName or ""
+    if name.startswith(THREAD_NAME):
+        record.msg = f"[{name}] {record.getMessage()}"
+        record.args = None
+    return True

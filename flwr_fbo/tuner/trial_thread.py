@@ -1,0 +1,160 @@
+"""A trial: the user's `main` in a thread that runs only while it is its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+
+from flwr.app import Message, MessageType
+
+from flwr_fbo.tuner.random_states import RandomStates
+
+# What a trial's thread is called, with its number.
+THREAD_NAME = "trial-"
+
+
+class TrialEnd(BaseException):
+    """Ends the `main` of a trial that did not survive; apps catch no such thing."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """What a trial waits for the replies to.
+
+    Attributes
+    ----------
+    messages : list of Message
+        At least one, all of one type.
+    timeout : float or None
+        In seconds.
+    """
+
+    messages: list[Message]
+    timeout: float | None
+
+    @property
+    def message_type(self) -> str:
+        """The type of all messages."""
+        return self.messages[0].metadata.message_type
+
+    @property
+    def is_evaluate(self) -> bool:
+        """Whether clients evaluate, rather than train."""
+        return self.message_type.startswith(MessageType.EVALUATE)
+
+
+class TrialThread:
+    """One trial. Its thread and the tuner's run in turn, never at once.
+
+    A trial that waits keeps its model in memory.
+
+    Parameters
+    ----------
+    number : int
+        From 0.
+    run : callable
+        Called once, in the thread, with a function from `Send` to replies.
+    random_states : RandomStates
+        Those that it begins with.
+
+    Attributes
+    ----------
+    pending : Send or None
+        What it waits for; None before it begins, and once it has ended.
+    error : Exception or None
+        What ended it, unless it came to its end.
+    num_sends, num_train, num_evaluate : int
+        Sends that were answered: all, and by kind.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        run: Callable[[Callable[[Send], list[Message]]], None],
+        random_states: RandomStates,
+    ) -> None:
+        self.number = number
+        self.pending: Send | None = None
+        self.error: Exception | None = None
+        self.num_sends = self.num_train = self.num_evaluate = 0
+        self._was_evaluate = False
+        self._run = run
+        self._random_states = random_states
+        self._is_ending = False
+        self._thread = Thread(
+            target=self._work, name=f"{THREAD_NAME}{number}", daemon=True
+        )
+        self._requests: SimpleQueue[Send | None] = SimpleQueue()
+        self._replies: SimpleQueue[list[Message]] = SimpleQueue()
+
+    def begin(self) -> None:
+        """Run until it first waits, unless it has begun."""
+        if self._thread.ident is None:
+            self._turn(self._thread.start)
+
+    def answer(self, replies: list[Message]) -> None:
+        """Hand over the replies it waits for, and run until it waits again."""
+        assert self.pending is not None
+        self._was_evaluate = self.pending.is_evaluate
+        self.num_sends += 1
+        self.num_evaluate += self._was_evaluate
+        self.num_train += not self._was_evaluate
+        self._turn(lambda: self._replies.put(replies))
+
+    def end(self) -> None:
+        """Have its `main` end, if it has not."""
+        self._is_ending = True
+        if self.pending is not None:
+            self._turn(lambda: self._replies.put([]))
+
+    def has_reached(self, rounds: int) -> bool:
+        """Return whether it was evaluated after so many rounds, or has ended.
+
+        Raises
+        ------
+        ValueError
+            If it comes to so many rounds without an evaluation.
+        """
+        has_ended = self._thread.ident is not None and self.pending is None
+        is_there = has_ended or self.num_train >= rounds
+        trains_on = is_there and not (self.pending and self.pending.is_evaluate)
+        if trains_on and self.num_evaluate == 0 and self.error is None:
+            raise ValueError(
+                f"main asks no client to evaluate in {self.num_train} rounds: without "
+                "federated evaluation there is nothing to compare trials by (FedAvg: "
+                "fraction_evaluate > 0)."
+            )
+        return has_ended or (self.num_train >= rounds and self._was_evaluate)
+
+    def _turn(self, wake: Callable[[], None]) -> None:
+        """Let the thread run, with its random states, until it waits or ends."""
+        mine = RandomStates()
+        self._random_states.restore()
+        try:
+            wake()
+            self.pending = self._requests.get()
+        finally:
+            self._random_states = RandomStates()
+            mine.restore()
+
+    def _work(self) -> None:
+        try:
+            self._run(self._send)
+        except TrialEnd:
+            pass
+        except Exception as error:
+            self.error = error
+        finally:
+            self._requests.put(None)
+
+    def _send(self, send: Send) -> list[Message]:
+        """Wait for replies, in the thread."""
+        if self._is_ending:
+            raise TrialEnd
+        self._requests.put(send)
+        replies = self._replies.get()
+        if self._is_ending:
+            raise TrialEnd
+        return replies

@@ -1,0 +1,87 @@
+"""The durable record of a `FederationTuner`: trials, and what each rung released."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.choice import Choice
+from flwr_fbo.tuner.federation_result import Rung
+
+FILE_NAME, KIND = "tuner.sqlite", "federation-tuner"
+
+_SETTINGS = "settings"
+
+
+class TunerRecord:
+    """Keeps settings and rungs in a journal; without a folder, in memory.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Of this tuner alone.
+    identity : mapping of str to JSON value
+        What may not change while the tuner goes on.
+    patience : float
+        Seconds to wait for another process to let go of it.
+
+    Raises
+    ------
+    JournalError
+        If the folder cannot be used, or holds something else; the message names the
+        difference.
+    """
+
+    def __init__(
+        self, folder: Path | None, identity: Mapping[str, Any], patience: float
+    ) -> None:
+        whole = {"kind": KIND, **identity}
+        if folder is None:
+            self._journal = Journal(whole)
+        else:
+            self._journal = open_patiently(whole, folder / FILE_NAME, patience)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._journal.close()
+
+    def settings(self) -> list[Params] | None:
+        """Return the settings of all trials; None before they are saved."""
+        stored = self._journal.load_array(_SETTINGS)
+        return None if stored is None else json.loads(stored.tobytes().decode())
+
+    def save_settings(self, settings: Sequence[Params]) -> None:
+        """Save the settings of all trials; on disk when this returns."""
+        text = json.dumps(list(settings)).encode()
+        self._journal.put({_SETTINGS: np.frombuffer(text, dtype=np.uint8)})
+
+    def rungs(self) -> list[Rung]:
+        """Return the rungs that are decided, in order."""
+        return [
+            Rung(
+                row.facts["rounds"],
+                tuple(row.facts["trials"]),
+                tuple(row.vectors.tolist()),
+                tuple(row.facts["survivors"]),
+            )
+            for row in self._journal.ledger()
+        ]
+
+    def add(self, number: int, rung: Rung, choice: Choice) -> None:
+        """Add a rung, from 0; on disk when this returns."""
+        facts = {
+            **choice.facts,
+            "rounds": rung.rounds,
+            "trials": list(rung.trials),
+            "survivors": list(rung.survivors),
+        }
+        self._journal.add_release(LedgerRow(number, facts, choice.scores), {})

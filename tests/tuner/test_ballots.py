@@ -1,0 +1,93 @@
+"""What a client says about the trials of a rung."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_fbo.tuner.ballots import (
+    Ballot,
+    ballot_entries,
+    capped,
+    make_ballot,
+    make_vote,
+)
+
+FORMS: list[Ballot] = ["ranks", "votes"]
+
+
+def _ballot(scores: list[float], form: Ballot = "ranks", seed: int = 0) -> list[float]:
+    values = np.array(scores)
+    scored = np.ones(len(scores), dtype=np.bool_)
+    ballot = make_ballot(values, scored, form, np.random.default_rng(seed))
+    return [float(entry) for entry in ballot]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("num_trials", [2, 3, 16, 200])
+def test_a_ballot_is_centred_and_has_norm_1(form: Ballot, num_trials: int) -> None:
+    entries = np.array(ballot_entries(num_trials, form))
+    assert np.linalg.norm(entries) == pytest.approx(1.0)
+    assert entries.sum() == pytest.approx(0.0, abs=1e-12)
+    assert list(entries) == sorted(entries)
+
+
+def test_of_two_trials_both_forms_are_a_centred_vote() -> None:
+    half = 0.5**0.5
+    for form in FORMS:
+        assert ballot_entries(2, form) == pytest.approx((-half, half))
+    assert ballot_entries(1, "ranks") == (0.0,)
+
+
+def test_the_cap_keeps_ranks_below_a_vote() -> None:
+    assert ballot_entries(16, "ranks")[-1] < 0.7 < ballot_entries(16, "votes")[-1]
+
+
+def test_ranks_follow_scores_and_nan_is_worst() -> None:
+    entries = ballot_entries(4, "ranks")
+    assert _ballot([0.2, np.nan, 0.9, 0.5]) == pytest.approx(
+        [entries[1], entries[0], entries[3], entries[2]]
+    )
+    assert np.argmax(_ballot([0.2, np.nan, 0.9, 0.5], "votes")) == 2
+
+
+def test_ties_are_broken_at_random() -> None:
+    best = {int(np.argmax(_ballot([1.0, 1.0, 0.0], seed=s))) for s in range(50)}
+    assert best == {0, 1}
+    worst = {int(np.argmin(_ballot([1.0, np.nan, np.nan], seed=s))) for s in range(50)}
+    assert worst == {1, 2}
+
+
+def test_it_is_neutral_about_trials_without_a_score() -> None:
+    scored = np.array([True, False, True])
+    rng = np.random.default_rng(0)
+    ballot = make_ballot(np.array([1.0, 9.0, 2.0]), scored, "ranks", rng)
+    assert ballot.tolist() == pytest.approx([-(0.5**0.5), 0.0, 0.5**0.5])
+    nothing = make_ballot(np.ones(3), np.zeros(3, dtype=np.bool_), "ranks", rng)
+    assert nothing.tolist() == [0.0, 0.0, 0.0]
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=4, max_size=4))
+def test_a_lie_is_capped_to_what_an_honest_ballot_may_say(lie: list[float]) -> None:
+    entries = ballot_entries(4, "ranks")
+    bounded = capped(np.array(lie), 4, "ranks")
+    assert entries[0] <= bounded.min() <= bounded.max() <= entries[-1]
+
+
+def test_an_honest_ballot_stays_as_it_is() -> None:
+    honest = np.array(_ballot([0.1, 0.2, 0.3, 0.4]))
+    assert capped(honest, 4, "ranks").tolist() == honest.tolist()
+
+
+@pytest.mark.parametrize(
+    "message", [None, "a", np.ones(3), np.array(["a"] * 4), np.ones(4, dtype=complex)]
+)
+def test_what_is_no_ballot_is_no_vote(message: object) -> None:
+    assert capped(message, 4, "ranks") is message
+    assert make_vote(message, 4) is None
+
+
+def test_a_vote_is_for_the_best() -> None:
+    assert make_vote(np.array([0.1, 0.9, 0.3]), 3) == 1
+    assert make_vote(np.zeros(3), 3) is None
+    assert make_vote(np.array([np.nan, 1.0, 0.0]), 3) is None

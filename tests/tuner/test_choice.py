@@ -1,0 +1,166 @@
+"""The private choice among the trials of a rung."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.tuner.ballots import ballot_entries
+from flwr_fbo.tuner.choice import (
+    ExactChooser,
+    PrivateChoice,
+    PrivateChooser,
+    survivors,
+)
+
+N, K, DELTA = 30, 4, 1e-3
+
+
+def _chooser(num_rungs: int = 1, **options: Any) -> PrivateChooser:
+    seed = options.pop("noise_seed", 0)
+    options = {"epsilon": 2.0, "delta": DELTA, **options}
+    return PrivateChooser(PrivateChoice(**options), N, num_rungs, noise_seed=seed)
+
+
+def _ballots(best: int, num_ballots: int = N) -> dict[int, Any]:
+    entries = np.roll(ballot_entries(K, "ranks")[::-1], best)
+    return dict.fromkeys(range(num_ballots), entries)
+
+
+def test_the_best_is_found() -> None:
+    found = [
+        survivors(_chooser(noise_seed=seed).choose(0, _ballots(2), K).scores, 1)
+        for seed in range(20)
+    ]
+    assert found == [[2]] * 20
+
+
+def test_survivors_are_in_order_and_ties_go_to_the_first() -> None:
+    assert survivors(np.array([0.1, 0.5, 0.5, 0.9]), 3) == [3, 1, 2]
+    assert survivors(np.array([-np.inf, -np.inf]), 1) == [0]
+
+
+@pytest.mark.parametrize("num_rungs", [1, 3])
+def test_rungs_share_epsilon(num_rungs: int) -> None:
+    chooser = _chooser(num_rungs)
+    spent = chooser.spent(num_rungs)
+    assert 1.99 < spent.epsilon <= 2.0
+    assert (spent.delta, spent.num_releases) == (DELTA, num_rungs)
+    assert chooser.spent(0).epsilon == 0.0
+    if num_rungs > 1:
+        assert 0 < chooser.spent(1).epsilon < spent.epsilon
+
+
+def test_the_noise_is_that_of_its_epsilon() -> None:
+    """Measured: noise over what one client can change, which is 1 / N."""
+    chooser = _chooser()
+    std = chooser.choose(0, {}, 2000).scores.std() * N
+    assert gaussian_epsilon(DELTA, 1.0 / std) == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("num_trials", [2, 16, 100])
+def test_noise_does_not_grow_with_the_number_of_trials(num_trials: int) -> None:
+    facts = _chooser().choose(0, {}, num_trials).facts
+    assert facts["noise_std"] == _chooser().choose(0, {}, 2).facts["noise_std"]
+    assert facts["sensitivity"] == pytest.approx(1.0 / N)
+
+
+@pytest.mark.parametrize("lie", [1e9, -1e9, np.inf, np.nan])
+def test_one_client_changes_the_sum_by_its_bound_at_most(lie: float) -> None:
+    chooser = _chooser()
+    honest = _ballots(2)
+    with_lie = chooser.choose(0, {**honest, 0: np.full(K, lie)}, K).scores
+    without = chooser.choose(0, {**honest, 0: np.zeros(K)}, K).scores
+    assert np.linalg.norm(with_lie - without) <= (1.0 + 1e-9) / N
+
+
+@pytest.mark.parametrize("message", [None, "a", np.ones(K + 1), [1.0] * K])
+def test_a_malformed_ballot_counts_as_none(message: Any) -> None:
+    for last_rung in ("release", "noisy-max"):
+        chooser = _chooser(last_rung=last_rung)
+        honest = _ballots(2, N - 1)
+        with_it = chooser.choose(0, {**honest, N - 1: message}, K)
+        assert with_it.scores.tolist() == chooser.choose(0, honest, K).scores.tolist()
+
+
+def test_noisy_max_releases_the_winner_only() -> None:
+    choice = _chooser(last_rung="noisy-max").choose(0, _ballots(2), K)
+    assert choice.scores.tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert choice.facts["mechanism"] == "noisy-max"
+
+
+@pytest.mark.parametrize("num_rungs", [1, 2])
+def test_noisy_max_is_charged_besides_the_sums(num_rungs: int) -> None:
+    chooser = _chooser(num_rungs, last_rung="noisy-max")
+    spent = chooser.spent(num_rungs)
+    assert 1.99 < spent.epsilon <= 2.0
+    mechanisms = [
+        chooser.choose(r, _ballots(2), K).facts["mechanism"] for r in range(num_rungs)
+    ]
+    assert mechanisms == ["gaussian"] * (num_rungs - 1) + ["noisy-max"]
+    assert spent.epsilon - chooser.spent(num_rungs - 1).epsilon == pytest.approx(
+        2.0 / num_rungs
+    )
+
+
+@pytest.mark.parametrize("last_rung", ["release", "noisy-max"])
+def test_noise_only_chooses_as_random_choice_does(last_rung: str) -> None:
+    """All clients are for one trial, and it wins one time in K."""
+    draws = 2000
+    wins = 0
+    for seed in range(draws):
+        chooser = _chooser(noise_only=True, noise_seed=seed, last_rung=last_rung)
+        wins += survivors(chooser.choose(0, _ballots(2), K).scores, 1) == [2]
+    error = math.sqrt(draws * (1 / K) * (1 - 1 / K))
+    assert abs(wins - draws / K) < 4 * error
+
+
+def test_real_noise_does_not_repeat_and_is_private() -> None:
+    for last_rung in ("release", "noisy-max"):
+        chooser = _chooser(noise_seed=None, last_rung=last_rung)
+        assert chooser.private
+        assert chooser.choose(0, {}, K).facts["private"] is True
+        drawn = {tuple(chooser.choose(0, {}, K).scores) for _ in range(60)}
+        assert len(drawn) > 1
+    assert not _chooser().private
+
+
+def test_exact_means_are_weighted() -> None:
+    messages = {
+        0: np.array([[1.0, 5.0, np.nan], [1.0, 0.0, 1.0]]),
+        1: np.array([[4.0, 2.0, 1.0], [2.0, 1.0, 1.0]]),
+    }
+    chooser = ExactChooser()
+    choice = chooser.choose(0, messages, 3)
+    assert choice.scores.tolist() == [3.0, 2.0, -np.inf]
+    assert choice.facts["private"] is False
+
+
+def test_a_trial_without_any_score_is_worst() -> None:
+    messages = {0: np.array([[1.0, 0.0], [1.0, 0.0]])}
+    assert ExactChooser().choose(0, messages, 2).scores.tolist() == [1.0, -np.inf]
+
+
+def test_more_clients_than_the_release_is_for_are_refused() -> None:
+    with pytest.raises(ValueError, match=f"^num_agents={N}"):
+        _chooser().choose(0, _ballots(2, N + 1), K)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epsilon", 0.0),
+        ("epsilon", math.inf),
+        ("delta", 0.0),
+        ("delta", 1.0),
+        ("ballot", "rank"),
+        ("last_rung", "gaussian"),
+        ("noise_only", 1),
+    ],
+)
+def test_bad_settings_are_named(field: str, value: Any) -> None:
+    options: dict[str, Any] = {"epsilon": 1.0, "delta": DELTA, field: value}
+    with pytest.raises(ValueError, match=f"^{field}="):
+        PrivateChoice(**options)

@@ -1,0 +1,525 @@
+"""`FederationTuner` on an app whose best settings are known."""
+
+import logging
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError
+from flwr.serverapp.strategy import FedAvg
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds, tuner_mod
+from tests.tuner.apps import (
+    EVALUATE,
+    NUM_CLIENTS,
+    ONE_RUNG,
+    RUN_CONFIG,
+    SPACE,
+    TWO_RUNGS,
+    distance,
+    in_process,
+    main_of,
+    message_app,
+    recording,
+    server_context,
+    trained,
+    tuner,
+)
+
+
+def _exactly_best(schedule: Halving) -> FederationResult:
+    options: dict[str, Any] = {"privacy": None, "schedule": schedule}
+    return tuner(**options).start(main_of(), in_process(), server_context())
+
+
+@pytest.mark.parametrize("schedule", [ONE_RUNG, TWO_RUNGS])
+def test_with_little_noise_it_chooses_as_without(schedule: Halving) -> None:
+    private = tuner(schedule=schedule).start(main_of(), in_process(), server_context())
+    exact = _exactly_best(schedule)
+    assert private.settings == exact.settings
+    assert private.best_trial == exact.best_trial != 0
+    assert not private.defaults_stayed_best
+    assert exact.privacy_spent is None
+    assert private.privacy_spent is not None
+    assert 990 < private.privacy_spent.epsilon <= 1000
+
+
+def test_exact_means_are_those_that_the_app_would_report() -> None:
+    """Of the same trainings, one by one, without the tuner."""
+    result = _exactly_best(ONE_RUNG)
+    (rung,) = result.rungs
+    for trial, score in zip(rung.trials, rung.scores, strict=True):
+        seen: list[dict[str, Any]] = []
+        context = server_context(**result.settings[trial])
+        grid = in_process()
+        for each in grid.contexts.values():
+            each.run_config = dict(context.run_config)
+        main_of(seen=seen)(grid, context)
+        assert score == pytest.approx(-seen[0]["metrics"][2]["distance"])
+
+
+def test_the_apps_defaults_are_a_candidate_and_can_stay_best() -> None:
+    best: dict[str, Any] = {"learning-rate": 0.5, "local-epochs": 5}
+    result = tuner(privacy=None).start(main_of(), in_process(), server_context(**best))
+    assert result.settings[0] == best
+    assert result.defaults_stayed_best
+    assert result.best == best
+
+
+def test_enqueued_settings_are_candidates() -> None:
+    enqueue: list[dict[str, Any]] = [
+        {"learning-rate": 0.5},
+        {"learning-rate": 0.6, "local-epochs": 3},
+    ]
+    study = tuner(enqueue=enqueue)
+    result = study.start(main_of(), in_process(), server_context())
+    assert list(result.settings[1:3]) == [
+        {"learning-rate": 0.5, "local-epochs": RUN_CONFIG["local-epochs"]},
+        {"learning-rate": 0.6, "local-epochs": 3},
+    ]
+    assert len(result.settings) == ONE_RUNG.trials
+    for settings in result.settings:
+        assert all(SPACE[key]._contains(value) for key, value in settings.items())
+
+
+def test_a_seed_makes_settings_repeat_and_none_does_not() -> None:
+    def settings(seed: int | None) -> tuple[dict[str, Any], ...]:
+        study = tuner(seeds=Seeds(study=seed, noise=1))
+        return study.start(main_of(), in_process(), server_context()).settings
+
+    assert settings(1) == settings(1)
+    assert settings(1) != settings(2)
+    assert settings(None) != settings(None)
+
+
+@pytest.mark.parametrize("parallel", [2, 3, 6, 100])
+def test_nothing_depends_on_how_many_trials_share_a_send(parallel: int) -> None:
+    def result(parallel: int) -> FederationResult:
+        schedule = Halving(6, (1, 3), parallel)
+        return tuner(schedule=schedule).start(
+            main_of(), in_process(shuffle_seed=parallel), server_context()
+        )
+
+    assert result(parallel) == result(1)
+
+
+def test_every_trial_gets_its_settings_at_server_and_client() -> None:
+    """What is read at the client is told by the model that comes back."""
+    models: dict[int, list[Any]] = {}
+
+    def main(grid: Grid, context: Context) -> None:
+        class Watched(FedAvg):
+            def aggregate_train(self, server_round: int, replies: Any) -> Any:
+                asked = list(replies)
+                models.setdefault(id(self), [dict(context.run_config)]).append(
+                    asked[0].content.array_records["arrays"]["w"].numpy()
+                )
+                return super().aggregate_train(server_round, asked)
+
+        main_of(Watched)(grid, context)
+
+    grid = in_process()
+    result = tuner().start(main, grid, server_context())
+    first = next(iter(grid.contexts.values()))
+    assert len(models) == len(result.settings)
+    for config, model, *_ in models.values():
+        client = Context(1, 1, first.node_config, RecordDict(), config)
+        wanted = trained(np.zeros(3), client, config["learning-rate"])
+        np.testing.assert_allclose(model, wanted)
+
+
+def test_each_trial_has_its_own_state_at_the_client_and_none_after() -> None:
+    """The app counts its calls of `train`: one a round, in each trial."""
+    grid = in_process()
+    for context in grid.contexts.values():
+        context.state["calls"] = ConfigRecord({"n": 100})
+    exact = tuner(privacy=None, metric="calls", direction="maximize")
+    (rung,) = exact.start(main_of(), grid, server_context()).rungs
+    assert rung.scores == pytest.approx([102.0] * len(rung.trials))
+    # Outside of trials it is what it was; theirs is forgotten with the next message.
+    for context in grid.contexts.values():
+        assert context.state.config_records["calls"]["n"] == 100
+    seen: list[dict[str, Any]] = []
+    main_of(seen=seen)(grid, server_context())
+    assert seen[0]["metrics"][4]["calls"] == pytest.approx(104.0)
+    assert all(set(c.state) == {"calls"} for c in grid.contexts.values())
+
+
+def test_the_real_training_has_the_chosen_settings_everywhere() -> None:
+    grid, context = in_process(), server_context()
+    result = tuner().start(main_of(), grid, context)
+    seen: list[dict[str, Any]] = []
+    main_of(seen=seen)(*result.apply(grid, context))
+    alone: list[dict[str, Any]] = []
+    chosen = server_context(**result.best)
+    other = in_process()
+    for each in other.contexts.values():
+        each.run_config = dict(chosen.run_config)
+    main_of(seen=alone)(other, chosen)
+    assert seen[0]["config"] == alone[0]["config"]
+    np.testing.assert_allclose(seen[0]["w"], alone[0]["w"])
+    # And exact metrics, as in any training.
+    for number, metrics in alone[0]["metrics"].items():
+        assert seen[0]["metrics"][number] == pytest.approx(dict(metrics))
+    assert context.run_config == RUN_CONFIG
+
+
+def test_a_main_that_reads_metrics_gets_nan_and_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[dict[str, Any]] = []
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        study = tuner(schedule=Halving(2, (4,)))
+        study.start(main_of(seen=seen), in_process(), server_context())
+    metrics = [m for one in seen for m in one["metrics"].values()]
+    assert all(np.isnan(m["distance"]) for m in metrics)
+    assert "main sees NaN" in caplog.text
+    assert "does not cover the training" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"privacy": None}, {"seeds": Seeds(noise=1)}])
+def test_what_is_not_private_says_so(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        tuner(**options).start(main_of(), in_process(), server_context())
+    assert "NOT PRIVATE" in caplog.text
+
+
+def test_a_private_run_does_not_say_that(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        tuner(seeds=Seeds()).start(main_of(), in_process(), server_context())
+    assert "NOT PRIVATE" not in caplog.text
+
+
+def test_random_states_of_trials_are_their_own() -> None:
+    drawn: dict[Any, list[float]] = {}
+
+    def main(grid: Grid, context: Context) -> None:
+        mine = drawn.setdefault(context.run_config["learning-rate"], [])
+
+        class Drawing(FedAvg):
+            def configure_train(self, *args: Any) -> Any:
+                mine.append(random.random() + np.random.random())  # noqa: NPY002
+                return super().configure_train(*args)
+
+        main_of(Drawing)(grid, context)
+
+    random.seed(5)
+    np.random.seed(6)  # noqa: NPY002
+    tuner(schedule=Halving(4, (3,), parallel=2)).start(
+        main, in_process(), server_context()
+    )
+    assert len(drawn) == 4
+    assert len({tuple(draws[:3]) for draws in drawn.values()}) == 1
+    assert len(set(next(iter(drawn.values())))) >= 3
+    after = random.random()
+    random.seed(5)
+    assert after == random.random()
+
+
+def test_a_key_that_nothing_reads_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def main(grid: Grid, context: Context) -> None:
+        config = {key: context.run_config[key] for key in ("learning-rate",)}
+        inner = server_context(**config)
+        main_of()(grid, inner)
+
+    space = {**SPACE, "unused": FloatDistribution(0.0, 1.0)}
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        tuner(space=space).start(main, in_process(), server_context())
+    assert "Nothing has read ['unused']" in caplog.text
+
+
+def test_a_trial_whose_main_fails_is_worst(caplog: pytest.LogCaptureFixture) -> None:
+    def main(grid: Grid, context: Context) -> None:
+        if float(context.run_config["learning-rate"]) > 0.1:
+            raise OverflowError("too fast")
+        main_of()(grid, context)
+
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result = tuner().start(main, in_process(), server_context())
+    assert result.best["learning-rate"] <= 0.1
+    assert "OverflowError('too fast')" in caplog.text
+
+
+def test_a_main_that_fails_in_all_trials_raises_what_it_raised() -> None:
+    def main(grid: Grid, context: Context) -> None:
+        raise OverflowError("too fast")
+
+    with pytest.raises(OverflowError, match="too fast"):
+        tuner().start(main, in_process(), server_context())
+
+
+def test_a_client_that_fails_in_one_trial_answers_for_the_others() -> None:
+    """And a NaN score is worst."""
+
+    def fails(message: Message, context: Context, call_next: Any) -> Message:
+        rate = float(str(context.run_config["learning-rate"]))
+        if rate > 0.1:
+            raise OverflowError("too fast")
+        out: Message = call_next(message, context)
+        return out
+
+    app = message_app(first=(tuner_mod, fails))
+    result = tuner().start(main_of(), in_process(app), server_context())
+    assert any(s["learning-rate"] > 0.1 for s in result.settings)
+    assert result.best["learning-rate"] <= 0.1
+
+
+def test_clients_that_were_not_asked_are_neutral() -> None:
+    def half() -> FedAvg:
+        return FedAvg(fraction_train=1.0, fraction_evaluate=0.5)
+
+    result = tuner().start(main_of(half), in_process(), server_context())
+    assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
+
+
+class _Numpy(NumPyClient):
+    """Reads the rate from its config, and the epochs from the run config."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        new = trained(parameters[0], self._context, float(config["learning-rate"]))
+        return [new], 10, {}
+
+    def evaluate(self, parameters: Any, config: Any) -> Any:
+        return distance(parameters[0], self._context), 10, {"rate": 1.0}
+
+
+class _NumpyStrategy(FedAvg):
+    """FedAvg, as its evaluation must be told for a `NumPyClient`."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            arrayrecord_key="fitins.parameters",
+            configrecord_key="fitins.config",
+            weighted_by_key="num_examples",
+        )
+
+    def configure_evaluate(self, *args: Any) -> Any:
+        messages = list(super().configure_evaluate(*args))
+        for message in messages:
+            content = message.content
+            message.content = RecordDict(
+                {
+                    "evaluateins.parameters": content["fitins.parameters"],
+                    "evaluateins.config": content["fitins.config"],
+                }
+            )
+        return messages
+
+    def aggregate_evaluate(self, server_round: int, replies: Any) -> None:
+        """Read nothing: there are two metric records."""
+
+
+@pytest.mark.parametrize("metric", ["loss"])
+def test_a_numpy_client_is_tuned(metric: str) -> None:
+    app = ClientApp(client_fn=lambda c: _Numpy(c).to_client(), mods=[tuner_mod])
+
+    def main(grid: Grid, context: Context) -> None:
+        arrays = ArrayRecord({"0": Array(np.zeros(3))})
+        _NumpyStrategy().start(grid, arrays, num_rounds=3)
+
+    grid = recording(app)
+    result = tuner(metric=metric).start(main, grid, server_context())
+    assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
+    sent = [r for reply in grid.replies for r in reply.content.metric_records.items()]
+    losses = [record["loss"] for name, record in sent if name.endswith("res.loss")]
+    assert len(losses) > 0
+    assert np.isnan(losses).all()
+
+
+def test_an_app_may_name_its_actions() -> None:
+    """And has no other function than those."""
+    inner, app = message_app(first=()), ClientApp(mods=[tuner_mod])
+
+    def plain(message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type.split(".")[0]
+        message.metadata.message_type = kind
+        return inner(message, context)
+
+    app.train("mine")(plain)
+    app.evaluate("mine")(plain)
+
+    class Named(FedAvg):
+        def _construct_messages(self, record: Any, nodes: Any, kind: str) -> Any:
+            return super()._construct_messages(record, nodes, f"{kind}.mine")
+
+    result = tuner().start(main_of(Named), in_process(app), server_context())
+    assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
+
+
+def test_a_main_that_ends_early_is_compared_and_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    short = server_context(**{"num-server-rounds": 1})
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result = tuner().start(main_of(), in_process(), short)
+    assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
+    assert "main ended before round 2" in caplog.text
+
+
+def test_the_log_says_which_trial_a_line_is_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        tuner().start(main_of(), in_process(), server_context())
+        main_of()(in_process(), server_context())
+    rounds = [m for m in caplog.messages if "[ROUND 1/4]" in m]
+    trials = [f"[trial-{number}] [ROUND 1/4]" for number in range(ONE_RUNG.trials)]
+    assert rounds == [*trials, "[ROUND 1/4]"]
+
+
+def test_no_thread_of_a_trial_is_left() -> None:
+    import threading
+
+    tuner(schedule=TWO_RUNGS).start(main_of(), in_process(), server_context())
+    assert [t for t in threading.enumerate() if t.name.startswith("trial-")] == []
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+def _sends_none(main: Any = None, **options: Any) -> None:
+    """Assert that nobody is asked anything; let the error through."""
+    grid = recording()
+    try:
+        main = main_of() if main is None else main
+        context = options.pop("context", server_context())
+        tuner(**options).start(main, grid, context)
+    finally:
+        assert grid.sends == []
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("space", {"space": {}}),
+        ("space", {"space": {"learning_rate": FloatDistribution(0.1, 1)}}),
+        ("metric", {"metric": ""}),
+        ("direction", {"direction": "up"}),
+        ("num_agents", {"num_agents": 0}),
+        ("num_agents", {"num_agents": NUM_CLIENTS - 1}),
+        ("schedule", {"schedule": (3, 9)}),
+        ("privacy", {"privacy": 2.0}),
+        ("folder", {"folder": "relative"}),
+        ("seeds", {"seeds": 1}),
+        ("seeds.features", {"seeds": Seeds(features=1)}),
+        ("enqueue", {"enqueue": [{"rate": 1.0}]}),
+        ("enqueue", {"enqueue": [3]}),
+        (r"params\['learning-rate'\]", {"enqueue": [{"learning-rate": 9.0}]}),
+        (r"len\(enqueue\)", {"enqueue": [{}] * 6}),
+        ("main", {"main": 3}),
+        (
+            r"space\['unused'\]",
+            {"space": {"unused": CategoricalDistribution([None, "a"])}},
+        ),
+    ],
+)
+def test_bad_arguments_are_named_before_any_work(
+    field: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=f"^{field}="):
+        _sends_none(**options)
+
+
+def test_a_misspelt_key_is_told_what_it_could_be() -> None:
+    with pytest.raises(ValueError, match="did you mean 'learning-rate'"):
+        _sends_none(space={"learning_rate": FloatDistribution(0.1, 1)})
+
+
+def test_a_main_that_never_evaluates_is_an_error() -> None:
+    def main(grid: Grid, context: Context) -> None:
+        main_of(lambda: FedAvg(fraction_evaluate=0.0))(grid, context)
+
+    with pytest.raises(ValueError, match="federated evaluation"):
+        tuner().start(main, in_process(), server_context())
+
+
+def test_a_missing_metric_is_named() -> None:
+    with pytest.raises(AggregationError, match=r"no 'acc'.*'distance'"):
+        tuner(metric="acc").start(main_of(), in_process(), server_context())
+
+
+@pytest.mark.parametrize("first", [(), (lambda m, c, n: n(m, c),)])
+def test_a_missing_mod_is_named(first: Any) -> None:
+    app = message_app(first=first)
+    with pytest.raises(AggregationError, match="tuner_mod the first mod"):
+        tuner().start(main_of(), in_process(app), server_context())
+
+
+def test_a_main_that_pushes_messages_is_refused_by_name() -> None:
+    def main(grid: Grid, context: Context) -> None:
+        content = RecordDict({"config": ConfigRecord({"learning-rate": 0.1})})
+        grid.push_messages([Message(content, n, "train") for n in grid.get_node_ids()])
+
+    with pytest.raises(NotImplementedError, match="send_and_receive"):
+        tuner().start(main, in_process(), server_context())
+
+
+@pytest.mark.parametrize("kind", ["query", "query.mine"])
+def test_other_messages_are_refused_by_name(kind: str) -> None:
+    def main(grid: Grid, context: Context) -> None:
+        nodes = grid.get_node_ids()
+        grid.send_and_receive([Message(RecordDict(), n, kind) for n in nodes])
+
+    with pytest.raises(ValueError, match=f"^message_type='{kind}'"):
+        tuner().start(main, in_process(), server_context())
+
+
+def test_a_reply_to_train_without_a_weight_is_refused_by_name() -> None:
+    app = message_app(train_metrics=lambda client: {"n": 3})
+    strategy = lambda: FedAvg(weighted_by_key="n")  # noqa: E731
+    with pytest.raises(AggregationError, match="num-examples"):
+        tuner().start(main_of(strategy), in_process(app), server_context())
+    # Without privacy nothing is hidden.
+    tuner(privacy=None).start(main_of(strategy), in_process(app), server_context())
+
+
+def test_a_federation_that_never_answers_is_an_error() -> None:
+    from tests.tuner.apps import RecordingGrid
+
+    class Silent(RecordingGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            list(super().send_and_receive(messages, timeout=timeout))
+            return []
+
+    grid = Silent(message_app(), NUM_CLIENTS, run_config=RUN_CONFIG)
+    with pytest.raises(AggregationError, match="no client has answered"):
+        tuner().start(main_of(), grid, server_context())
+
+
+def test_too_few_ballots_are_an_error() -> None:
+    from tests.tuner.apps import RecordingGrid
+
+    class Silent(RecordingGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            replies = list(super().send_and_receive(asked, timeout=timeout))
+            is_ballot = len(asked[0].content) == 1
+            return replies[:2] if is_ballot else replies
+
+    grid = Silent(message_app(), NUM_CLIENTS, run_config=RUN_CONFIG)
+    with pytest.raises(AggregationError, match="2 of 6 nodes gave a ballot"):
+        tuner().start(main_of(), grid, server_context())
+    assert grid.sends[-1] == EVALUATE
+
+
+def test_epsilon_of_the_issue_is_kept() -> None:
+    study = tuner(
+        privacy=PrivateChoice(2.0, 1e-3), schedule=Halving(6, (1, 2, 3), parallel=6)
+    )
+    result = study.start(main_of(), in_process(), server_context())
+    assert result.privacy_spent is not None
+    assert 1.99 < result.privacy_spent.epsilon <= 2.0
+    assert result.privacy_spent.num_releases == 3

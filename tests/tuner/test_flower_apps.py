@@ -1,0 +1,167 @@
+"""Flower's strategies, wrappers for differential privacy and mods, under the tuner."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context
+from flwr.clientapp.mod import (
+    LocalDpMod,
+    adaptiveclipping_mod,
+    arrays_size_mod,
+    fixedclipping_mod,
+    message_size_mod,
+)
+from flwr.clientapp.typing import Mod
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    FedYogi,
+    QFedAvg,
+    Strategy,
+)
+
+from flwr_fbo import Halving, tuner_mod
+from tests.tuner.apps import (
+    NUM_CLIENTS,
+    MakeStrategy,
+    in_process,
+    main_of,
+    message_app,
+    server_context,
+    tuner,
+)
+
+ROUNDS = 3
+SCHEDULE = Halving(4, (1, 2), parallel=3)
+
+
+def _followed(make: MakeStrategy, models: dict[float, list[Any]]) -> Any:
+    """Return a `main` that notes the model after each round, by learning rate."""
+
+    def main(grid: Grid, context: Context) -> None:
+        strategy = make()
+        aggregate = strategy.aggregate_train
+        mine = models.setdefault(float(context.run_config["learning-rate"]), [])
+
+        def noted(server_round: int, replies: Any) -> Any:
+            arrays, metrics = aggregate(server_round, replies)
+            mine.append(None if arrays is None else arrays["w"].numpy())
+            return arrays, metrics
+
+        strategy.aggregate_train = noted  # type: ignore[method-assign]
+        main_of(lambda: strategy)(grid, context)
+
+    return main
+
+
+def _run(make: MakeStrategy, train_mods: Sequence[Mod] = ()) -> dict[float, list[Any]]:
+    models: dict[float, list[Any]] = {}
+    app = message_app(train_mods=train_mods)
+    study = tuner(schedule=SCHEDULE, space={"learning-rate": tuner_space()})
+    study.start(_followed(make, models), in_process(app), server_context())
+    assert len(models) == SCHEDULE.trials
+    return models
+
+
+def tuner_space() -> Any:
+    """Return the axis that is tuned here."""
+    from tests.tuner.apps import SPACE
+
+    return SPACE["learning-rate"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [FedAvg, FedAdam, FedProx, FedAvgM, FedYogi, FedAdagrad, FedMedian, FedTrimmedAvg],
+)
+def test_a_strategy_gives_in_each_trial_what_it_gives_alone(make: MakeStrategy) -> None:
+    for rate, models in _run(make).items():
+        alone: dict[float, list[Any]] = {}
+        context = server_context(**{"learning-rate": rate})
+        _followed(make, alone)(in_process(), context)
+        np.testing.assert_allclose(models, alone[rate][: len(models)], rtol=1e-5)
+
+
+def _fixed(wrapper: Any) -> Strategy:
+    wrapped: Strategy = wrapper(FedAvg(), 1e-3, 0.5, NUM_CLIENTS)
+    return wrapped
+
+
+def _adaptive(wrapper: Any) -> Strategy:
+    wrapped: Strategy = wrapper(
+        FedAvg(),
+        noise_multiplier=0.1,
+        num_sampled_clients=NUM_CLIENTS,
+        initial_clipping_norm=0.5,
+        clipped_count_stddev=0.1,
+    )
+    return wrapped
+
+
+@pytest.mark.parametrize(
+    ("make", "mods"),
+    [
+        (lambda: _fixed(DifferentialPrivacyServerSideFixedClipping), []),
+        (lambda: _adaptive(DifferentialPrivacyServerSideAdaptiveClipping), []),
+        (
+            lambda: _fixed(DifferentialPrivacyClientSideFixedClipping),
+            [fixedclipping_mod],
+        ),
+        (
+            lambda: _adaptive(DifferentialPrivacyClientSideAdaptiveClipping),
+            [adaptiveclipping_mod],
+        ),
+    ],
+)
+def test_flowers_dp_wrappers_train_in_each_trial(
+    make: MakeStrategy, mods: list[Mod]
+) -> None:
+    """Clipped: no round moves the model further than the norm, and some noise."""
+    models = _run(make, mods)
+    for steps in models.values():
+        assert np.isfinite(steps).all()
+    fastest = models[max(models)]
+    assert 0.1 < np.linalg.norm(fastest[0]) < 1.0
+
+
+@pytest.mark.parametrize(
+    "mod", [LocalDpMod(0.5, 1e-3, 1.0, 1e-3), arrays_size_mod, message_size_mod]
+)
+def test_flowers_mods_work_behind_the_tuners(mod: Mod) -> None:
+    for steps in _run(FedAvg, [mod]).values():
+        assert np.isfinite(steps).all()
+        assert np.linalg.norm(steps[0]) > 0
+
+
+def test_a_mod_before_the_tuners_that_refuses_its_messages_is_named() -> None:
+    app = message_app(first=(fixedclipping_mod, tuner_mod))
+    with pytest.raises(AggregationError, match=r"exactly one.*first mod"):
+        tuner().start(main_of(), in_process(app), server_context())
+
+
+def test_qfedavg_is_refused_by_name() -> None:
+    """It weights models by the clients' exact losses, which stay at the clients."""
+
+    def make() -> Strategy:
+        return QFedAvg(client_learning_rate=0.1, train_loss_key="loss")
+
+    two = Halving(2, (2,))
+    tuner(privacy=None, schedule=two).start(
+        main_of(make), in_process(), server_context()
+    )
+
+    with pytest.raises(ValueError, match=r"^model=nan .*QFedAvg"):
+        tuner(schedule=two).start(main_of(make), in_process(), server_context())

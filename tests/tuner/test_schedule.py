@@ -1,0 +1,41 @@
+"""Successive halving: how many trials go on."""
+
+from typing import Any
+
+import pytest
+
+from flwr_fbo import Halving
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_trials", "num_survivors"),
+    [
+        (Halving(16, (3, 9, 27)), (16, 5, 2), (5, 2, 1)),
+        (Halving(8, (2, 4, 8)), (8, 4, 2), (4, 2, 1)),
+        (Halving(5, (7,)), (5,), (1,)),
+    ],
+)
+def test_trials_fall_as_rounds_grow(
+    schedule: Halving, num_trials: tuple[int, ...], num_survivors: tuple[int, ...]
+) -> None:
+    assert schedule.num_trials == num_trials
+    assert schedule.num_survivors == num_survivors
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("trials", {"trials": 1}),
+        ("trials", {"trials": 2.0}),
+        ("rounds", {"rounds": ()}),
+        ("rounds", {"rounds": [3, 9]}),
+        ("rounds", {"rounds": (3, 3)}),
+        ("rounds", {"rounds": (9, 3)}),
+        ("rounds", {"rounds": (0, 3)}),
+        ("rounds", {"rounds": (1, 27)}),
+        ("parallel", {"parallel": 0}),
+    ],
+)
+def test_bad_settings_are_named(field: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{field}="):
+        Halving(**{"trials": 16, "rounds": (3, 9), **options})

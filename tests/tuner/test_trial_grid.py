@@ -1,0 +1,110 @@
+"""The Grids that `main` gets, and what a trial keeps to itself."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from flwr_fbo.tuner.envelope import SettingsHeader, read_header
+from flwr_fbo.tuner.overlay import Overlay, merged_config
+from flwr_fbo.tuner.random_states import RandomStates
+from flwr_fbo.tuner.trial_grid import TrialGrid, TunedGrid
+from tests.tuner.apps import in_process
+
+SETTINGS = {"learning-rate": 0.5}
+
+
+class Asked:
+    """Stands for a Grid, and keeps what it was asked to send."""
+
+    is_complete = True
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def push_messages(self, messages: Any) -> list[str]:
+        """Keep messages."""
+        self.messages += messages
+        return ["1"]
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> list[Message]:
+        """Keep messages."""
+        self.messages += messages
+        return []
+
+
+@pytest.mark.parametrize("how", ["push_messages", "send_and_receive"])
+def test_the_real_training_tells_its_settings_however_it_sends(how: str) -> None:
+    in_process()  # for the identity that a message needs
+    inner: Any = Asked()
+    grid = TunedGrid(inner, SETTINGS)
+    own = ConfigRecord({"x": 1})
+    getattr(grid, how)([Message(RecordDict({"config": own}), 1, "train")])
+    (sent,) = inner.messages
+    assert read_header(sent.content) == SettingsHeader(SETTINGS)
+    assert sent.content["config"] == own
+    assert grid.is_complete
+
+
+def test_a_send_of_nothing_is_not_waited_for() -> None:
+    inner: Any = Asked()
+
+    def send(_: Any) -> list[Message]:
+        raise AssertionError
+
+    assert TrialGrid(inner, send).send_and_receive([]) == []
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda config: config["learning-rate"],
+        lambda config: config.get("learning-rate"),
+        lambda config: dict(config),
+        lambda config: {**config},
+        lambda config: list(config.values()),
+        lambda config: [key for key in config],  # noqa: C416
+        lambda config: list(config.items()),
+    ],
+)
+def test_what_is_read_of_a_run_config_is_noted(read: Any) -> None:
+    config = Overlay({"learning-rate": 1.0, "other": 2}, SETTINGS)
+    assert config["other"] == 2
+    assert config.get("none", 3) == 3
+    assert config.read == set()
+    read(config)
+    assert config.read == {"learning-rate"}
+    assert dict(config) == {"learning-rate": 0.5, "other": 2}
+
+
+def test_what_the_server_has_put_into_a_config_stays() -> None:
+    record = ConfigRecord({"learning-rate": 0.1})
+    assert merged_config(record, {**SETTINGS, "epochs": 2}) == {
+        "learning-rate": 0.1,
+        "epochs": 2,
+    }
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_states_of_torch_are_kept_too(
+    on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is imported; where it is not, nobody imports it."""
+    state = {"cpu": 1, "gpu": 1}
+    cuda = SimpleNamespace(
+        is_initialized=lambda: on_gpu,
+        get_rng_state_all=lambda: state["gpu"],
+        set_rng_state_all=lambda value: state.update(gpu=value),
+    )
+    torch = SimpleNamespace(
+        get_rng_state=lambda: state["cpu"],
+        set_rng_state=lambda value: state.update(cpu=value),
+        cuda=cuda,
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    kept = RandomStates()
+    state.update(cpu=2, gpu=2)
+    kept.restore()
+    assert state == {"cpu": 1, "gpu": 1 if on_gpu else 2}

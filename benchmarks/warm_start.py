@@ -224,7 +224,8 @@ def colluding(federation: Federation, slots: range) -> list[FloatArray]:
     return [opposite / np.linalg.norm(opposite)] * num + sent[num:]
 
 
-def _best(agents: Sequence[WarmStartAgent]) -> FloatArray:
+def best_so_far(agents: Sequence[WarmStartAgent]) -> FloatArray:
+    """Return each agent's best value after each evaluation, shape (N, E)."""
     return np.maximum.accumulate([agent.values for agent in agents], axis=1)
 
 
@@ -233,7 +234,7 @@ def _arm(agents: Sequence[WarmStartAgent], waits: Sequence[int] = ()) -> dict[st
 
     ``waits`` has the rounds that each agent waited for; the default is none.
     """
-    best = _best(agents)
+    best = best_so_far(agents)
     curve, num = best.mean(axis=0), best.shape[1]
     kept = [t for t in KEPT if t <= num]
     found = {
@@ -284,8 +285,12 @@ def line_of(task: str, seed: int) -> dict[str, Any]:
     return {**about, "seconds": seconds, "arms": arms}
 
 
-def play_missing(
-    path: Path, names: Sequence[str], num_seeds: int, num_jobs: int
+def add_missing(
+    path: Path,
+    line_of: Callable[[str, int], dict[str, Any]],
+    names: Sequence[str],
+    num_seeds: int,
+    num_jobs: int,
 ) -> None:
     """Add the lines that a file lacks, as each is done."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -438,7 +443,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_intermixed_args()
     if asked.what == "play":
-        play_missing(asked.rows, asked.more or TASKS, asked.seeds, asked.jobs)
+        add_missing(asked.rows, line_of, asked.more or TASKS, asked.seeds, asked.jobs)
     elif asked.what == "show":
         show(list(lines(asked.rows)))
     else:

@@ -41,9 +41,6 @@ class VotingSettings(SearchSettings):
     max_tries : int
         >= 1: once it has tried so many places above the threshold, an agent has seen
         what the others praise, and searches on its own.
-    num_initial : int
-        Evaluations before the first query, >= 1: the centre of the space, then uniform
-        points.
     """
 
     num_features: int = 512

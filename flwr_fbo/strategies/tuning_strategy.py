@@ -57,7 +57,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         self._collected: dict[int, Any] = {}  # of the release that is open, by slot
 
     def default_rounds(self) -> int:
-        """Return 41: initial points, and 40 queries of an agent."""
+        """Return 41: what comes first, and 40 queries of an agent."""
         return 41
 
     def plan(self, horizon: int) -> None:

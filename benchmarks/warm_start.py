@@ -415,9 +415,12 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    axes = figure.subplots(1, 2)
     full = [one for one in found if one["task"] not in FEWER_EVALUATIONS]
-    about = {"curve": "evaluations of a site", "calendar": "rounds since the start"}
+    about = {
+        "curve": "evaluations of a site",
+        "calendar": "rounds since the first site began (a site that waits has 0)",
+    }
     for panel, (what, title) in zip(axes, about.items(), strict=True):
         for arm, color in (("epsilon 2", "#0072b2"), ("epsilon 8", "#d55e00")):
             by_task: dict[str, list[FloatArray]] = {}

@@ -15,8 +15,8 @@ is left should be as good as *random choice*.
 
 Methods: those of `flwr_fbo.tuner`, and what others do: the mean with Gaussian noise for
 a norm of sqrt(K), or centred and clipped to norm 0.5; the mean with Laplace noise,
-epsilon / K a trial (Kuo et al., MLSys 2023); five votes a client under a sensitivity of
-sqrt(5) (DP-Hype, PoPETs 2026); the mean without noise.
+epsilon / K a trial (Kuo et al., MLSys 2023); five votes a client, the ballot of DP-Hype
+(PoPETs 2026), whose norm is sqrt(5); the mean without noise.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ PRIVATE_BASELINES: dict[str, Method] = {
         by_sum, clipped, lambda _: 0.5, lambda acc: clipped(worst_first(acc))
     ),
     "Laplace mean, epsilon / K": laplace,
-    "DP-Hype: 5 votes, sensitivity sqrt(5)": partial(
+    "DP-Hype's ballot: 5 votes": partial(
         by_sum, top_votes, lambda _: NUM_TOP**0.5, lambda acc: top_votes(-acc)
     ),
 }

@@ -59,7 +59,7 @@ def test_the_example_runs_in_the_in_process_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = _in_process(tmp_path, monkeypatch)
-    assert [len(t) for t in trials] == [10 + NUM_ROUNDS - 1] * NUM_AGENTS
+    assert [len(t) for t in trials] == [NUM_ROUNDS] * NUM_AGENTS
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ SETTINGS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
 CONFIG: UserConfig = SETTINGS["tool"]["flwr"]["app"]["config"]
 DEFAULT = {"learning_rate": 0.01, "weight_decay": 0.0}
 # As little as shows everything.
-SHORT: UserConfig = {"num-server-rounds": 2, "local-epochs": 1, "tuning-rounds": 2}
+SHORT: UserConfig = {"num-server-rounds": 2, "local-epochs": 1, "tuning-rounds": 6}
 
 pytestmark = needs_torch
 

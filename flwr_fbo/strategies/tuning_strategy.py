@@ -76,6 +76,8 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         if self._horizon is None:
             return []
         first, rounds = self.study.agent.num_initial, self._horizon + 1
+        if first == 1:
+            return [f"{rounds} rounds: an agent evaluates one setting in each"]
         return [
             f"{rounds} rounds: an agent evaluates {first} initial settings in the "
             f"first, and one in each other, {first + self._horizon} in all"

@@ -63,8 +63,8 @@ class PrivateChoice:
     question included, and the server sees them. The choice is private in the client's
     *training data* only where each training has client-level differential privacy of
     its own, and then at the composed epsilon of all trials, all rounds and this choice.
-    Clients that vote on models which each has trained alone, as in DP-Hype (PoPETs
-    2026), are covered with their data; but such models are no federated training.
+    A client's votes on models that it has trained alone, as in DP-Hype (PoPETs 2026),
+    are covered with its data; but such models are no federated training.
     """
 
     epsilon: float

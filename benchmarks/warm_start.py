@@ -80,7 +80,8 @@ NUM_SITES, DELTA, LOW, HIGH = 30, 1e-3, 2.0, 8.0
 FEWER_EVALUATIONS = {"oboe_ksvm": 15}
 SETTINGS = WarmStartSettings()
 LEAST = -0.005  # what counts as no loss
-# Evaluations, and rounds of the calendar, that a line keeps the mean best value of.
+# Arms that are drawn; evaluations, and rounds of the calendar, that a line keeps.
+DRAWN = ("epsilon 2", "epsilon 8")
 KEPT = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 35, 40, 45, 50)
 OWN_TABLES = Path("results/surfaces")
 NUM_BOOTSTRAPS = 10_000
@@ -229,25 +230,25 @@ def best_so_far(agents: Sequence[WarmStartAgent]) -> FloatArray:
     return np.maximum.accumulate([agent.values for agent in agents], axis=1)
 
 
-def _arm(agents: Sequence[WarmStartAgent], waits: Sequence[int] = ()) -> dict[str, Any]:
-    """Return an arm's figures.
+def _figures(agents: Sequence[WarmStartAgent]) -> dict[str, Any]:
+    """Return an arm's figures."""
+    curve = best_so_far(agents).mean(axis=0)
+    return {"mean": round(float(curve.mean()), 5), "last": round(float(curve[-1]), 5)}
 
-    ``waits`` has the rounds that each agent waited for; the default is none.
-    """
+
+def _curves(
+    agents: Sequence[WarmStartAgent], waits: Sequence[int]
+) -> dict[str, list[float]]:
+    """Return mean best values, by evaluation, and by round where agents have waited."""
     best = best_so_far(agents)
-    curve, num = best.mean(axis=0), best.shape[1]
-    kept = [t for t in KEPT if t <= num]
-    found = {
-        "mean": round(float(curve.mean()), 5),
-        "last": round(float(curve[-1]), 5),
-        "curve": [round(float(curve[t - 1]), 4) for t in kept],
+    curve = [best[:, t - 1] for t in KEPT if t <= best.shape[1]]
+    # A site has its worst value before its first evaluation.
+    late = [np.r_[np.zeros(w), b] for w, b in zip(waits, best, strict=True)]
+    calendar = [[b[min(t, len(b)) - 1] for b in late] for t in KEPT]
+    return {
+        "curve": [round(float(np.mean(values)), 4) for values in curve],
+        "calendar": [round(float(np.mean(values)), 4) for values in calendar],
     }
-    if len(waits):
-        # A site has its worst value before its first evaluation.
-        late = [np.r_[np.zeros(w), b] for w, b in zip(waits, best, strict=True)]
-        rounds = [[b[min(t, len(b)) - 1] for b in late] for t in KEPT]
-        found["calendar"] = [round(float(np.mean(values)), 4) for values in rounds]
-    return found
 
 
 def line_of(task: str, seed: int) -> dict[str, Any]:
@@ -259,26 +260,29 @@ def line_of(task: str, seed: int) -> dict[str, Any]:
     dim = len(sites[0].axes)
     related = Federation(sites, dim, seed, num)
     unrelated = Federation(strange, dim, seed, num)
-    arms: dict[str, Any] = {"alone": _arm(related.alone, [0] * len(sites))}
+    alone = {**_figures(related.alone), **_curves(related.alone, [0] * len(sites))}
+    arms: dict[str, Any] = {"alone": alone}
 
     def play(name: str, which: Federation, *about: Any) -> None:
         agents, followed, sizes = which.play(*about)
-        ends = np.cumsum(sizes)
-        cohorts = np.searchsorted(ends, range(len(agents)), side="right")
-        waits = [SETTINGS.share_after * int(cohort) for cohort in cohorts]
-        arms[name] = {**_arm(agents, waits), "followed": followed}
+        arms[name] = {**_figures(agents), "followed": followed}
+        if name in DRAWN:
+            ends = np.cumsum(sizes)
+            cohorts = np.searchsorted(ends, range(len(agents)), side="right")
+            waits = [SETTINGS.share_after * int(cohort) for cohort in cohorts]
+            arms[name] |= _curves(agents, waits)
 
     play("epsilon 2", related, LOW, honest)
     play("epsilon 8", related, HIGH, honest)
     play("noise-only", related, LOW, nothing)
     play("blind", related, LOW, blind)
     play("colluding", related, LOW, colluding)
-    arms["unrelated, alone"] = _arm(unrelated.alone)
+    arms["unrelated, alone"] = _figures(unrelated.alone)
     play("unrelated, epsilon 2", unrelated, LOW, honest)
     play("unrelated, epsilon 8", unrelated, HIGH, honest)
-    arms["10 random points"] = _arm(related.after_random_points(10))
+    arms["10 random points"] = _figures(related.after_random_points(10))
     for few in (5, 10):
-        arms[f"N = {few}, alone"] = _arm(related.alone[:few])
+        arms[f"N = {few}, alone"] = _figures(related.alone[:few])
         play(f"N = {few}", related, HIGH, honest, few)
     seconds = round(time.process_time() - began, 1)
     about = {"task": task, "dim": dim, "sites": len(sites), "seed": seed}
@@ -422,7 +426,7 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
         "calendar": "rounds since the first site began (a site that waits has 0)",
     }
     for panel, (what, title) in zip(axes, about.items(), strict=True):
-        for arm, color in (("epsilon 2", "#0072b2"), ("epsilon 8", "#d55e00")):
+        for arm, color in zip(DRAWN, ("#0072b2", "#d55e00"), strict=True):
             by_task: dict[str, list[FloatArray]] = {}
             for one in full:
                 led, alone = (np.array(one["arms"][a][what]) for a in (arm, "alone"))

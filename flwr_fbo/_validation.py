@@ -18,7 +18,8 @@ def is_number(value: Any) -> TypeGuard[float]:
     """Return whether ``value`` is a real number, not a bool and not NaN."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return not math.isnan(value)
+    # Of an int that no float holds, isnan would raise OverflowError.
+    return isinstance(value, int) or not math.isnan(value)
 
 
 def require_choice(field: str, value: object, literal: Any) -> None:

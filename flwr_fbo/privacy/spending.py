@@ -33,7 +33,7 @@ _PATIENCE = 30.0
 
 
 # What may be promised at most: composing more would take a site too long.
-_MOST_NOISE, _MOST_RELEASES, _MOST_CHARGES = 1e6, 10_000, 100
+MOST_NOISE, _MOST_RELEASES, _MOST_CHARGES = 1e6, 10_000, 100
 # What tells a release from all others.
 _KEY = ("study_kind", "study_id", "release", "owner")
 
@@ -65,7 +65,7 @@ class Charge:
 
     def __post_init__(self) -> None:
         z = self.noise_multiplier
-        ok = is_number(z) and 0 <= z <= _MOST_NOISE
+        ok = is_number(z) and 0 <= z <= MOST_NOISE
         require(ok, "noise_multiplier", z, "a number from 0 to 1e6")
         check_sampling_probability(self.sampling_probability)
         require_int("num_releases", self.num_releases, 1, _MOST_RELEASES)

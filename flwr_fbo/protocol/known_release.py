@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -15,12 +14,13 @@ from flwr_fbo._validation import (
     require_fraction,
     require_int,
 )
-from flwr_fbo.privacy.spending import Charge, composed_epsilon
+from flwr_fbo.privacy.spending import MOST_NOISE, Charge, composed_epsilon
 
 # Points of a pool.
 LEAST_POINTS, MOST_POINTS = 8, 1024
 # Only noise that is out of all proportion would be larger.
 _LARGEST = 1e100
+_MOST_SITES = 10**9
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,14 @@ class KnownRelease:
     release_id : str
         Of the study, ``/``, and which of its releases it is, from 1.
     num_sites : int
-        n >= 1, the sites of the cohort, whether they answered or not.
+        n from 1 to 1e9, the sites of the cohort, whether they answered or not.
     noise_multiplier : float
-        z >= 0: standard deviation of the noise in the sum of n messages of norm 1.
+        z from 0 to 1e6: standard deviation of the noise in the sum of n messages of
+        norm 1.
     delta : float
         In (0, 1): where its epsilon is reported.
     private : bool
-        Whether the noise is known to nobody.
+        Whether there is noise, known to nobody.
     num_points : int
         m, from 8 to 1024: points that each message was about.
     vector : tuple of float
@@ -61,11 +62,14 @@ class KnownRelease:
     def __post_init__(self) -> None:
         ok = isinstance(self.release_id, str) and 1 <= len(self.release_id) <= 100
         require(ok, "release_id", self.release_id, "1 to 100 characters")
-        require_int("num_sites", self.num_sites, 1)
+        require_int("num_sites", self.num_sites, 1, _MOST_SITES)
         z = self.noise_multiplier
-        require(is_number(z) and 0 <= z < math.inf, "noise_multiplier", z, ">= 0")
+        ok = is_number(z) and 0 <= z <= MOST_NOISE
+        require(ok, "noise_multiplier", z, f"a number from 0 to {MOST_NOISE:g}")
         require_fraction("delta", self.delta)
         require_bool("private", self.private)
+        ok = z > 0 or not self.private
+        require(ok, "private", self.private, "False where noise_multiplier is 0")
         require_int("num_points", self.num_points, LEAST_POINTS, MOST_POINTS)
         vector = numbers_of("vector", self.vector)
         m, most = len(vector), self.num_points

@@ -16,6 +16,8 @@ import numpy as np
 from flwr_fbo._arrays import FloatArray
 
 Ballot = Literal["ranks", "votes"]
+# What clients are asked for; exact scores are not private.
+MessageForm = Ballot | Literal["exact"]
 
 _POWER, _CAP = 6, 0.75
 

@@ -19,7 +19,7 @@ from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.noisy_max import NoisyMax
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.tuner.ballots import Ballot, capped, make_vote
+from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
 
 LastRung = Literal["release", "noisy-max"]
 
@@ -102,6 +102,10 @@ class Chooser(ABC):
     private: bool
 
     @abstractmethod
+    def form(self, rung: int) -> MessageForm:
+        """Return what clients are asked for at the end of a rung, from 0."""
+
+    @abstractmethod
     def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
         """Decide one rung.
 
@@ -174,6 +178,13 @@ class PrivateChooser(Chooser):
             )
         self.private = noise_seed is None
 
+    def form(self, rung: int) -> MessageForm:
+        """Return the form of the ballots; votes where votes are counted.
+
+        The best trials of many have the same capped rank.
+        """
+        return self.settings.ballot if rung < self._num_sums else "votes"
+
     def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
         """Release the mean of the ballots with noise, or the winner of the last rung.
 
@@ -245,6 +256,10 @@ class ExactChooser(Chooser):
     """
 
     private = False
+
+    def form(self, rung: int) -> MessageForm:
+        """Return that it is exact scores."""
+        return "exact"
 
     def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
         """Return the means; -inf of a trial that has no score, or NaN among them."""

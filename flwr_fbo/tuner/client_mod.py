@@ -62,7 +62,8 @@ def tuner_mod(
     - Scores stay in ``context.state``. At the end of a rung they become one bounded
       vector about all its trials.
     - A trial that raises an exception at this client does not touch the others. The
-      exception is logged here; only its type is sent.
+      exception is logged here; only its type is sent. Of an error that the app gives
+      as its reply only the code is.
 
     Notes
     -----
@@ -108,7 +109,7 @@ def _run_trials(
             arguments = message, contents[place], context, call_next, overlay, state
             reply = reported(partial(_call, *arguments))
             if reply.has_error():
-                errors[str(place)] = str(reply.error.reason)
+                errors[str(place)] = f"the app gave error {reply.error.code}."
             else:
                 kept = partial(_kept, message, reply.content, trial, header, states)
                 replies[place] = reported(kept)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from flwr.app import ConfigRecord, RecordDict
 
-from flwr_fbo.tuner.ballots import Ballot
+from flwr_fbo._validation import require
+from flwr_fbo.tuner.ballots import MessageForm
 
 HEADER = "fbo-tuner"
 BALLOT = "fbo-ballot"
@@ -74,7 +75,7 @@ class BallotHeader:
     rung: int
     trials: list[int]
     failed: list[int]
-    form: Ballot | Literal["exact"]
+    form: MessageForm
     maximize: bool
     tie_seed: int | None
 
@@ -97,11 +98,24 @@ class ReplyHeader:
         Why a trial's message has no reply, by its place in the send.
     read : list of str
         Which of the tuned keys the client has read.
+
+    Raises
+    ------
+    ValueError
+        If a client has sent something else; the message names the field.
     """
 
     kind: ClassVar[str] = "reply"
     errors: dict[str, str] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ok = isinstance(self.errors, dict)
+        ok = ok and all(isinstance(text, str) for text in self.errors.values())
+        require(ok, "errors", self.errors, "texts by place")
+        ok = isinstance(self.read, list)
+        ok = ok and all(isinstance(key, str) for key in self.read)
+        require(ok, "read", self.read, "a list of keys")
 
 
 Header = TrialsHeader | BallotHeader | SettingsHeader | ReplyHeader

@@ -79,9 +79,9 @@ class FederationTuner:
     clients' data, and nothing here makes that training private.
 
     With ``privacy`` no client's metric reaches the server: replies to ``evaluate`` keep
-    their keys, with NaN for values and the weight 1, and so do replies to ``train`` but
-    for their weights. A ``main`` that reads aggregated metrics gets NaN. Not covered,
-    and exact at the server: `tuner_mod` lists it.
+    their keys, with NaN for numbers, empty lists and texts, and the weight 1, and so do
+    replies to ``train`` but for their weights. A ``main`` that reads aggregated metrics
+    gets NaN. Not covered, and exact at the server: `tuner_mod` lists it.
 
     Trials take turns in one process. Each has its own copy of the random states of
     Python, NumPy and PyTorch; all begin with those that `start` finds. A trial that
@@ -142,7 +142,6 @@ class FederationTuner:
         self._comparison = Comparison(
             metric=metric,
             maximize=direction == "maximize",
-            form="exact" if privacy is None else privacy.ballot,
             tie_seed=seeds.study,
         )
         self._chooser: Chooser = ExactChooser()

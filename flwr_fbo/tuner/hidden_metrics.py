@@ -60,15 +60,14 @@ def hide_evaluate_metrics(content: RecordDict) -> RecordDict:
     return hidden
 
 
-# What a `NumPyClient` says of itself; "OK" unless it fails.
-_STATUS = ".status"
+# What a `NumPyClient` says of itself, whose code Flower reads.
+_STATUS = ("fitres.status", "evaluateres.status")
 
 
 def _hidden(
     name: str, record: MetricRecord | ConfigRecord, kept: tuple[str, ...]
 ) -> MetricRecord | ConfigRecord:
-    if name.endswith(_STATUS):
-        return record
+    kept = ("code",) if name in _STATUS else kept
     values: dict[str, Any] = {
         key: value if key in kept else _constant(value) for key, value in record.items()
     }
@@ -77,6 +76,6 @@ def _hidden(
 
 def _constant(value: Any) -> Any:
     """Return a value of the same kind that says nothing."""
-    if isinstance(value, list):
-        return [_constant(one) for one in value]
-    return type(value)() if isinstance(value, str | bytes | bool) else math.nan
+    if isinstance(value, str | bytes | bool | list):
+        return type(value)()
+    return math.nan

@@ -131,7 +131,11 @@ class SharedSends:
                 self._evaluate_type = send.message_type
         messages = [self._message(places) for places in by_node.values()]
         replies: dict[int, list[Message]] = {number: [] for number in sends}
-        for node, reply in self._send(messages, self._timeout).items():
+        answered = self._send(messages, self._timeout)
+        bare = [node for node, reply in answered.items() if _is_bare(reply)]
+        if bare and len(bare) == len(answered):
+            raise AggregationError(_without_mod(bare[0]))
+        for node, reply in answered.items():
             for number, one in self._taken_apart(reply, by_node[node]):
                 replies[number].append(one)
         for trial in trials:
@@ -175,12 +179,13 @@ class SharedSends:
         """Return the trials' replies in a reply, each an answer to its own message."""
         if reply.has_error():
             return [(n, Message(reply.error, reply_to=m)) for n, m in places]
-        header = read_header(reply.content)
-        if not isinstance(header, ReplyHeader):
-            node = reply.metadata.src_node_id
-            raise AggregationError(
-                f"Node {node} has answered without tuner_mod. {_HINT}"
-            )
+        header = _reply_header(reply.content)
+        if header is None:
+            first = places[0][1].metadata
+            bare = _without_mod(first.dst_node_id)
+            self._last_errors[first.message_type] = bare
+            error = Error(CLIENT_APP_RAISED, bare)
+            return [(n, Message(error, reply_to=m)) for n, m in places]
         self.read |= set(header.read)
         contents = unpack(reply.content, range(len(places)))
         replies = []
@@ -216,11 +221,32 @@ def next_trials(waiting: Sequence[TrialThread], parallel: int) -> list[TrialThre
     return min(groups, key=lambda group: (-len(group), progress(group[0])))
 
 
+def _without_mod(node: int) -> str:
+    return f"Node {node} has answered without tuner_mod. {_HINT}"
+
+
+def _is_bare(reply: Message) -> bool:
+    return not reply.has_error() and _reply_header(reply.content) is None
+
+
+def _reply_header(content: RecordDict) -> ReplyHeader | None:
+    """Return the header of a client's reply; None where there is none to be read."""
+    try:
+        header = read_header(content)
+    except Exception:  # of many kinds: a client may send anything
+        return None
+    return header if isinstance(header, ReplyHeader) else None
+
+
 def _ballot_of(content: RecordDict) -> np.ndarray[Any, Any] | None:
+    """Return a client's ballot, whatever array it is; None where there is none."""
     record = content.get(BALLOT)
     if not isinstance(record, ArrayRecord) or "ballot" not in record:
         return None
-    return record["ballot"].numpy()
+    try:
+        return record["ballot"].numpy()
+    except Exception:  # of many kinds: a client may send anything
+        return None
 
 
 def slots_of(ballots: Mapping[int, Any]) -> dict[int, Any]:

@@ -8,13 +8,12 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
 
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.ballots import Ballot
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
@@ -41,15 +40,12 @@ class Comparison:
     metric : str
         The key of the score in a reply to ``evaluate``.
     maximize : bool
-    form : {"ranks", "votes", "exact"}
-        Of a client's message at the end of a rung.
     tie_seed : int or None
         Breaks ties, in an experiment that is to repeat.
     """
 
     metric: str
     maximize: bool
-    form: Ballot | Literal["exact"]
     tie_seed: int | None
 
 
@@ -174,7 +170,7 @@ class TrialRun:
             settings=[self._settings[number] for number in numbers],
             alive=self._alive,
             metric=self._comparison.metric,
-            is_hidden=self._comparison.form != "exact",
+            is_hidden=self._chooser.form(0) != "exact",
         )
 
     def _ballot_header(self, rung: int, failed: list[int]) -> BallotHeader:
@@ -183,7 +179,7 @@ class TrialRun:
             rung=rung,
             trials=self._alive,
             failed=failed,
-            form=self._comparison.form,
+            form=self._chooser.form(rung),
             maximize=self._comparison.maximize,
             tie_seed=self._comparison.tie_seed,
         )

@@ -63,7 +63,7 @@ class TrialThread:
     ----------
     pending : Send or None
         What it waits for; None before it begins, and once it has ended.
-    error : Exception or None
+    error : Exception, SystemExit or None
         What ended it, unless it came to its end.
     num_sends, num_train, num_evaluate : int
         Sends that were answered: all, and by kind.
@@ -77,7 +77,7 @@ class TrialThread:
     ) -> None:
         self.number = number
         self.pending: Send | None = None
-        self.error: Exception | None = None
+        self.error: Exception | SystemExit | None = None
         self.num_sends = self.num_train = self.num_evaluate = 0
         self._was_evaluate = False
         self._run = run
@@ -144,7 +144,7 @@ class TrialThread:
             self._run(self._send)
         except TrialEnd:
             pass
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.error = error
         finally:
             self._requests.put(None)

@@ -1,6 +1,7 @@
 """What is known from earlier studies: its file, and another space."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,9 @@ def _set(*keys: Any, value: Any) -> Callable[[Any], None]:
         (_set("direction", value="minimize"), "direction is not allowed: it is"),
         (_set("epsilons", 0, value=0.1), r"epsilons=\[0.1, "),
         (_set("releases", 1, "num_sites", value=0), r"releases\[1\]: num_sites=0"),
+        (_set("releases", 1, "num_sites", value=10**20), r"\[1\]: num_sites=10"),
+        (_set("releases", 0, "noise_multiplier", value=1e9), "from 0 to 1e"),
+        (_set("releases", 0, "noise_multiplier", value=10**30), "from 0 to 1e"),
         (_set("releases", 0, "vector", value=[1.0]), r"releases\[0\]: len\(vector\)=1"),
         (_set("releases", 0, "vector", 0, value="a"), r"releases\[0\]: vector="),
         (_set("releases", 0, "delta", value=1.5), r"releases\[0\]: delta=1.5"),
@@ -239,3 +243,11 @@ def test_a_study_and_what_is_known_fit(change: dict[str, Any], words: str) -> No
     study = TuningStudy(one.space, "maximize", WarmStartSettings(), known=one)
     with pytest.raises(ValueError, match=words):
         replace(study, **change)
+
+
+def test_a_release_without_noise_is_not_private() -> None:
+    about = ("study/1", 4, 0.0, 1e-3)
+    vector = (0.0,) * 8
+    assert KnownRelease(*about, False, 8, vector).epsilon == math.inf
+    with pytest.raises(ValueError, match=r"^private=True"):
+        KnownRelease(*about, True, 8, vector)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.tuner.ballots import ballot_entries
+from flwr_fbo.tuner.ballots import ballot_entries, make_ballot
 from flwr_fbo.tuner.choice import (
     ExactChooser,
     PrivateChoice,
@@ -164,3 +164,17 @@ def test_bad_settings_are_named(field: str, value: Any) -> None:
     options: dict[str, Any] = {"epsilon": 1.0, "delta": DELTA, field: value}
     with pytest.raises(ValueError, match=f"^{field}="):
         PrivateChoice(**options)
+
+
+def test_noisy_max_counts_the_best_of_many_trials() -> None:
+    """Of 32 trials the two best have the same capped rank: no ballot to count."""
+    num_trials, best = 32, 31
+    scores = np.linspace(0.0, 0.5, num_trials)
+    scores[[0, best]] = 0.9, 1.0
+    chooser = _chooser(2, epsilon=1000.0, last_rung="noisy-max")
+    assert (chooser.form(0), chooser.form(1)) == ("ranks", "votes")
+    rng, scored = np.random.default_rng(0), np.full(num_trials, True)
+    ballots = {
+        slot: make_ballot(scores, scored, chooser.form(1), rng) for slot in range(N)
+    }
+    assert survivors(chooser.choose(1, ballots, num_trials).scores, 1) == [best]

@@ -250,6 +250,20 @@ def test_a_trial_whose_main_fails_is_worst(caplog: pytest.LogCaptureFixture) -> 
     assert "OverflowError('too fast')" in caplog.text
 
 
+def test_a_main_that_exits_has_failed() -> None:
+    """Also one that has been evaluated before."""
+
+    def main(grid: Grid, context: Context) -> None:
+        main_of()(grid, context)
+        if context.run_config["learning-rate"] > 0.1:
+            raise SystemExit("too fast")
+
+    # To a round that no trial comes to: each runs to its end.
+    study = tuner(schedule=Halving(6, (9,)))
+    result = study.start(main, in_process(), server_context())
+    assert result.best["learning-rate"] <= 0.1
+
+
 def test_a_main_that_fails_in_all_trials_raises_what_it_raised() -> None:
     def main(grid: Grid, context: Context) -> None:
         raise OverflowError("too fast")

@@ -8,10 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 
 from flwr_fbo import Halving, PrivateChoice, tuner_mod
 from flwr_fbo.tuner.choice import survivors
+from flwr_fbo.tuner.hidden_metrics import hide_evaluate_metrics
 from tests.tuner.apps import (
     EXACT_LOSS,
     NUM_CLIENTS,
@@ -164,3 +173,43 @@ def test_noise_only_chooses_as_random_choice_does(last_rung: Any) -> None:
         wins.append(study.start(main_of(), recording(), server_context()).best_trial)
     assert 8 <= sum(wins) <= 32  # 4 standard errors around 20
     assert survivors(np.array([0.0, 1.0]), 1) == [1]
+
+
+def test_how_long_a_list_is_stays_at_the_client() -> None:
+    """As of the examples that a model gets wrong, which is an exact score."""
+    content = RecordDict(
+        {
+            "metrics": MetricRecord({"wrong": [3, 14, 15], "num-examples": 9}),
+            "config": ConfigRecord({"wrong": ["a", "b"]}),
+        }
+    )
+    hidden = hide_evaluate_metrics(content)
+    assert hidden.metric_records["metrics"] == {"wrong": [], "num-examples": 1}
+    assert hidden.config_records["config"] == {"wrong": []}
+
+
+def test_of_a_status_the_code_is_all_that_is_sent() -> None:
+    content = RecordDict(
+        {
+            "evaluateres.status": ConfigRecord({"code": 0, "message": "acc 0.93"}),
+            "my.status": ConfigRecord({"acc": 0.93}),
+        }
+    )
+    hidden = hide_evaluate_metrics(content).config_records
+    assert hidden["evaluateres.status"] == {"code": 0, "message": ""}
+    assert math.isnan(float(str(hidden["my.status"]["acc"])))
+
+
+def test_of_an_error_that_the_app_replies_the_code_is_all_that_is_sent() -> None:
+    def replies_an_error(message: Message, context: Context, call_next: Any) -> Message:
+        reply: Message = call_next(message, context)
+        score = reply.content.metric_records["metrics"].get("distance")
+        if score is not None and float(context.run_config["learning-rate"]) > 0.1:
+            return Message(Error(77, f"the score is {score}"), reply_to=message)
+        return reply
+
+    grid = recording(message_app(first=(tuner_mod, replies_an_error)))
+    tuner().start(main_of(), grid, server_context())
+    texts = [str(reply.content["fbo-tuner"]["fields"]) for reply in grid.replies]
+    assert any("error 77" in text for text in texts)
+    assert not any("the score is" in text for text in texts)

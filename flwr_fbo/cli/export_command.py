@@ -10,16 +10,17 @@ import typer
 
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import count
-from flwr_fbo.integrations.optuna_export import export_journal
+from flwr_fbo.integrations.optuna_export import export_journal, export_tuner
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 
 
 def export(
     source: Annotated[
-        Path, typer.Argument(help="A client's journal, or the folder of a server.")
+        Path,
+        typer.Argument(help="A client's journal, or the folder of a tuner or server."),
     ],
     storage: Annotated[
-        str | None, typer.Argument(help="Of Optuna; with a journal.")
+        str | None, typer.Argument(help="Of Optuna; with a journal or a tuner.")
     ] = None,
     knowledge: Annotated[
         Path | None, typer.Option(help="The file to write; with a server's folder.")
@@ -27,13 +28,15 @@ def export(
 ) -> None:
     """Copy trials to Optuna, or releases to a file.
 
-    A client's journal goes to an Optuna STORAGE, such as sqlite:///trials.db. Once
-    more, it adds what is new. What a server of FedWarmStart has released goes to the
-    file --knowledge, from which other studies and single sites start at no epsilon.
+    A client's journal goes to an Optuna STORAGE, such as sqlite:///trials.db, and so
+    does the folder of a FederationTuner. Once more, it adds what is new. What a server
+    of FedWarmStart has released goes to the file --knowledge, from which other studies
+    and single sites start at no epsilon.
 
     Examples
     --------
     $ flwr-fbo export study-1a2b-agent-0.sqlite sqlite:///trials.db
+    $ flwr-fbo export /var/lib/tuner sqlite:///trials.db
     $ flwr-fbo export /var/lib/fbo --knowledge warm.json
     """
     if (storage is None) == (knowledge is None):
@@ -49,7 +52,8 @@ def export(
         )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with plain_errors(ValueError, ImportError):
-        study = export_journal(source, storage)
+        of = export_tuner if source.is_dir() else export_journal
+        study = of(source, storage)
     number = len(study.get_trials(deepcopy=False))
     typer.echo(f"{count(number, 'trial')} in study {study.study_name} of {storage}")
 

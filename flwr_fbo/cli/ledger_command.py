@@ -43,6 +43,9 @@ from flwr_fbo.strategies.study_record import (
     RELAY_KIND,
     read_ledger,
 )
+from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
+from flwr_fbo.tuner.tuner_record import KIND as TUNER_KIND
+from flwr_fbo.tuner.tuner_record import recorded_spent
 
 app = group()
 
@@ -63,11 +66,11 @@ def show(
 ) -> None:
     """Check and print the ledgers in FOLDER, the folder of a server or of a site.
 
-    A study's server has the ledger of its releases, and so has a site which plays a
-    bandit. What all studies have spent together is in the folder of a site, or in the
-    `budget` of a server. FOLDER may also be one file. A ledger that was damaged is
-    refused; one that was forged by somebody who can write the file is not noticed.
-    While the server runs it holds its ledger.
+    A study's server has the ledger of its releases, and so have a FederationTuner and
+    a site which plays a bandit. What all studies have spent together is in the folder
+    of a site, or in the `budget` of a server. FOLDER may also be one file. A ledger
+    that was damaged is refused; one that was forged by somebody who can write the file
+    is not noticed. While the server runs it holds its ledger.
 
     Examples
     --------
@@ -92,7 +95,13 @@ def _ledgers_in(folder: Path) -> list[Path]:
     """Return the ledgers in a folder; a study's server's where there is none."""
     if not folder.is_dir():
         return [folder]
-    names = (FILE_NAME, SITE_FILE_NAME, NEURAL_SITE_FILE_NAME, SPENDING_FILE_NAME)
+    names = (
+        FILE_NAME,
+        TUNER_FILE_NAME,
+        SITE_FILE_NAME,
+        NEURAL_SITE_FILE_NAME,
+        SPENDING_FILE_NAME,
+    )
     found = [folder / name for name in names if (folder / name).is_file()]
     return found or [folder / FILE_NAME]
 
@@ -208,6 +217,14 @@ def _made(row: LedgerRow) -> str:
     return str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}"
 
 
+def _noise_of_scores(row: LedgerRow) -> str:
+    """Return the standard deviation of a tuner's noise, or epsilon of its winner."""
+    if row.facts["mechanism"] == "gaussian":
+        return f"{row.facts['noise_std'][0]:.4g}"
+    epsilon = row.facts.get("epsilon")
+    return "-" if epsilon is None else f"epsilon {epsilon:.4g}"
+
+
 _COMMON: dict[str, Callable[[LedgerRow], str]] = {
     "iteration": lambda row: str(row.iteration),
     "committed": lambda row: datetime.fromtimestamp(row.committed).isoformat(
@@ -315,8 +332,25 @@ SPENDING_LEDGER = LedgerKind(
     },
     " of all studies together",
 )
+TUNER_LEDGER = LedgerKind(
+    lambda journal: journal.ledger(),
+    recorded_spent,
+    {
+        "rung": lambda row: str(row.iteration + 1),
+        "committed": _COMMON["committed"],
+        "round": lambda row: str(row.facts["rounds"]),
+        "trials": lambda row: str(len(row.facts["trials"])),
+        "mechanism": lambda row: str(row.facts["mechanism"]),
+        "noise": _noise_of_scores,
+        "survivors": lambda row: ", ".join(map(str, row.facts["survivors"])),
+        **_VERSION,
+    },
+    " by a tuner",
+    why_not="the server read exact scores, or the noise was seeded.",
+)
 _KINDS = {
     **SERVER_KINDS,
+    TUNER_KIND: TUNER_LEDGER,
     SITE_KIND: SITE_LEDGER,
     NEURAL_SITE_KIND: NEURAL_SITE_LEDGER,
     SPENDING_KIND: SPENDING_LEDGER,

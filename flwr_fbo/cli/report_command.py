@@ -15,13 +15,25 @@ from flwr_fbo.cli.report.experiment_page import experiment_page
 from flwr_fbo.cli.report.page import Page, write_page
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
+from flwr_fbo.cli.report.tuner_page import tuner_page
 from flwr_fbo.experiment_runner.results import FILE_NAME as RESULTS_FILE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
+from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
+from flwr_fbo.tuner.tuner_record import KIND as TUNER_KIND
 
-# What `run`, a strategy and a client leave in a folder.
-_JOURNALS = (SERVER_FILE, POLICY_FILE, NEURAL_FILE, "study-*-agent-*.sqlite")
-_ALLOWED = "a folder or file of flwr-fbo run, of a strategy (folder=) or of a client"
+# What `run`, a strategy, a tuner and a client leave in a folder.
+_JOURNALS = (
+    SERVER_FILE,
+    TUNER_FILE,
+    POLICY_FILE,
+    NEURAL_FILE,
+    "study-*-agent-*.sqlite",
+)
+_ALLOWED = (
+    "a folder or file of flwr-fbo run, of a strategy or a tuner (folder=), or of a "
+    "client"
+)
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -39,9 +51,9 @@ def report(
 ) -> None:
     """Write RESULTS as one HTML page, which needs no other file and no network.
 
-    RESULTS is what `flwr-fbo run` wrote, the `folder` of a study's server, or a site's
-    `fbo-folder`. The page of a server has nothing of single agents on it; a site's has
-    its best settings, and is for the site.
+    RESULTS is what `flwr-fbo run` wrote, the `folder` of a study's server or of a
+    FederationTuner, or a site's `fbo-folder`. The page of a server or a tuner has
+    nothing of single agents on it; a site's has its best settings, and is for the site.
 
     Examples
     --------
@@ -80,6 +92,8 @@ def _page_of(path: Path) -> Page:
         kind = str(journal.identity.get("kind"))
         if kind in SERVER_KINDS:
             return server_page(journal)
+        if kind == TUNER_KIND:
+            return tuner_page(journal)
         if kind in SITE_PAGES:
             return SITE_PAGES[kind](journal)
     raise ValueError(f"{path} is a journal of kind {kind!r}: RESULTS is {_ALLOWED}.")

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import TextConsole, print_report, report_json
+from flwr_fbo.cli.report.server_page import spent_in_words
+from flwr_fbo.cli.report.tuner_page import outcome, trials_table
+from flwr_fbo.cli.tables import (
+    RULED,
+    TextConsole,
+    print_report,
+    report_json,
+    wide_console,
+)
 from flwr_fbo.experiment_runner.results import read_results
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.tuner_record import (
+    FILE_NAME,
+    not_private_because,
+    recorded_settings,
+    recorded_spent,
+    rung_of,
+)
 
 
 def show(
@@ -23,16 +44,70 @@ def show(
 ) -> None:
     """Print the table of RESULTS: a results.jsonl, or the folder it is in.
 
-    Of a run that is not complete it shows the seeds that all methods have run.
+    Of a run that is not complete it shows the seeds that all methods have run. RESULTS
+    may also be the `folder` of a FederationTuner: its trials are listed, with what was
+    released of each.
 
     Examples
     --------
     $ flwr-fbo show results/digits
     $ flwr-fbo show results/digits --json
+    $ flwr-fbo show /var/lib/fbo
     """
+    tuner = results / FILE_NAME
+    if tuner.is_file() and until is not None:
+        raise typer.BadParameter("counts evaluations of a run.", param_hint="--until")
     with plain_errors(ValueError):
+        if tuner.is_file():
+            _show_tuner(tuner, as_json)
+            return
         experiment, runs = read_results(results)
         if as_json:
             typer.echo(report_json(experiment, runs, until))
         else:
             print_report(experiment, runs, TextConsole(), until)
+
+
+def _show_tuner(path: Path, as_json: bool) -> None:
+    with Journal(None, path) as journal:
+        identity, ledger = journal.identity, journal.ledger()
+        settings = recorded_settings(journal) or []
+    rungs, num_rungs = [rung_of(row) for row in ledger], len(identity["rounds"])
+    spent, reason = recorded_spent(identity, ledger), not_private_because(identity)
+    if as_json:
+        trials = [
+            {"trial": trial, "settings": setting, "scores": _scores(trial, rungs)}
+            | {"outcome": outcome(trial, rungs, num_rungs)}
+            for trial, setting in enumerate(settings)
+        ]
+        values: dict[str, Any] = {"trials": trials, "private": not reason}
+        values["epsilon"] = None if spent is None else _finite(spent.epsilon)
+        typer.echo(json.dumps(values, indent=2))
+        return
+    listed = trials_table(settings, rungs, num_rungs)
+    table = Table(title=listed.caption, box=RULED, padding=(0, 1, 0, 0))
+    for heading in listed.headings:
+        table.add_column(heading)
+    for row in listed.rows:
+        table.add_row(*map(str, row))
+    console = wide_console()
+    console.print(table)
+    console.print(f"{len(rungs)} of {num_rungs} rungs are decided.")
+    if spent is not None:
+        console.print(spent_in_words(spent, ""), soft_wrap=True)
+    if reason:
+        console.print(f"NOT PRIVATE: {reason}")
+
+
+def _scores(trial: int, rungs: Sequence[Rung]) -> dict[int, float | None]:
+    """Return what was released of a trial, by round."""
+    return {
+        rung.rounds: _finite(rung.scores[rung.trials.index(trial)])
+        for rung in rungs
+        if trial in rung.trials
+    }
+
+
+def _finite(value: float) -> float | None:
+    """Return what JSON has in place of a number: null for infinity."""
+    return value if math.isfinite(value) else None

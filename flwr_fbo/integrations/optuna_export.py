@@ -1,8 +1,14 @@
-"""Copy a client's journal into an Optuna storage, for its dashboard and its tools."""
+"""Copy trials into an Optuna storage, for its dashboard and its tools.
+
+Of a client's journal, or of the folder of a `FederationTuner`.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +22,17 @@ from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.integrations.optuna_sampler import ITERATION, POINT
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuner.tuner_record import (
+    FILE_NAME,
+    KIND,
+    not_private_because,
+    recorded_settings,
+    rung_of,
+)
 
 _NUMBER = "flwr-fbo:number"  # in the journal
 
@@ -51,21 +67,85 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
         agent = recorded_agent(journal)
         trials = [trial for trial in journal.trials() if trial.state != "running"]
         name = f"{journal.identity['study_id']}-agent-{journal.identity['slot']}"
-    if file is not None:  # made once the journal is known to be one
+    study = _open_study(storage, file, name, agent.direction)
+    _add_new(study, [_frozen(trial, agent) for trial in trials])
+    return study
+
+
+def export_tuner(folder: str | Path, storage: str) -> optuna.Study:
+    """Add a tuner's trials that have ended to an Optuna study; those there stay.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Of a `FederationTuner`.
+    storage : str
+        An Optuna storage, such as ``"sqlite:///trials.db"``.
+
+    Returns
+    -------
+    optuna.Study
+        Maximised. A trial's value is the released score of its last rung, larger is
+        better; its intermediate values are those of all rungs, by round. The trials of
+        the last rung are complete, others are pruned. Each has the user attributes
+        ``trial`` and ``settings``, and no parameter where the app's default is outside
+        the space. The user attribute ``private`` of the study says whether the choices
+        are; with privacy, scores of several rungs cannot be compared.
+
+    Raises
+    ------
+    JournalError
+        If the folder holds no tuner, or one that runs.
+    ValueError
+        If the storage is in memory, or is the tuner's own file.
+    OSError
+        If a new SQLite file cannot be made.
+    """
+    path = Path(folder) / FILE_NAME
+    file = _file_of(path, storage)
+    with Journal(None, path) as journal:
+        journal.require_kind(KIND)
+        identity = journal.identity
+        settings = recorded_settings(journal) or []
+        ledger = journal.ledger()
+    last = len(identity["rounds"]) - 1
+    space = SearchSpace.from_json(identity["space"])
+    ended = sorted(
+        (trial, row.iteration)
+        for row in ledger
+        for trial in rung_of(row).trials
+        if row.iteration == last or trial not in rung_of(row).survivors
+    )
+    # A tuner has no name of its own; its settings are those of no other.
+    whole = json.dumps([identity, settings], sort_keys=True).encode()
+    name = f"federation-tuner-{hashlib.sha256(whole).hexdigest()[:12]}"
+    study = _open_study(storage, file, name, "maximize")
+    study.set_user_attr("private", not_private_because(identity) == "")
+    frozen = [
+        _frozen_setting(trial, settings[trial], space, ledger[: rung + 1], rung == last)
+        for trial, rung in ended
+    ]
+    _add_new(study, frozen)
+    return study
+
+
+def _open_study(
+    storage: str, file: Path | None, name: str, direction: Direction
+) -> optuna.Study:
+    """Return a study, new or old; its file is made once the source is known as one."""
+    if file is not None:
         with suppress(FileExistsError):  # only the owner may read it, as a journal
             os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
-    study = optuna.create_study(
-        storage=storage,
-        study_name=name,
-        direction=agent.direction,
-        load_if_exists=True,
+    return optuna.create_study(
+        storage=storage, study_name=name, direction=direction, load_if_exists=True
     )
-    # A `FederatedSampler` may have added trials of its own in between.
+
+
+def _add_new(study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
+    """Add the trials that are not there; there may be others, of a sampler."""
     old = study.get_trials(deepcopy=False)
     there = {trial.system_attrs.get(_NUMBER) for trial in old}
-    new = [trial for trial in trials if trial.number not in there]
-    study.add_trials([_frozen(trial, agent) for trial in new])
-    return study
+    study.add_trials([t for t in trials if t.system_attrs[_NUMBER] not in there])
 
 
 def _file_of(journal: Path, storage: str) -> Path | None:
@@ -101,3 +181,44 @@ def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
     frozen.datetime_start = datetime.fromtimestamp(trial.started)
     frozen.datetime_complete = datetime.fromtimestamp(trial.finished)
     return frozen
+
+
+def _frozen_setting(
+    number: int,
+    setting: Params,
+    space: SearchSpace,
+    rungs: Sequence[LedgerRow],
+    is_complete: bool,
+) -> FrozenTrial:
+    """Return a tuner's trial, from the releases of all rungs that it was in."""
+    scores = {
+        rung.rounds: rung.scores[rung.trials.index(number)]
+        for rung in map(rung_of, rungs)
+    }
+    inside = {
+        name: distribution
+        for name, distribution in space.distributions.items()
+        if _is_inside(name, setting[name], space)
+    }
+    frozen = optuna.create_trial(
+        state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
+        value=scores[max(scores)],
+        params={name: setting[name] for name in inside},
+        distributions=inside,
+        user_attrs={"trial": number, "settings": setting},
+        system_attrs={_NUMBER: number},
+        intermediate_values=scores,
+    )
+    # When it began is not on record.
+    frozen.datetime_start = datetime.fromtimestamp(rungs[0].committed)
+    frozen.datetime_complete = datetime.fromtimestamp(rungs[-1].committed)
+    return frozen
+
+
+def _is_inside(name: str, value: object, space: SearchSpace) -> bool:
+    """Return whether a value is one of its distribution; a default may not be."""
+    try:
+        SearchSpace({name: space.distributions[name]}).to_unit({name: value})
+    except ValueError:
+        return False
+    return True

@@ -272,7 +272,8 @@ class ExactChooser(Chooser):
         with np.errstate(invalid="ignore"):
             means = (weights * values).sum(axis=0) / weights.sum(axis=0)
         scores = np.where(np.isfinite(means), means, -np.inf)
-        return Choice(scores, {"mechanism": "exact", "private": False})
+        facts = {"mechanism": "exact", "private": False, "flwr_fbo": __version__}
+        return Choice(scores, facts)
 
     def spent(self, num_rungs: int) -> None:
         """Return None."""

@@ -70,8 +70,15 @@ class SharedSends:
         self._answered: set[str] = set()
         self._last_errors: dict[str, str] = {}
 
-    def advance(self, trials: Sequence[TrialThread], rounds: int) -> None:
+    def advance(
+        self,
+        trials: Sequence[TrialThread],
+        rounds: int,
+        after_send: Callable[[Sequence[TrialThread]], None],
+    ) -> None:
         """Run trials until each was evaluated after so many rounds, or has ended.
+
+        ``after_send`` is called after each send, with the trials that have shared it.
 
         Raises
         ------
@@ -84,7 +91,9 @@ class SharedSends:
         for trial in trials:
             trial.begin()
         while waiting := [t for t in trials if not t.has_reached(rounds)]:
-            self._share(next_trials(waiting, self._parallel))
+            shared = next_trials(waiting, self._parallel)
+            self._share(shared)
+            after_send(shared)
         for kind in sorted(self._asked - self._answered):
             raise AggregationError(f"No client could {kind}: {self._error_of(kind)}.")
 

@@ -19,6 +19,7 @@ from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.overlay import Overlay
+from flwr_fbo.tuner.progress import Progress
 from flwr_fbo.tuner.random_states import RandomStates
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.shared_sends import SharedSends, slots_of
@@ -90,12 +91,13 @@ class TrialRun:
     def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
         """Decide the rungs that are left, and add them to record and list."""
         alive = tuple(range(len(self._settings)))
+        progress = Progress(self._schedule, len(rungs))
         flower = logging.getLogger("flwr")
         flower.addFilter(_name_trial)
         try:
-            for number, rounds in enumerate(self._schedule.rounds):
+            for number in range(len(self._schedule.rounds)):
                 if number == len(rungs):
-                    self._decide(record, rungs, number, rounds, alive)
+                    self._decide(record, rungs, number, alive, progress)
                 alive = rungs[number].survivors
         finally:
             self._end_all_but(())
@@ -106,14 +108,19 @@ class TrialRun:
         record: TunerRecord,
         rungs: list[Rung],
         number: int,
-        rounds: int,
         alive: tuple[int, ...],
+        progress: Progress,
     ) -> None:
         began = time.monotonic()
+        rounds = self._schedule.rounds[number]
         self._alive = list(alive)
         self._end_all_but(alive)
         trials = [self._trial(t) for t in alive]
-        self._sends.advance(trials, rounds)
+
+        def say(sent: Sequence[TrialThread]) -> None:
+            progress.say(number, trials, sent, self._sends.num_sends)
+
+        self._sends.advance(trials, rounds, say)
         failed = self._failed(trials)
         header = self._ballot_header(number, failed)
         ballots = slots_of(self._sends.ballots(header))
@@ -124,7 +131,7 @@ class TrialRun:
         record.add(number, rung, choice)
         rungs.append(rung)
         _log.info(
-            "rung %d of %d: %d trials at round %d in %d sends so far, %.0f s; %s go on",
+            "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s go on; %s",
             number + 1,
             len(self._schedule.rounds),
             len(alive),
@@ -132,6 +139,7 @@ class TrialRun:
             self._sends.num_sends,
             time.monotonic() - began,
             list(survivors),
+            progress.left(number, trials),
         )
         self._warn(trials, rounds)
 

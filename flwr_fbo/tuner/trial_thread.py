@@ -109,6 +109,11 @@ class TrialThread:
         if self.pending is not None:
             self._turn(lambda: self._replies.put([]))
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its `main` has come to an end."""
+        return self._thread.ident is not None and self.pending is None
+
     def has_reached(self, rounds: int) -> bool:
         """Return whether it was evaluated after so many rounds, or has ended.
 
@@ -117,8 +122,7 @@ class TrialThread:
         ValueError
             If it comes to so many rounds without an evaluation.
         """
-        has_ended = self._thread.ident is not None and self.pending is None
-        is_there = has_ended or self.num_train >= rounds
+        is_there = self.has_ended or self.num_train >= rounds
         trains_on = is_there and not (self.pending and self.pending.is_evaluate)
         if trains_on and self.num_evaluate == 0 and self.error is None:
             raise ValueError(
@@ -126,7 +130,7 @@ class TrialThread:
                 "federated evaluation there is nothing to compare trials by (FedAvg: "
                 "fraction_evaluate > 0)."
             )
-        return has_ended or (self.num_train >= rounds and self._was_evaluate)
+        return self.has_ended or (self.num_train >= rounds and self._was_evaluate)
 
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its random states, until it waits or ends."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.choice import Choice
 from flwr_fbo.tuner.federation_result import Rung
@@ -56,8 +57,7 @@ class TunerRecord:
 
     def settings(self) -> list[Params] | None:
         """Return the settings of all trials; None before they are saved."""
-        stored = self._journal.load_array(_SETTINGS)
-        return None if stored is None else json.loads(stored.tobytes().decode())
+        return recorded_settings(self._journal)
 
     def save_settings(self, settings: Sequence[Params]) -> None:
         """Save the settings of all trials; on disk when this returns."""
@@ -66,15 +66,7 @@ class TunerRecord:
 
     def rungs(self) -> list[Rung]:
         """Return the rungs that are decided, in order."""
-        return [
-            Rung(
-                row.facts["rounds"],
-                tuple(row.facts["trials"]),
-                tuple(row.vectors.tolist()),
-                tuple(row.facts["survivors"]),
-            )
-            for row in self._journal.ledger()
-        ]
+        return [rung_of(row) for row in self._journal.ledger()]
 
     def add(self, number: int, rung: Rung, choice: Choice) -> None:
         """Add a rung, from 0; on disk when this returns."""
@@ -85,3 +77,49 @@ class TunerRecord:
             "survivors": list(rung.survivors),
         }
         self._journal.add_release(LedgerRow(number, facts, choice.scores), {})
+
+
+def recorded_settings(journal: Journal) -> list[Params] | None:
+    """Return the settings of all trials; None before they are saved."""
+    stored = journal.load_array(_SETTINGS)
+    return None if stored is None else json.loads(stored.tobytes().decode())
+
+
+def rung_of(row: LedgerRow) -> Rung:
+    """Return the rung that a row of the ledger tells of."""
+    return Rung(
+        row.facts["rounds"],
+        tuple(row.facts["trials"]),
+        tuple(row.vectors.tolist()),
+        tuple(row.facts["survivors"]),
+    )
+
+
+def recorded_spent(
+    identity: Mapping[str, Any], rows: Sequence[LedgerRow]
+) -> PrivacySpent | None:
+    """Charge the releases of a ledger again; None without privacy.
+
+    The winner of a noisy max has an epsilon of its own, which is added.
+    """
+    if identity["privacy"] is None:
+        return None
+    accountant = ReleaseAccountant(1.0, identity["privacy"]["delta"])
+    of_winner = 0.0
+    for row in rows:
+        if row.facts["mechanism"] == "gaussian":
+            accountant.charge(row.facts["noise_multiplier"])
+        else:
+            of_winner += row.facts["epsilon"]
+    sums = accountant.spent()
+    epsilon = sums.epsilon + of_winner
+    return PrivacySpent(epsilon, sums.delta, len(rows), sums.accounting_method)
+
+
+def not_private_because(identity: Mapping[str, Any]) -> str:
+    """Return why the choices of a tuner are not private; empty where they are."""
+    if identity["privacy"] is None:
+        return "the server read every client's exact scores."
+    if identity["noise_seed"] is not None:
+        return "the noise can be predicted from its seed."
+    return ""

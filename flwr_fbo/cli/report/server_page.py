@@ -69,7 +69,7 @@ def server_page(journal: Journal) -> Page:
         _privacy(kind, identity, ledger, rounds),
         _participation(rounds, num_agents),
         *_communication(name, ledger, rounds, num_agents),
-        _releases(kind, ledger),
+        releases_section(kind, ledger),
         _where_settings_are(),
         journal_settings(identity),
         versions_section(str(row.facts["flwr_fbo"]) for row in ledger),
@@ -91,7 +91,7 @@ def _privacy(
     spent = kind.spent(identity, ledger) if ledger else None
     if spent is None:
         return Section("Privacy", ["There is no epsilon to tell of."])
-    lines = [_in_words(spent, kind.whose)]
+    lines = [spent_in_words(spent, kind.whose)]
     course = [r["epsilon"] for r in rounds]
     known = np.array([math.nan if e is None else float(e) for e in course])
     if not np.isfinite(known).any():
@@ -104,7 +104,8 @@ def _privacy(
     return Section("Privacy", [*lines, figure])
 
 
-def _in_words(spent: PrivacySpent, whose: str) -> str:
+def spent_in_words(spent: PrivacySpent, whose: str) -> str:
+    """Return what was spent as a sentence."""
     epsilon = "infinite" if math.isinf(spent.epsilon) else f"{spent.epsilon:.4f}"
     return (
         f"{spent.num_releases} releases{whose}: epsilon = {epsilon} at delta = "
@@ -158,7 +159,8 @@ def _communication(
     return [Section("Communication", [line, figure])]
 
 
-def _releases(kind: LedgerKind, ledger: Sequence[LedgerRow]) -> Section:
+def releases_section(kind: LedgerKind, ledger: Sequence[LedgerRow]) -> Section:
+    """Return a section of all releases, as ``flwr-fbo ledger show`` has them."""
     if not ledger:
         return Section("Releases", ["Nothing was released yet."])
     rows = [[cell(row) for cell in kind.columns.values()] for row in ledger]

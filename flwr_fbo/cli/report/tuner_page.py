@@ -1,0 +1,153 @@
+"""The page of a `FederationTuner`: from its record, which has nothing of one client.
+
+What is shown is what was released, and what everybody may know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr_fbo.cli.ledger_command import TUNER_LEDGER
+from flwr_fbo.cli.report import page_figures as figures
+from flwr_fbo.cli.report.page import (
+    Page,
+    Section,
+    Table,
+    journal_settings,
+    params_text,
+    versions_section,
+)
+from flwr_fbo.cli.report.server_page import releases_section, spent_in_words
+from flwr_fbo.experiment_runner.looks import BLUE
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.tuner_record import (
+    not_private_because,
+    recorded_settings,
+    recorded_spent,
+    rung_of,
+)
+
+_COVERED = (
+    "Epsilon covers what the releases reveal of one client's scores, given the models "
+    "that it scored. It does not cover the training of these models."
+)
+
+
+def tuner_page(journal: Journal) -> Page:
+    """Return the page of a tuner's journal.
+
+    Raises
+    ------
+    JournalError
+        If it is damaged.
+    """
+    identity = journal.identity
+    settings = recorded_settings(journal) or []
+    ledger = journal.ledger()
+    rungs = [rung_of(row) for row in ledger]
+    num_rungs = len(identity["rounds"])
+    sections = [
+        _choice(settings, rungs, num_rungs),
+        _privacy(identity, ledger),
+        *_scores(rungs, is_private=identity["privacy"] is not None),
+        Section("Trials", [trials_table(settings, rungs, num_rungs)]),
+        releases_section(TUNER_LEDGER, ledger),
+        journal_settings(identity),
+        versions_section(str(row.facts["flwr_fbo"]) for row in ledger),
+    ]
+    lead = (
+        f"The tuner's record: {identity['trials']} trials, {len(rungs)} of {num_rungs} "
+        f"rungs decided, at most {identity['num_agents']} clients."
+    )
+    reason = not_private_because(identity)
+    warning = f"NOT PRIVATE: {reason}" if reason else ""
+    return Page("Tuning of a federated training", lead, sections, warning)
+
+
+def _choice(
+    settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
+) -> Section:
+    if len(rungs) < num_rungs:
+        return Section("Choice", ["Nothing is chosen yet."])
+    best = rungs[-1].survivors[0]
+    stayed = "The app's defaults stayed best." if best == 0 else "It beat the defaults."
+    rows = [(name, value, settings[0][name]) for name, value in settings[best].items()]
+    headings = ("parameter", "chosen", "the app's default")
+    table = Table(headings, rows, f"Trial {best} was chosen. {stayed}", numeric=False)
+    return Section("Choice", [table])
+
+
+def _privacy(identity: Mapping[str, Any], ledger: Sequence[LedgerRow]) -> Section:
+    spent = recorded_spent(identity, ledger)
+    if spent is None:
+        return Section("Privacy", ["There is no epsilon to tell of."])
+    lines = [spent_in_words(spent, TUNER_LEDGER.whose), _COVERED]
+    if identity["privacy"]["noise_only"]:
+        lines.append("This is the control noise-only: the choice is random.")
+    return Section("Privacy", lines)
+
+
+def _scores(rungs: Sequence[Rung], is_private: bool) -> list[Section]:
+    """Return a chart of what was released; none before there is anything."""
+    if not rungs:
+        return []
+    counts = ", ".join(f"{len(rung.trials)} at round {rung.rounds}" for rung in rungs)
+    caption = (
+        "Chart of the released score of each trial against the round of its rung; full "
+        f"dots went on, and larger is better. Trials: {counts}."
+    )
+    line = (
+        "A score is the mean of the clients' ballots with noise. Ballots are about the "
+        "trials of one rung: scores of several rungs cannot be compared. A noisy max "
+        "releases its winner only: 1, and 0 for all others."
+        if is_private
+        else "A score is the exact mean, negated where the metric is minimised."
+    )
+
+    def draw(axes: Any) -> None:
+        for goes_on, face in ((True, BLUE), (False, "none")):
+            points = [
+                (rung.rounds, score)
+                for rung in rungs
+                for trial, score in zip(rung.trials, rung.scores, strict=True)
+                if (trial in rung.survivors) == goes_on and math.isfinite(score)
+            ]
+            label = "went on, or was chosen" if goes_on else "ended"
+            x, y = [p[0] for p in points], [p[1] for p in points]
+            axes.plot(x, y, "o", ms=5, color=BLUE, mfc=face, label=label)
+
+    figure = figures.chart("scores", caption, ("round", "released score"), draw)
+    return [Section("Scores", [line, figure])]
+
+
+def trials_table(
+    settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
+) -> Table:
+    """Return a table of all trials, with what was released of each and its outcome."""
+    scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in rungs]
+    rows = [
+        (
+            trial,
+            params_text(setting),
+            *(f"{rung[trial]:.4g}" if trial in rung else "-" for rung in scores),
+            outcome(trial, rungs, num_rungs),
+        )
+        for trial, setting in enumerate(settings)
+    ]
+    by_round = (f"score at round {rung.rounds}" for rung in rungs)
+    headings = ("trial", "setting", *by_round, "outcome")
+    caption = "All trials, with what was released of each. Trial 0 is the app's own."
+    return Table(headings, rows, caption, numeric=False)
+
+
+def outcome(trial: int, rungs: Sequence[Rung], num_rungs: int) -> str:
+    """Return what has become of a trial."""
+    for rung in rungs:
+        if trial not in rung.survivors:
+            return f"ended at round {rung.rounds}"
+    return "chosen" if len(rungs) == num_rungs else "goes on"

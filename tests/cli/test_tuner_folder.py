@@ -1,0 +1,128 @@
+"""``flwr-fbo report``, ``show`` and ``ledger show`` of the folder of a tuner."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flwr_fbo import FederationResult
+from flwr_fbo.cli import app
+from tests.cli.test_report_command import (
+    _assert_figures_can_be_read,
+    _assert_self_contained,
+    _headings,
+    _page,
+)
+from tests.tuner.records import OPTIONS, record, record_first_rung
+
+COMMANDS = (("show",), ("ledger", "show"))
+
+
+@pytest.fixture(scope="module")
+def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder a kind of tuner, and one that was ended after its first rung."""
+    root = tmp_path_factory.mktemp("tuners")
+    for kind in OPTIONS:
+        record(root / kind, kind)
+    record_first_rung(root / "ended", "private")
+    return root
+
+
+def _result(tuners: Path, kind: str) -> FederationResult:
+    """Return what the folder has: a tuner that is complete asks nobody."""
+    return record(tuners / kind, kind)
+
+
+def _printed(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_the_page_of_a_tuner_has_all_rungs(
+    kind: str, tuners: Path, tmp_path: Path
+) -> None:
+    result = _result(tuners, kind)
+    text = _page(tuners / kind, tmp_path / "a.html")
+    _assert_self_contained(text)
+    _assert_figures_can_be_read(text)
+    parts = ["Choice", "Privacy", "Scores", "Trials", "Releases", "Settings"]
+    assert _headings(text) == [*parts, "Versions"]
+    assert f"Trial {result.best_trial} was chosen." in text
+    for rung in result.rungs:
+        assert f"score at round {rung.rounds}" in text
+        for score in rung.scores:
+            assert f"<td>{score:.4g}</td>" in text
+    for settings in result.settings:
+        assert f"learning-rate = {settings['learning-rate']:.4g}" in text
+    assert ("NOT PRIVATE" in text) == (kind in ("seeded", "exact"))
+    assert ("does not cover the training" in text) == (kind != "exact")
+    if result.privacy_spent is not None:
+        assert f"epsilon = {result.privacy_spent.epsilon:.4f}" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_listings_say_what_was_spent_and_what_is_not_private(
+    kind: str, command: tuple[str, ...], tuners: Path
+) -> None:
+    result = _result(tuners, kind)
+    text = _printed(*command, tuners / kind)
+    assert ("NOT PRIVATE" in text) == (kind in ("seeded", "exact"))
+    assert ("epsilon = " in text) == (kind != "exact")
+    if result.privacy_spent is not None:
+        assert f"epsilon = {result.privacy_spent.epsilon:.4f}" in text
+
+
+def test_show_lists_trials_with_their_scores_and_outcomes(tuners: Path) -> None:
+    result = _result(tuners, "seeded")
+    lines = _printed("show", tuners / "seeded").splitlines()
+    rows = [line.split() for line in lines if "local-epochs = " in line]
+    assert [int(row[0]) for row in rows] == list(range(len(result.settings)))
+    assert [row[-1] == "chosen" for row in rows].index(True) == result.best_trial
+    first = result.rungs[0]
+    assert all(
+        f"{score:.4g}" in row for score, row in zip(first.scores, rows, strict=True)
+    )
+
+
+def test_show_prints_json_without_infinity(tuners: Path) -> None:
+    """The trial whose `main` has failed has no score."""
+
+    def refuse(name: str) -> Any:
+        raise AssertionError(name)
+
+    result = _result(tuners, "exact")
+    text = _printed("show", tuners / "exact", "--json")
+    found = json.loads(text, parse_constant=refuse)
+    assert [trial["settings"] for trial in found["trials"]] == list(result.settings)
+    assert None in [trial["scores"]["1"] for trial in found["trials"]]
+    assert (found["private"], found["epsilon"]) == (False, None)
+
+
+def test_the_ledger_has_a_row_a_rung(tuners: Path) -> None:
+    result = _result(tuners, "noisy-max")
+    text = _printed("ledger", "show", tuners / "noisy-max")
+    assert text.count(" gaussian ") == text.count(" noisy-max  epsilon 2 ") == 1
+    [whole] = json.loads(_printed("ledger", "show", tuners / "noisy-max", "--json"))
+    vectors = [release["vectors"] for release in whole["releases"]]
+    assert vectors == [list(rung.scores) for rung in result.rungs]
+
+
+def test_a_tuner_that_was_ended_has_chosen_nothing(
+    tuners: Path, tmp_path: Path
+) -> None:
+    text = _page(tuners / "ended", tmp_path / "a.html")
+    assert "Nothing is chosen yet." in text
+    assert text.count("<td>goes on</td>") == 2
+    assert "<td>chosen</td>" not in text
+    assert "1 of 2 rungs are decided." in _printed("show", tuners / "ended")
+
+
+def test_until_counts_evaluations_of_a_run_only(tuners: Path) -> None:
+    done = CliRunner().invoke(app, ["show", str(tuners / "exact"), "--until", "3"])
+    assert done.exit_code == 2
+    assert "--until" in done.output

@@ -1,0 +1,96 @@
+"""A tuner's folder as an Optuna study."""
+
+import math
+import stat
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from typer.testing import CliRunner
+
+from flwr_fbo.cli import app
+from flwr_fbo.integrations.optuna_export import export_tuner
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.tuner.tuner_record import FILE_NAME
+from tests.tuner.records import OPTIONS, record, record_first_rung
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_each_trial_has_its_setting_its_scores_and_its_end(
+    kind: str, tmp_path: Path
+) -> None:
+    result = record(tmp_path / "a", kind)
+    url = f"sqlite:///{tmp_path}/trials.db"
+    study = export_tuner(tmp_path / "a", url)
+    assert study.direction.name == "MAXIMIZE"
+    assert study.user_attrs["private"] is (kind in ("private", "noisy-max"))
+    assert [t.params for t in study.trials] == list(result.settings)
+    last = result.rungs[-1]
+    for number, trial in enumerate(study.trials):
+        rungs = [rung for rung in result.rungs if number in rung.trials]
+        scores = {r.rounds: r.scores[r.trials.index(number)] for r in rungs}
+        assert trial.intermediate_values == scores
+        assert trial.value == scores[rungs[-1].rounds]
+        complete = trial.state == TrialState.COMPLETE
+        assert complete == (number in last.trials)
+        assert complete or trial.state == TrialState.PRUNED
+        assert trial.user_attrs["trial"] == number
+    assert study.best_trial.number == result.best_trial
+    if kind == "exact":  # of the trials that have failed
+        assert -math.inf in [trial.value for trial in study.trials]
+    assert stat.S_IMODE((tmp_path / "trials.db").stat().st_mode) == 0o600
+    assert len(export_tuner(tmp_path / "a", url).trials) == len(study.trials)
+
+
+def test_trials_under_way_come_when_they_have_ended(tmp_path: Path) -> None:
+    record_first_rung(tmp_path / "a", "seeded")
+    url = f"sqlite:///{tmp_path}/trials.db"
+    study = export_tuner(tmp_path / "a", url)
+    assert [t.state for t in study.trials] == [TrialState.PRUNED] * 4
+    result = record(tmp_path / "a", "seeded")
+    again = export_tuner(tmp_path / "a", url)
+    assert again.study_name == study.study_name
+    numbers = [trial.user_attrs["trial"] for trial in again.trials]
+    assert sorted(numbers) == list(range(6))
+    assert again.best_trial.user_attrs["trial"] == result.best_trial
+
+
+def test_a_default_outside_the_space_is_no_parameter(tmp_path: Path) -> None:
+    record(tmp_path / "a", "exact", **{"learning-rate": 7.0})
+    study = export_tuner(tmp_path / "a", f"sqlite:///{tmp_path}/trials.db")
+    assert study.trials[0].params == {"local-epochs": 1}
+    settings = {"learning-rate": 7.0, "local-epochs": 1}
+    assert study.trials[0].user_attrs["settings"] == settings
+
+
+def test_tuners_have_studies_of_their_own(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/trials.db"
+    names = set()
+    for kind in ("seeded", "exact"):
+        record(tmp_path / kind, kind)
+        names.add(export_tuner(tmp_path / kind, url).study_name)
+    assert len(names) == 2
+
+
+def test_the_command_takes_a_folder(tmp_path: Path) -> None:
+    record(tmp_path / "a", "seeded")
+    url = f"sqlite:///{tmp_path}/trials.db"
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "a"), url])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("6 trials in study federation-tuner-")
+
+
+def test_what_is_no_tuner_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/trials.db"
+    with pytest.raises(JournalError, match="There is no journal"):
+        export_tuner(tmp_path, url)
+    Journal({"kind": "server"}, tmp_path / FILE_NAME).close()
+    with pytest.raises(JournalError, match="of kind 'server'"):
+        export_tuner(tmp_path, url)
+    with pytest.raises(ValueError, match="storage="):
+        export_tuner(tmp_path, f"sqlite:///{tmp_path / FILE_NAME}")
+    assert not (tmp_path / "trials.db").exists()

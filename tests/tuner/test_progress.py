@@ -1,0 +1,91 @@
+"""The log says how far a tuner has come, and is not flooded."""
+
+import logging
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flwr_fbo import Halving
+from flwr_fbo.tuner import progress
+from flwr_fbo.tuner.progress import Progress
+from tests.tuner.apps import main_of, message_app, server_context, tuner
+from tests.tuner.test_shared_sends import RUN_CONFIG, SECONDS_A_SEND, SlowGrid
+
+SCHEDULE = Halving(16, (3, 9, 27), parallel=4)
+
+
+@pytest.fixture
+def grid(monkeypatch: pytest.MonkeyPatch) -> SlowGrid:
+    """Return a Grid of 10 s a send, whose clock is that of the log."""
+    slow = SlowGrid(message_app(), 2, run_config=RUN_CONFIG)
+
+    def timed(schedule: Halving, first_rung: int) -> Progress:
+        return Progress(schedule, first_rung, clock=lambda: slow.clock)
+
+    monkeypatch.setattr("flwr_fbo.tuner.trial_run.Progress", timed)
+    return slow
+
+
+def _lines(grid: SlowGrid, caplog: pytest.LogCaptureFixture) -> list[str]:
+    context = server_context(**{"num-server-rounds": SCHEDULE.rounds[-1]})
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        tuner(schedule=SCHEDULE, num_agents=2).start(main_of(), grid, context)
+    messages = [r.getMessage() for r in caplog.records if r.name == "flwr.fbo"]
+    return [message for message in messages if "left" in message]
+
+
+def test_lines_say_where_it_is_and_come_twice_a_minute_at_most(
+    grid: SlowGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [line for line in _lines(grid, caplog) if "go on" not in line]
+    assert re.fullmatch(
+        r"rung 1 of 3, round [123] of 3, trials \d+, \d+, \d+, \d+: \d+ sends so far, "
+        r"about \d+ (s|min) left",
+        lines[0],
+    )
+    assert "rung 3 of 3, round 2" in lines[-1]
+    assert 10 < len(lines) <= grid.clock / 30
+
+
+def test_the_time_left_is_about_what_it_takes(
+    grid: SlowGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = _lines(grid, caplog)
+    checked = 0
+    for line in lines:
+        found = re.search(r"(?:: |after )(\d+) sends.*about (\d+) (s|min) left", line)
+        if found is None:
+            continue
+        sends, left, unit = found.groups()
+        seconds = int(left) * (60 if unit == "min" else 1)
+        actual = grid.clock - int(sends) * SECONDS_A_SEND
+        if int(sends) * SECONDS_A_SEND > grid.clock / 5:
+            assert abs(seconds - actual) < 0.15 * grid.clock, line
+            checked += 1
+    assert checked > 10
+    assert lines[-1].endswith("about 0 s left")
+
+
+def test_a_run_that_goes_on_trains_its_trials_from_the_start() -> None:
+    """Half of what this run has to do is done, in a rung that began at round 0."""
+    clock = [0.0]
+    here = Progress(Halving(8, (2, 4), parallel=4), 1, clock=lambda: clock[0])
+    trials: Any = [
+        SimpleNamespace(number=n, num_train=0, has_ended=False) for n in "ab"
+    ]
+    assert here.left(1, trials) == "the time left is not known yet"
+    clock[0] = 60.0
+    for trial in trials:
+        trial.num_train = 2
+    assert here.left(1, trials) == "about 60 s left"
+    trials[0].has_ended = True
+    assert here.left(1, trials) == "about 20 s left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(59.6, "60 s"), (600, "10 min"), (9000, "2.5 h")]
+)
+def test_durations_are_short(seconds: float, words: str) -> None:
+    assert progress._duration(seconds) == words

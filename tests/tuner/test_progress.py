@@ -10,8 +10,8 @@ import pytest
 from flwr_fbo import Halving
 from flwr_fbo.tuner import progress
 from flwr_fbo.tuner.progress import Progress
-from tests.tuner.apps import main_of, message_app, server_context, tuner
-from tests.tuner.test_shared_sends import RUN_CONFIG, SECONDS_A_SEND, SlowGrid
+from tests.tuner.apps import RUN_CONFIG, main_of, message_app, server_context, tuner
+from tests.tuner.test_shared_sends import SECONDS_A_SEND, SlowGrid
 
 SCHEDULE = Halving(16, (3, 9, 27), parallel=4)
 

@@ -174,7 +174,5 @@ def test_noisy_max_counts_the_best_of_many_trials() -> None:
     chooser = _chooser(2, epsilon=1000.0, last_rung="noisy-max")
     assert (chooser.form(0), chooser.form(1)) == ("ranks", "votes")
     rng, scored = np.random.default_rng(0), np.full(num_trials, True)
-    ballots = {
-        slot: make_ballot(scores, scored, chooser.form(1), rng) for slot in range(N)
-    }
+    ballots = {slot: make_ballot(scores, scored, "votes", rng) for slot in range(N)}
     assert survivors(chooser.choose(1, ballots, num_trials).scores, 1) == [best]

@@ -255,7 +255,7 @@ def test_a_main_that_exits_has_failed() -> None:
 
     def main(grid: Grid, context: Context) -> None:
         main_of()(grid, context)
-        if context.run_config["learning-rate"] > 0.1:
+        if float(context.run_config["learning-rate"]) > 0.1:
             raise SystemExit("too fast")
 
     # To a round that no trial comes to: each runs to its end.

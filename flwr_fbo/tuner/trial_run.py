@@ -19,8 +19,8 @@ from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.overlay import Overlay
-from flwr_fbo.tuner.progress import Progress
 from flwr_fbo.tuner.random_states import RandomStates
+from flwr_fbo.tuner.rung_progress import Progress
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.shared_sends import SharedSends, slots_of
 from flwr_fbo.tuner.trial_grid import TrialGrid

@@ -36,7 +36,8 @@ def _result(tuners: Path, kind: str) -> FederationResult:
 
 
 def _printed(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    wide = {"COLUMNS": "160"}
+    done = CliRunner().invoke(app, [str(one) for one in arguments], env=wide)
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -1,6 +1,5 @@
 """An app of NumPyClients, and what it takes to give it a tuning stage."""
 
-import difflib
 import importlib
 import re
 import sys
@@ -12,6 +11,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fbo import InProcessGrid, best_params
+from tests.before_and_after import assert_readme_shows, diff
 from tests.engine import FlwrRun
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plug-in-numpyclient"
@@ -102,28 +102,12 @@ def test_the_tuning_stage_takes_fifteen_lines() -> None:
 
 
 def test_the_readme_shows_the_diff() -> None:
-    readme = (EXAMPLE / "README.md").read_text()
-    (shown,) = re.findall(r"```diff\n(.*?)```", readme, re.DOTALL)
-    diffs = [_diff(name) for name in ["pyproject.toml", *CODE]]
-    assert shown == "".join(line for diff in diffs for line in diff)
+    assert_readme_shows(EXAMPLE, ["pyproject.toml", *CODE])
 
 
 def _num_changed(name: str) -> int:
     """Return how many lines of one file are added or removed."""
-    return sum(line.startswith(("+", "-")) for line in _diff(name)[2:])
-
-
-def _diff(name: str) -> list[str]:
-    """Return the lines of `diff -U1` of one file."""
-    old, new = ((EXAMPLE / v / name).read_text() for v in ("before", "after"))
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True),
-        new.splitlines(keepends=True),
-        f"before/{name}",
-        f"after/{name}",
-        n=1,
-    )
-    return list(lines)
+    return sum(line.startswith(("+", "-")) for line in diff(EXAMPLE, name)[2:])
 
 
 @pytest.mark.slow

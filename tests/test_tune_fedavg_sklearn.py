@@ -1,6 +1,5 @@
 """A plain FedAvg app, and what it takes to tune it."""
 
-import difflib
 import importlib
 import re
 import sys
@@ -11,6 +10,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fbo import InProcessGrid
+from tests.before_and_after import assert_readme_shows, diff
 from tests.engine import FlwrRun
 from tests.test_app_bundles import read_project
 
@@ -57,7 +57,7 @@ def test_the_plain_app_trains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tuning_takes_12_lines_at_the_server_and_1_at_the_client() -> None:
-    client, server = (_diff(name)[2:] for name in CODE)
+    client, server = (diff(EXAMPLE, name)[2:] for name in CODE)
     changed = [line for line in server if line.startswith(("+", "-"))]
     assert 0 < sum(line[1:].strip() != "" for line in changed) <= 12
     added = [line for line in client if line.startswith("+")]
@@ -65,27 +65,11 @@ def test_tuning_takes_12_lines_at_the_server_and_1_at_the_client() -> None:
         "+app = ClientApp(mods=[tuner_mod])\n"
     ]
     assert len(added) == 2
-    assert all(_diff(name) == [] for name in SAME)
+    assert all(diff(EXAMPLE, name) == [] for name in SAME)
 
 
 def test_the_readme_shows_the_diff() -> None:
-    readme = (EXAMPLE / "README.md").read_text()
-    (shown,) = re.findall(r"```diff\n(.*?)```", readme, re.DOTALL)
-    diffs = [_diff(name) for name in ["pyproject.toml", *CODE]]
-    assert shown == "".join(line for diff in diffs for line in diff)
-
-
-def _diff(name: str) -> list[str]:
-    """Return the lines of `diff -U1` of one file."""
-    old, new = ((EXAMPLE / v / name).read_text() for v in ("before", "after"))
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True),
-        new.splitlines(keepends=True),
-        f"before/{name}",
-        f"after/{name}",
-        n=1,
-    )
-    return list(lines)
+    assert_readme_shows(EXAMPLE, ["pyproject.toml", *CODE])
 
 
 @pytest.mark.slow

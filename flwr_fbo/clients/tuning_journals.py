@@ -7,13 +7,12 @@ restarted finds its own.
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import Context
 
+from flwr_fbo._files import write_whole
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.tuning_record import KIND, load_agent
 from flwr_fbo.agents.tuning.base import Agent
@@ -99,16 +98,7 @@ def note_last_study(folder: Path, study: TuningStudy, slot: int) -> None:
     path = folder / _NOTE.format(slot)
     if path.is_file() and path.read_text() == study.study_id:
         return
-    handle, name = tempfile.mkstemp(prefix=".note-", dir=folder)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(study.study_id)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_whole(path, study.study_id)
 
 
 def best_params(context: Context, default: Params) -> Params:

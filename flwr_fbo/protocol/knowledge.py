@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -26,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._files import write_whole
 from flwr_fbo._validation import require
 from flwr_fbo.protocol.codec import read_json
 from flwr_fbo.protocol.known_release import (
@@ -257,7 +256,7 @@ class Knowledge:
         OSError
             If it cannot be written.
         """
-        path, values = Path(path), self.to_dict()
+        values = self.to_dict()
         document = {
             "format": _FORMAT,
             "about": _ABOUT + (_PRIVATE if self.private else _NOT_PRIVATE),
@@ -265,17 +264,7 @@ class Knowledge:
             **values,
             "digests": {name: _digest(value) for name, value in values.items()},
         }
-        handle, name = tempfile.mkstemp(prefix=".knowledge-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(document, file, indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        write_whole(Path(path), json.dumps(document, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Knowledge:

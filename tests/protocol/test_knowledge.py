@@ -68,7 +68,7 @@ def test_a_file_is_written_whole_or_not_at_all(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("flwr_fbo.protocol.knowledge.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         known("minimize").save(path)
     assert path.read_bytes() == before

@@ -6,9 +6,7 @@ All text is escaped by jinja2; figures are SVG, drawn in `page_figures`.
 from __future__ import annotations
 
 import json
-import os
 import platform
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -18,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from flwr_fbo._files import write_whole
 from flwr_fbo._text import printable
 from flwr_fbo._version import __version__
 from flwr_fbo.experiment_runner.wording import humanised
@@ -109,15 +108,8 @@ def write_page(page: Page, path: Path) -> None:
         If it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Made readable by its owner alone, as the journals are that it may tell of.
-    handle, name = tempfile.mkstemp(prefix=".report-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(render(page))
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    # Readable by its owner alone, as the journals are that it may tell of.
+    write_whole(path, render(page))
 
 
 def render(page: Page) -> str:

@@ -119,10 +119,8 @@ def _sharing(experiment: TuningDesign, strategy: TuningStrategy) -> list[int]:
 
 def spending(experiment: TuningDesign, strategy: TuningStrategy) -> FloatArray:
     """Return a site's epsilon after evaluations 1 to E, if the noise is real."""
-    sharing, spent = (
-        _sharing(experiment, strategy),
-        np.zeros(experiment.num_evaluations),
-    )
+    sharing = _sharing(experiment, strategy)
+    spent = np.zeros(experiment.num_evaluations)
     if not sharing:
         return spent
     assert isinstance(strategy, PrivateTuningStrategy)

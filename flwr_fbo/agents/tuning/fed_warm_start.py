@@ -220,9 +220,11 @@ class WarmStartAgent(LeanAgent):
     @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         """Return the largest expected improvement found, with h as the mean."""
-        x, y = self._observations(max(self.iterations))
         start = self._head_start()
-        if start is None or len(y) == 0:
+        if start is None:
+            return None
+        x, y = self._observations(max(self.iterations))
+        if len(y) == 0:
             return None
         rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
         model = LedPosterior(x, standardised(y), start.shared(x), rng)

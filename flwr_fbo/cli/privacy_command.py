@@ -253,7 +253,7 @@ def _print_votes(question: Question, dimensions: int) -> None:
         seeds=seeds,
     )
     strategy.plan(question.num_releases)
-    crowd, first = strategy.smallest_crowd, VOTES.agent.num_initial
+    crowd = strategy.smallest_crowd
     after = VOTES.privacy.release_after
     assert after is not None
     rounds = " and ".join(str(t + 1) for t in after)
@@ -261,9 +261,8 @@ def _print_votes(question: Question, dimensions: int) -> None:
         f"Agents with one opinion that make the others try it, in {dimensions} "
         f"dimensions: {crowd} of {s.num_agents}."
         + (" Nobody will be heard." if crowd > s.num_agents else ""),
-        f"Evaluations of an agent: {first} in round 1, and one in each other round. "
-        f"FedVote makes a release after rounds {rounds} unless told otherwise: both "
-        f"take {max(after) + 2} rounds or more.",
+        "Evaluations of an agent: one in each round. FedVote makes a release after "
+        f"rounds {rounds} unless told otherwise, and earlier in a short study.",
     ]
     for line in lines:
         Console().print(line, highlight=False)

@@ -31,6 +31,7 @@ from flwr_fbo.tuner.tuner_record import (
     recorded_settings,
     recorded_spent,
     rung_of,
+    schedule_of,
 )
 
 
@@ -71,8 +72,9 @@ def show(
 def _show_tuner(path: Path, as_json: bool) -> None:
     with Journal(None, path) as journal:
         identity, ledger = journal.identity, journal.ledger()
-        settings = recorded_settings(journal) or []
-    rungs, num_rungs = [rung_of(row) for row in ledger], len(identity["rounds"])
+        settings = recorded_settings(journal)
+    rungs = [rung_of(row) for row in ledger]
+    num_rungs = len(schedule_of(identity).rungs)
     spent, reason = recorded_spent(identity, ledger), not_private_because(identity)
     if as_json:
         trials = [

@@ -32,6 +32,7 @@ from flwr_fbo.tuner.tuner_record import (
     not_private_because,
     recorded_settings,
     rung_of,
+    schedule_of,
 )
 
 _NUMBER = "flwr-fbo:number"  # in the journal
@@ -106,9 +107,9 @@ def export_tuner(folder: str | Path, storage: str) -> optuna.Study:
     with Journal(None, path) as journal:
         journal.require_kind(KIND)
         identity = journal.identity
-        settings = recorded_settings(journal) or []
+        settings = recorded_settings(journal)
         ledger = journal.ledger()
-    last = len(identity["rounds"]) - 1
+    last = len(schedule_of(identity).rungs) - 1
     space = SearchSpace.from_json(identity["space"])
     ended = sorted(
         (trial, row.iteration)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flwr.app import Context
@@ -34,6 +35,11 @@ class Rung:
     trials: tuple[int, ...]
     scores: tuple[float, ...]
     survivors: tuple[int, ...]
+
+
+def last_at_each_round(rungs: Sequence[Rung]) -> list[Rung]:
+    """Return the rungs, without those that batches were compared by before the last."""
+    return list({rung.rounds: rung for rung in rungs}.values())
 
 
 @dataclass(frozen=True)

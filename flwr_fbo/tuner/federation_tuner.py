@@ -18,7 +18,7 @@ from flwr_fbo.protocol.codec import fresh_seed
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
-from flwr_fbo.tuner.candidates import app_defaults, candidates, check_enqueued
+from flwr_fbo.tuner.candidates import Candidates, app_defaults, check_enqueued
 from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateChooser
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.schedule import Halving
@@ -59,8 +59,8 @@ class FederationTuner:
         tuner. A run that is killed can be started again with it: rungs that are decided
         stay so, and no rung is released twice. The trials left are trained again.
     enqueue : sequence of dict
-        Settings that are tried in any case, besides the app's defaults. What one leaves
-        out is as in the defaults.
+        Settings that are tried in any case, besides the app's defaults, in the first
+        batch. What one leaves out is as in the defaults.
     seeds : Seeds, optional
         ``study`` makes settings and ties repeat. ``noise`` is for experiments only. No
         ``features``: there are none.
@@ -99,8 +99,8 @@ class FederationTuner:
     ...     schedule=Halving(trials=8, rounds=(2, 4)),
     ...     privacy=PrivateChoice(epsilon=2, delta=1e-3),
     ... )
-    >>> tuner.schedule.num_trials
-    (8, 4)
+    >>> [rung.num_trials for rung in tuner.schedule.rungs]
+    [8, 4]
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FederationTuner:
         seeds = Seeds() if seeds is None else seeds
         require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
         require(seeds.features is None, "seeds.features", seeds.features, "None")
-        check_enqueued(self.space, enqueue, schedule.trials)
+        check_enqueued(self.space, enqueue, schedule)
         self.metric = metric
         self.direction = direction
         self.num_agents = num_agents
@@ -146,7 +146,7 @@ class FederationTuner:
         )
         self._chooser: Chooser = ExactChooser()
         if privacy is not None:
-            num_rungs = len(schedule.rounds)
+            num_rungs = len(schedule.rungs)
             self._chooser = PrivateChooser(
                 privacy, num_agents, num_rungs, noise_seed=seeds.noise
             )
@@ -185,29 +185,24 @@ class FederationTuner:
         defaults = app_defaults(self.space, context.run_config)
         self._check_nodes(grid)
         with TunerRecord(self._folder, self._identity(defaults), _PATIENCE) as record:
-            settings = record.settings()
-            if settings is None:
-                seed = self._seeds.study
-                seed = fresh_seed() if seed is None else seed
-                settings = candidates(
-                    self.space, self.schedule.trials, defaults, self._enqueue, seed
-                )
-                record.save_settings(settings)
+            seed = self._seeds.study
+            seed = fresh_seed() if seed is None else seed
+            candidates = Candidates(self.space, defaults, self._enqueue, seed, record)
             rungs = record.rungs()
             self._say(len(rungs))
-            if len(rungs) < len(self.schedule.rounds):
+            if len(rungs) < len(self.schedule.rungs):
                 run = TrialRun(
                     main,
                     grid,
                     context,
-                    settings,
+                    candidates,
                     self.schedule,
                     self._chooser,
                     self._comparison,
                 )
                 run.climb(record, rungs)
         spent = self._chooser.spent(len(rungs))
-        result = FederationResult(tuple(settings), tuple(rungs), spent)
+        result = FederationResult(tuple(candidates.settings), tuple(rungs), spent)
         stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
         _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
         return result
@@ -226,6 +221,7 @@ class FederationTuner:
             "num_agents": self.num_agents,
             "trials": self.schedule.trials,
             "rounds": self.schedule.rounds,
+            "batches": self.schedule.batches,
             "privacy": None if self.privacy is None else asdict(self.privacy),
             "noise_seed": self._seeds.noise,
             "defaults": defaults,
@@ -236,11 +232,10 @@ class FederationTuner:
 
     def _say(self, num_decided: int) -> None:
         """Log what is about to happen, and what is not private about it."""
-        schedule, privacy = self.schedule, self.privacy
+        schedule, privacy, rungs = self.schedule, self.privacy, self.schedule.rungs
         _log.info(
-            "FederationTuner: %s trials, to %s rounds, %d at a time",
-            schedule.num_trials,
-            schedule.rounds,
+            "FederationTuner: %s, %d at a time",
+            ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
             schedule.parallel,
         )
         if privacy is None:
@@ -262,13 +257,13 @@ class FederationTuner:
             if privacy.noise_only:
                 _log.warning("noise-only: ballots are zeroed, the choice is random")
         if num_decided:
-            what = "is complete" if num_decided == len(schedule.rounds) else "goes on"
+            what = "is complete" if num_decided == len(rungs) else "goes on"
             _log.warning(
                 "The tuner in %s %s: %d of %d rungs are decided, and stay so.",
                 self._folder,
                 what,
                 num_decided,
-                len(schedule.rounds),
+                len(rungs),
             )
 
 

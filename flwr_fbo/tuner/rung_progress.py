@@ -39,13 +39,21 @@ class Progress:
     ) -> None:
         self._schedule = schedule
         self._clock = clock
-        starts = [0, *schedule.rounds[first_rung:]]
-        rungs = range(first_rung, len(schedule.rounds))
-        self._starts = dict(zip(rungs, starts, strict=False))
+        # Of each rung: where its trials start, and how many are trained.
+        self._starts: dict[int, int] = {}
+        self._num_trained: dict[int, int] = {}
+        for rung, planned in enumerate(schedule.rungs):
+            if rung == first_rung or planned.num_new > 0:
+                self._starts[rung] = 0
+            else:
+                self._starts[rung] = schedule.rungs[rung - 1].rounds
+            is_batch = rung > first_rung and planned.num_new > 0
+            num = planned.num_new if is_batch else planned.num_trials
+            self._num_trained[rung] = num
         self._shared_rounds = {
-            rung: math.ceil(schedule.num_trials[rung] / schedule.parallel)
-            * (schedule.rounds[rung] - self._starts[rung])
-            for rung in rungs
+            rung: math.ceil(self._num_trained[rung] / schedule.parallel)
+            * (schedule.rungs[rung].rounds - self._starts[rung])
+            for rung in range(first_rung, len(schedule.rungs))
         }
         self._began = self._last_line = clock()
 
@@ -76,9 +84,9 @@ class Progress:
         _log.info(
             "rung %d of %d, round %d of %d, trials %s: %d sends so far, %s",
             rung + 1,
-            len(self._schedule.rounds),
+            len(self._schedule.rungs),
             max(trial.num_train for trial in sent),
-            self._schedule.rounds[rung],
+            self._schedule.rungs[rung].rounds,
             ", ".join(str(trial.number) for trial in sent),
             num_sends,
             self.left(rung, trials),
@@ -95,12 +103,9 @@ class Progress:
 
     def _done(self, rung: int, trials: Sequence[TrialThread]) -> float:
         """Return the shared rounds that are done, in parts."""
-        start, end = self._starts[rung], self._schedule.rounds[rung]
-        rounds = sum(
-            end - start if t.has_ended else min(t.num_train, end) - start
-            for t in trials
-        )
-        part = rounds / (len(trials) * (end - start))
+        end = self._schedule.rungs[rung].rounds
+        left = sum(max(end - t.num_train, 0) for t in trials if not t.has_ended)
+        part = 1 - left / (self._num_trained[rung] * (end - self._starts[rung]))
         before = sum(n for r, n in self._shared_rounds.items() if r < rung)
         return before + part * self._shared_rounds[rung]
 

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from flwr_fbo._validation import require, require_int
+
+
+@dataclass(frozen=True)
+class PlannedRung:
+    """A rung before it is decided.
+
+    Attributes
+    ----------
+    rounds : int
+        Of training, at its end.
+    num_trials : int
+        That are compared.
+    num_new : int
+        Of them, that are trained from the start.
+    num_survivors : int
+        That go on.
+    """
+
+    rounds: int
+    num_trials: int
+    num_new: int
+    num_survivors: int
 
 
 @dataclass(frozen=True)
@@ -14,6 +37,10 @@ class Halving:
     All trials are trained for ``rounds[0]`` rounds. The best of them go on to
     ``rounds[1]`` rounds, and so on; the best after the last rung is the result. From
     one rung to the next the number of trials falls as the number of rounds grows.
+
+    Trials may begin in batches. Each but the first is proposed by what was released of
+    those before it. After each batch all trials so far are compared, which is a rung of
+    its own, after which everyone goes on.
 
     Attributes
     ----------
@@ -25,6 +52,8 @@ class Halving:
     parallel : int
         Trials, >= 1, that share a send: each node gets one message for all of them.
         Results do not depend on it.
+    batches : int
+        From 1 to K / 2, nearly equal in size.
 
     Raises
     ------
@@ -33,13 +62,18 @@ class Halving:
 
     Examples
     --------
-    >>> Halving(trials=16, rounds=(3, 9, 27)).num_trials
-    (16, 5, 2)
+    >>> for rung in Halving(trials=16, rounds=(3, 9, 27), batches=2).rungs:
+    ...     print(rung.num_trials, "trials at round", rung.rounds)
+    8 trials at round 3
+    16 trials at round 3
+    5 trials at round 9
+    2 trials at round 27
     """
 
     trials: int
     rounds: tuple[int, ...]
     parallel: int = 4
+    batches: int = 1
 
     def __post_init__(self) -> None:
         require_int("trials", self.trials, 2)
@@ -50,19 +84,29 @@ class Halving:
         grows = list(self.rounds) == sorted(set(self.rounds))
         require(grows, "rounds", self.rounds, "growing from rung to rung")
         require_int("parallel", self.parallel, 1)
-        last = self.num_trials[-1]
+        require_int("batches", self.batches, 1)
+        allowed = f"at most half of the {self.trials} trials"
+        require(2 * self.batches <= self.trials, "batches", self.batches, allowed)
+        last = self._num_alive(self.rounds[-1])
         allowed = (
             f"short enough that two of {self.trials} trials are left at the last rung"
         )
         require(last >= 2, "rounds", self.rounds, allowed)
 
     @property
-    def num_trials(self) -> tuple[int, ...]:
-        """How many trials there are at each rung."""
-        first = self.rounds[0]
-        return tuple(round(self.trials * first / rounds) for rounds in self.rounds)
+    def rungs(self) -> tuple[PlannedRung, ...]:
+        """All rungs: one for each batch, and then one for each number of rounds."""
+        first, later = self.rounds[0], self.rounds[1:]
+        rungs, before = [], 0
+        for batch in range(1, self.batches + 1):
+            num = math.ceil(self.trials * batch / self.batches)
+            rungs.append(PlannedRung(first, num, num - before, num))
+            before = num
+        alive = [self._num_alive(rounds) for rounds in later]
+        rungs[-1] = PlannedRung(first, before, rungs[-1].num_new, [*alive, 1][0])
+        for i, rounds in enumerate(later):
+            rungs.append(PlannedRung(rounds, alive[i], 0, [*alive, 1][i + 1]))
+        return tuple(rungs)
 
-    @property
-    def num_survivors(self) -> tuple[int, ...]:
-        """How many trials go on after each rung; 1 after the last."""
-        return (*self.num_trials[1:], 1)
+    def _num_alive(self, rounds: int) -> int:
+        return round(self.trials * self.rounds[0] / rounds)

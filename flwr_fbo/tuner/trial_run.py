@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
 
-from flwr_fbo.space.search_space import Params
+from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
@@ -59,8 +59,8 @@ class TrialRun:
         The user's own.
     grid : Grid
     context : Context
-    settings : list of dict
-        Of all trials.
+    candidates : Candidates
+        Has the settings of all trials.
     schedule : Halving
     chooser : Chooser
     comparison : Comparison
@@ -71,13 +71,13 @@ class TrialRun:
         main: Main,
         grid: Grid,
         context: Context,
-        settings: list[Params],
+        candidates: Candidates,
         schedule: Halving,
         chooser: Chooser,
         comparison: Comparison,
     ) -> None:
         self._main, self._grid, self._context = main, grid, context
-        self._settings = settings
+        self._candidates = candidates
         self._schedule = schedule
         self._chooser = chooser
         self._comparison = comparison
@@ -90,12 +90,15 @@ class TrialRun:
 
     def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
         """Decide the rungs that are left, and add them to record and list."""
-        alive = tuple(range(len(self._settings)))
+        alive: tuple[int, ...] = ()
         progress = Progress(self._schedule, len(rungs))
         flower = logging.getLogger("flwr")
         flower.addFilter(_name_trial)
         try:
-            for number in range(len(self._schedule.rounds)):
+            for number, planned in enumerate(self._schedule.rungs):
+                if planned.num_new > 0:
+                    self._candidates.extend(planned.num_trials, rungs)
+                    alive = tuple(range(planned.num_trials))
                 if number == len(rungs):
                     self._decide(record, rungs, number, alive, progress)
                 alive = rungs[number].survivors
@@ -112,7 +115,8 @@ class TrialRun:
         progress: Progress,
     ) -> None:
         began = time.monotonic()
-        rounds = self._schedule.rounds[number]
+        planned = self._schedule.rungs[number]
+        rounds = planned.rounds
         self._alive = list(alive)
         self._end_all_but(alive)
         trials = [self._trial(t) for t in alive]
@@ -125,7 +129,7 @@ class TrialRun:
         header = self._ballot_header(number, failed)
         ballots = slots_of(self._sends.ballots(header))
         choice = self._chooser.choose(number, ballots, len(alive))
-        order = best_of(choice.scores, self._schedule.num_survivors[number])
+        order = best_of(choice.scores, planned.num_survivors)
         survivors = tuple(alive[i] for i in order)
         rung = Rung(rounds, alive, tuple(choice.scores.tolist()), survivors)
         record.add(number, rung, choice)
@@ -133,7 +137,7 @@ class TrialRun:
         _log.info(
             "rung %d of %d: %d trials at round %d after %d sends, %.0f s; %s go on; %s",
             number + 1,
-            len(self._schedule.rounds),
+            len(self._schedule.rungs),
             len(alive),
             rounds,
             self._sends.num_sends,
@@ -148,7 +152,9 @@ class TrialRun:
         if number not in self._trials:
             context = copy.copy(self._context)
             context.state = copy.deepcopy(self._context.state)
-            overlay = Overlay(self._context.run_config, self._settings[number])
+            overlay = Overlay(
+                self._context.run_config, self._candidates.settings[number]
+            )
             context.run_config = overlay
 
             def run(send: Callable[[Send], list[Message]]) -> None:
@@ -175,7 +181,7 @@ class TrialRun:
         return TrialsHeader(
             attempt=self._attempt,
             trials=numbers,
-            settings=[self._settings[number] for number in numbers],
+            settings=[self._candidates.settings[number] for number in numbers],
             alive=self._alive,
             metric=self._comparison.metric,
             is_hidden=self._chooser.form(0) != "exact",
@@ -194,7 +200,7 @@ class TrialRun:
 
     def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Say which keys nothing reads, and that trials ended before their rung."""
-        keys = {key for settings in self._settings for key in settings}
+        keys = {key for settings in self._candidates.settings for key in settings}
         read = self._sends.read.union(*(overlay.read for overlay in self._overlays))
         if unread := sorted(keys - read):
             _log.warning(

@@ -15,6 +15,7 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.choice import Choice
 from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.schedule import Halving
 
 FILE_NAME, KIND = "tuner.sqlite", "federation-tuner"
 
@@ -55,12 +56,12 @@ class TunerRecord:
     def __exit__(self, *_: object) -> None:
         self._journal.close()
 
-    def settings(self) -> list[Params] | None:
-        """Return the settings of all trials; None before they are saved."""
+    def settings(self) -> list[Params]:
+        """Return the settings of all trials so far."""
         return recorded_settings(self._journal)
 
     def save_settings(self, settings: Sequence[Params]) -> None:
-        """Save the settings of all trials; on disk when this returns."""
+        """Save the settings of all trials so far; on disk when this returns."""
         text = json.dumps(list(settings)).encode()
         self._journal.put({_SETTINGS: np.frombuffer(text, dtype=np.uint8)})
 
@@ -79,10 +80,16 @@ class TunerRecord:
         self._journal.add_release(LedgerRow(number, facts, choice.scores), {})
 
 
-def recorded_settings(journal: Journal) -> list[Params] | None:
-    """Return the settings of all trials; None before they are saved."""
+def recorded_settings(journal: Journal) -> list[Params]:
+    """Return the settings of all trials so far."""
     stored = journal.load_array(_SETTINGS)
-    return None if stored is None else json.loads(stored.tobytes().decode())
+    return [] if stored is None else json.loads(stored.tobytes().decode())
+
+
+def schedule_of(identity: Mapping[str, Any]) -> Halving:
+    """Return the schedule of a tuner's record."""
+    trials, batches = identity["trials"], identity["batches"]
+    return Halving(trials, tuple(identity["rounds"]), batches=batches)
 
 
 def rung_of(row: LedgerRow) -> Rung:

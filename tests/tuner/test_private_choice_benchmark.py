@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import choice_methods as methods
 from benchmarks import private_choice as benchmark
 
 NUM_DRAWS = 150
-HONEST = benchmark.Design(30, 16, 1.0)
+HONEST = methods.Design(30, 16, 1.0)
 
 
 @pytest.fixture
@@ -24,14 +25,14 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def _loss(path: Path, design: benchmark.Design, method: benchmark.Method) -> float:
+def _loss(path: Path, design: methods.Design, method: methods.Method) -> float:
     tables = benchmark.read_table(path)
     return float(benchmark.losses(tables, design, method, NUM_DRAWS).mean())
 
 
 def test_the_default_loses_less_than_every_private_baseline(table: Path) -> None:
-    ranks = _loss(table, HONEST, benchmark.OURS["ranks (the default)"])
-    baselines = benchmark.PRIVATE_BASELINES
+    ranks = _loss(table, HONEST, methods.OURS["ranks (the default)"])
+    baselines = methods.PRIVATE_BASELINES
     losses = {name: _loss(table, HONEST, one) for name, one in baselines.items()}
     assert len(losses) == 4
     assert ranks < 0.8 * min(losses.values())
@@ -39,18 +40,18 @@ def test_the_default_loses_less_than_every_private_baseline(table: Path) -> None
 
 def test_lies_break_votes_and_not_ranks(table: Path) -> None:
     lies = replace(HONEST, num_liars=10)
-    at_random = _loss(table, lies, benchmark.at_random)
-    assert _loss(table, lies, benchmark.OURS["votes"]) > 0.7 * at_random
-    assert _loss(table, lies, benchmark.OURS["ranks (the default)"]) < 0.3 * at_random
+    at_random = _loss(table, lies, methods.at_random)
+    assert _loss(table, lies, methods.OURS["votes"]) > 0.7 * at_random
+    assert _loss(table, lies, methods.OURS["ranks (the default)"]) < 0.3 * at_random
 
 
-@pytest.mark.parametrize("name", [*benchmark.OURS, *benchmark.PRIVATE_BASELINES])
+@pytest.mark.parametrize("name", [*methods.OURS, *methods.PRIVATE_BASELINES])
 def test_noise_only_is_as_good_as_random_choice(table: Path, name: str) -> None:
     tables = benchmark.read_table(table)
     design = replace(HONEST, noise_only=True)
-    method = {**benchmark.OURS, **benchmark.PRIVATE_BASELINES}[name]
+    method = {**methods.OURS, **methods.PRIVATE_BASELINES}[name]
     drawn = benchmark.losses(tables, design, method, NUM_DRAWS)
-    random = benchmark.losses(tables, design, benchmark.at_random, NUM_DRAWS)
+    random = benchmark.losses(tables, design, methods.at_random, NUM_DRAWS)
     error = np.hypot(drawn.std(), random.std()) / NUM_DRAWS**0.5
     assert abs(drawn.mean() - random.mean()) < 4 * error
 
@@ -61,5 +62,5 @@ def test_the_command_prints_a_table(
     monkeypatch.setattr(sys, "argv", ["private_choice", str(table), "--draws", "3"])
     benchmark.main()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + len(benchmark.METHODS)
+    assert len(lines) == 2 + len(methods.METHODS)
     assert all(line.count("|") == len(benchmark.DESIGNS) + 2 for line in lines)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from tests.tuner.apps import (
     tuner,
 )
 
-SCHEDULE = Halving(8, (1, 2, 4), parallel=3)
-NUM_RUNGS = len(SCHEDULE.rounds)
+SCHEDULE = Halving(8, (1, 2, 4), parallel=3, batches=2)
+NUM_RUNGS = len(SCHEDULE.rungs)
 
 
 class Ended(Exception):  # noqa: N818
@@ -115,7 +116,7 @@ def test_a_complete_one_asks_nobody(
 
 def test_another_number_of_parallel_trials_may_go_on(tmp_path: Path) -> None:
     first = _study(tmp_path).start(main_of(), in_process(), server_context())
-    schedule = Halving(8, (1, 2, 4), parallel=1)
+    schedule = replace(SCHEDULE, parallel=1)
     study = _study(tmp_path, schedule=schedule)
     assert study.start(main_of(), in_process(), server_context()) == first
 
@@ -123,7 +124,8 @@ def test_another_number_of_parallel_trials_may_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("rounds", {"schedule": Halving(8, (1, 2, 3))}),
+        ("rounds", {"schedule": replace(SCHEDULE, rounds=(1, 2, 3))}),
+        ("batches", {"schedule": replace(SCHEDULE, batches=1)}),
         ("privacy", {"privacy": PrivateChoice(1.0, 1e-3)}),
         ("privacy", {"privacy": None}),
         ("noise_seed", {"seeds": Seeds(study=1, noise=3)}),

@@ -73,7 +73,7 @@ def test_a_run_that_goes_on_trains_its_trials_from_the_start() -> None:
     clock = [0.0]
     here = Progress(Halving(8, (2, 4), parallel=4), 1, clock=lambda: clock[0])
     trials: Any = [
-        SimpleNamespace(number=n, num_train=0, has_ended=False) for n in "ab"
+        SimpleNamespace(number=n, num_train=0, has_ended=False) for n in "abcd"
     ]
     assert here.left(1, trials) == "the time left is not known yet"
     clock[0] = 60.0
@@ -81,7 +81,21 @@ def test_a_run_that_goes_on_trains_its_trials_from_the_start() -> None:
         trial.num_train = 2
     assert here.left(1, trials) == "about 60 s left"
     trials[0].has_ended = True
-    assert here.left(1, trials) == "about 20 s left"
+    assert here.left(1, trials) == "about 36 s left"
+
+
+def test_a_batch_counts_only_the_trials_that_it_trains() -> None:
+    clock = [0.0]
+    schedule = Halving(8, (2, 4), parallel=4, batches=2)
+    here = Progress(schedule, 0, clock=lambda: clock[0])
+    first = [SimpleNamespace(number=n, num_train=2, has_ended=False) for n in range(4)]
+    second = [
+        SimpleNamespace(number=4 + n, num_train=0, has_ended=False) for n in range(4)
+    ]
+    clock[0] = 10.0
+    both: Any = [*first, *second]
+    # Two shared rounds a batch, and two of the last rung's four trials.
+    assert here.left(1, both) == "about 20 s left"
 
 
 @pytest.mark.parametrize(

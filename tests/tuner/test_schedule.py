@@ -8,18 +8,26 @@ from flwr_fbo import Halving
 
 
 @pytest.mark.parametrize(
-    ("schedule", "num_trials", "num_survivors"),
+    ("schedule", "num_trials", "num_new", "num_survivors"),
     [
-        (Halving(16, (3, 9, 27)), (16, 5, 2), (5, 2, 1)),
-        (Halving(8, (2, 4, 8)), (8, 4, 2), (4, 2, 1)),
-        (Halving(5, (7,)), (5,), (1,)),
+        (Halving(16, (3, 9, 27)), (16, 5, 2), (16, 0, 0), (5, 2, 1)),
+        (Halving(16, (3, 9), batches=2), (8, 16, 5), (8, 8, 0), (8, 5, 1)),
+        (Halving(8, (2, 4, 8)), (8, 4, 2), (8, 0, 0), (4, 2, 1)),
+        (Halving(5, (7,)), (5,), (5,), (1,)),
+        (Halving(7, (2,), batches=3), (3, 5, 7), (3, 2, 2), (3, 5, 1)),
     ],
 )
 def test_trials_fall_as_rounds_grow(
-    schedule: Halving, num_trials: tuple[int, ...], num_survivors: tuple[int, ...]
+    schedule: Halving,
+    num_trials: tuple[int, ...],
+    num_new: tuple[int, ...],
+    num_survivors: tuple[int, ...],
 ) -> None:
-    assert schedule.num_trials == num_trials
-    assert schedule.num_survivors == num_survivors
+    assert tuple(rung.num_trials for rung in schedule.rungs) == num_trials
+    assert tuple(rung.num_new for rung in schedule.rungs) == num_new
+    assert tuple(rung.num_survivors for rung in schedule.rungs) == num_survivors
+    assert schedule.rungs[0].rounds == schedule.rounds[0]
+    assert schedule.rungs[-1].rounds == schedule.rounds[-1]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +42,8 @@ def test_trials_fall_as_rounds_grow(
         ("rounds", {"rounds": (0, 3)}),
         ("rounds", {"rounds": (1, 27)}),
         ("parallel", {"parallel": 0}),
+        ("batches", {"batches": 0}),
+        ("batches", {"batches": 9}),
     ],
 )
 def test_bad_settings_are_named(field: str, options: dict[str, Any]) -> None:

@@ -24,12 +24,13 @@ from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.federation_result import Rung, last_at_each_round
 from flwr_fbo.tuner.tuner_record import (
     not_private_because,
     recorded_settings,
     recorded_spent,
     rung_of,
+    schedule_of,
 )
 
 _COVERED = (
@@ -47,10 +48,10 @@ def tuner_page(journal: Journal) -> Page:
         If it is damaged.
     """
     identity = journal.identity
-    settings = recorded_settings(journal) or []
+    settings = recorded_settings(journal)
     ledger = journal.ledger()
     rungs = [rung_of(row) for row in ledger]
-    num_rungs = len(identity["rounds"])
+    num_rungs = len(schedule_of(identity).rungs)
     sections = [
         _choice(settings, rungs, num_rungs),
         _privacy(identity, ledger),
@@ -96,7 +97,8 @@ def _scores(rungs: Sequence[Rung], is_private: bool) -> list[Section]:
     """Return a chart of what was released; none before there is anything."""
     if not rungs:
         return []
-    counts = ", ".join(f"{len(rung.trials)} at round {rung.rounds}" for rung in rungs)
+    shown = last_at_each_round(rungs)
+    counts = ", ".join(f"{len(rung.trials)} at round {rung.rounds}" for rung in shown)
     caption = (
         "Chart of the released score of each trial against the round of its rung; full "
         f"dots went on, and larger is better. Trials: {counts}."
@@ -113,7 +115,7 @@ def _scores(rungs: Sequence[Rung], is_private: bool) -> list[Section]:
         for goes_on, face in ((True, BLUE), (False, "none")):
             points = [
                 (rung.rounds, score)
-                for rung in rungs
+                for rung in shown
                 for trial, score in zip(rung.trials, rung.scores, strict=True)
                 if (trial in rung.survivors) == goes_on and math.isfinite(score)
             ]
@@ -129,7 +131,8 @@ def trials_table(
     settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
 ) -> Table:
     """Return a table of all trials, with what was released of each and its outcome."""
-    scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in rungs]
+    shown = last_at_each_round(rungs)
+    scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in shown]
     rows = [
         (
             trial,
@@ -139,7 +142,7 @@ def trials_table(
         )
         for trial, setting in enumerate(settings)
     ]
-    by_round = (f"score at round {rung.rounds}" for rung in rungs)
+    by_round = (f"score at round {rung.rounds}" for rung in shown)
     headings = ("trial", "setting", *by_round, "outcome")
     caption = "All trials, with what was released of each. Trial 0 is the app's own."
     return Table(headings, rows, caption, numeric=False)
@@ -148,6 +151,6 @@ def trials_table(
 def outcome(trial: int, rungs: Sequence[Rung], num_rungs: int) -> str:
     """Return what has become of a trial."""
     for rung in rungs:
-        if trial not in rung.survivors:
+        if trial in rung.trials and trial not in rung.survivors:
             return f"ended at round {rung.rounds}"
     return "chosen" if len(rungs) == num_rungs else "goes on"

@@ -1,0 +1,217 @@
+"""Ways to compare trials by what clients say of them: ours, others', and controls.
+
+Ours are those of `flwr_fbo.tuner`. Others': the mean with Gaussian noise for a norm of
+sqrt(K), or centred and clipped to norm 0.5; the mean with Laplace noise, epsilon / K a
+trial (Kuo et al., MLSys 2023); five votes a client, the ballot of DP-Hype (PoPETs
+2026), whose norm is sqrt(5). Controls: the mean without noise, and a random choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.tuner.ballots import Ballot, ballot_entries, make_ballot
+from flwr_fbo.tuner.choice import PrivateChoice, PrivateChooser
+
+FloatArray = NDArray[np.float64]
+
+DELTA, NUM_TOP = 1e-3, 5
+
+
+@dataclass(frozen=True)
+class Design:
+    """Who takes part, and how much may be released.
+
+    Attributes
+    ----------
+    num_clients, num_trials : int
+    epsilon : float
+        Of all rungs together.
+    num_liars : int
+        Clients that lie together for the worst trial, each with what its message allows
+        at most.
+    noise_only : bool
+        The control: every message is zeroed.
+    """
+
+    num_clients: int
+    num_trials: int
+    epsilon: float
+    num_liars: int = 0
+    noise_only: bool = False
+
+    def __str__(self) -> str:
+        liars = f", {self.num_liars} lie" if self.num_liars else ""
+        control = ", noise-only" if self.noise_only else ""
+        return f"N={self.num_clients} eps={self.epsilon:g}{liars}{control}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be decided at the end of a rung, the same for all methods.
+
+    Attributes
+    ----------
+    scores : ndarray of shape (N, K)
+        What clients have seen of the trials, larger is better.
+    accuracies : ndarray of shape (K,)
+        What is true, and liars know.
+    seed : int
+        Of noise and ties.
+    rung, num_rungs : int
+    weights : ndarray of shape (N,), optional
+        Of clients in a mean without noise; equal unless given.
+    """
+
+    scores: FloatArray
+    accuracies: FloatArray
+    seed: int
+    rung: int = 0
+    num_rungs: int = 1
+    weights: FloatArray | None = None
+
+    @property
+    def num_trials(self) -> int:
+        """K."""
+        return len(self.accuracies)
+
+    def rng(self, method: int) -> np.random.Generator:
+        """Return a method's generator."""
+        return np.random.default_rng([self.seed, self.rung, method])
+
+
+# Returns a score a trial; the highest is chosen.
+Method = Callable[[Design, Question], FloatArray]
+
+
+def by_ballots(choice: PrivateChoice, design: Design, asked: Question) -> FloatArray:
+    """Compare as `FederationTuner` does, with the design's epsilon."""
+    noise_only = design.noise_only
+    choice = replace(choice, epsilon=design.epsilon, noise_only=noise_only)
+    chooser = _chooser(choice, design.num_clients, asked.num_rungs, asked.seed)
+    form = chooser.form(asked.rung)
+    assert form != "exact"
+    rng = asked.rng(1)
+    everything = np.ones(asked.num_trials, dtype=np.bool_)
+    ballots = {
+        client: make_ballot(scores, everything, form, rng)
+        for client, scores in enumerate(asked.scores)
+    }
+    lie = worst_ballot(form, asked.accuracies)
+    ballots |= dict.fromkeys(range(design.num_liars), lie)
+    return chooser.choose(asked.rung, ballots, asked.num_trials).scores
+
+
+# The rungs of a draw share one: it is the noise's calibration that takes time.
+@lru_cache(maxsize=4)
+def _chooser(
+    choice: PrivateChoice, num_clients: int, num_rungs: int, seed: int
+) -> PrivateChooser:
+    return PrivateChooser(choice, num_clients, num_rungs, noise_seed=seed)
+
+
+def worst_ballot(form: Ballot, accuracies: FloatArray) -> FloatArray:
+    """Return the ballot that does most for the worst trial, and against the best."""
+    entries = ballot_entries(len(accuracies), form)
+    lie = np.zeros(len(accuracies))
+    order = np.argsort(accuracies)
+    lie[order[0]] = entries[-1]
+    left = 1.0 - entries[-1] ** 2
+    for trial in order[:0:-1]:
+        lie[trial] = -min(-entries[0], left**0.5)
+        left = max(left - lie[trial] ** 2, 0.0)
+    return lie
+
+
+def by_sum(
+    messages_of: Callable[[FloatArray], FloatArray],
+    sensitivity_of: Callable[[int], float],
+    worst_message_of: Callable[[FloatArray], FloatArray],
+    design: Design,
+    asked: Question,
+) -> FloatArray:
+    """Compare by a sum of messages, with Gaussian noise for their sensitivity."""
+    rng = asked.rng(2)
+    messages = messages_of(asked.scores)
+    messages[: design.num_liars] = worst_message_of(asked.accuracies)
+    total = messages.sum(axis=0) * (not design.noise_only)
+    z = _noise_multiplier(design.epsilon, asked.num_rungs)
+    noise = z * sensitivity_of(asked.num_trials) * rng.standard_normal(len(total))
+    return np.asarray(total + noise)
+
+
+@lru_cache
+def _noise_multiplier(epsilon: float, num_rungs: int) -> float:
+    return calibrate_noise_multiplier(epsilon, DELTA, 1.0, num_rungs)
+
+
+def clipped(scores: FloatArray, norm: float = 0.5) -> FloatArray:
+    """Return centred scores with norms of at most ``norm``."""
+    centred = scores - scores.mean(axis=-1, keepdims=True)
+    norms = np.linalg.norm(centred, axis=-1, keepdims=True)
+    return np.asarray(centred * np.minimum(1.0, norm / np.maximum(norms, 1e-12)))
+
+
+def top_votes(scores: FloatArray) -> FloatArray:
+    """Return 1 for the five best trials of each client, else 0."""
+    votes: FloatArray = np.zeros(scores.shape)
+    best = np.argsort(-scores, axis=-1, kind="stable")[..., :NUM_TOP]
+    np.put_along_axis(votes, best, 1.0, axis=-1)
+    return votes
+
+
+def worst_first(accuracies: FloatArray) -> FloatArray:
+    """Return scores that are 1 for the worst trial, else 0."""
+    scores = np.zeros(len(accuracies))
+    scores[np.argmin(accuracies)] = 1.0
+    return scores
+
+
+def laplace(design: Design, asked: Question) -> FloatArray:
+    """Compare by the mean, each trial's with Laplace noise for epsilon / K."""
+    scores = asked.scores.copy()
+    scores[: design.num_liars] = worst_first(asked.accuracies)
+    total = scores.sum(axis=0) * (not design.noise_only)
+    scale = asked.num_trials * asked.num_rungs / design.epsilon
+    return np.asarray(total + asked.rng(3).laplace(0.0, scale, len(total)))
+
+
+def without_noise(design: Design, asked: Question) -> FloatArray:
+    """Compare by the exact mean."""
+    scores = asked.scores.copy()
+    scores[: design.num_liars] = worst_first(asked.accuracies)
+    return np.asarray(np.average(scores, axis=0, weights=asked.weights))
+
+
+def at_random(design: Design, asked: Question) -> FloatArray:
+    """Prefer any trial."""
+    return asked.rng(4).random(asked.num_trials)
+
+
+OURS: dict[str, Method] = {
+    "ranks (the default)": partial(by_ballots, PrivateChoice(1, DELTA)),
+    "votes": partial(by_ballots, PrivateChoice(1, DELTA, ballot="votes")),
+    "noisy max of votes": partial(
+        by_ballots, PrivateChoice(1, DELTA, ballot="votes", last_rung="noisy-max")
+    ),
+}
+PRIVATE_BASELINES: dict[str, Method] = {
+    "Gaussian mean, norm sqrt(K)": partial(
+        by_sum, np.copy, lambda num_trials: num_trials**0.5, worst_first
+    ),
+    "Gaussian mean, centred, clipped to 0.5": partial(
+        by_sum, clipped, lambda _: 0.5, lambda acc: clipped(worst_first(acc))
+    ),
+    "Laplace mean, epsilon / K": laplace,
+    "DP-Hype's ballot: 5 votes": partial(
+        by_sum, top_votes, lambda _: NUM_TOP**0.5, lambda acc: top_votes(-acc)
+    ),
+}
+OTHERS: dict[str, Method] = {"random choice": at_random, "no noise": without_noise}
+METHODS = {**OURS, **PRIVATE_BASELINES, **OTHERS}

@@ -1,0 +1,208 @@
+"""Successive halving of federated trainings, replayed for all ways to compare trials.
+
+    python -m benchmarks.tune_fedavg FILE ... [--draws 1000]
+
+FILEs are what `benchmarks.trained_trials` has kept, one a task. In a draw halving
+begins with the app's defaults and others of a file's trials. Rungs are at rounds 3, 9
+and 27, of 16, 5 and 2 trials; what clients say of them are the models' accuracies on
+their own validation data. Where there is more than one batch, the next is what the
+package's model of the released scores prefers of the file's trials. The figure is the
+loss of test accuracy of the trial that is chosen, against the best of the file's after
+27 rounds: mean over draws that all methods share, with standard errors for these
+trainings. `benchmarks.choice_methods` says what the rows are; epsilon is that of all
+releases together, at delta 1e-3.
+
+Endpoint, written down before the run: the loss of ``ranks (the default)`` at epsilon 2,
+in the mean over tasks, beside that of each private baseline, of *random choice* and of
+the *defaults*; *noise-only* as good as *random choice*.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from benchmarks.choice_methods import METHODS, Design, FloatArray, Method, Question
+from benchmarks.trained_trials import RUNGS, SPACE, read_lines
+from flwr_fbo import Halving
+from flwr_fbo.tuner.choice import survivors
+from flwr_fbo.tuner.proposals import most_promising
+
+SCHEDULE = Halving(trials=16, rounds=RUNGS)
+BATCHES = (1, 2, 4)
+
+# Epsilon, the share of clients that lie, and whether it is the control noise-only.
+COLUMNS = ((1.0, 0.0, False), (2.0, 0.0, False), (2.0, 1 / 3, False), (2.0, 0.0, True))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The trials of a task, as far as they are kept.
+
+    Attributes
+    ----------
+    task : str
+    points : ndarray of shape (T, D)
+        Their settings in the unit cube.
+    scores : ndarray of shape (rungs, N, T)
+        Each client's validation accuracy.
+    test : ndarray of shape (rungs, T)
+        Accuracy on what no client trains on or validates with.
+    num_examples : ndarray of shape (N,)
+        That clients validate with.
+    """
+
+    task: str
+    points: FloatArray
+    scores: FloatArray
+    test: FloatArray
+    num_examples: FloatArray
+
+
+def read_trials(path: Path) -> Trials:
+    """Return the trials of a file."""
+    lines = read_lines(path)
+    num_examples = np.array(lines[0]["num_examples"], dtype=np.float64)
+    correct = [[rung["correct"] for rung in line["rungs"]] for line in lines]
+    test = [[rung["test"] for rung in line["rungs"]] for line in lines]
+    scores = np.array(correct) / num_examples
+    return Trials(
+        lines[0]["task"],
+        np.array([SPACE.to_unit(line["settings"]) for line in lines]),
+        scores.transpose(1, 2, 0),
+        np.array(test).T,
+        num_examples,
+    )
+
+
+def climb(
+    trials: Trials, schedule: Halving, design: Design, method: Method, seed: int
+) -> int:
+    """Return the trial that a method chooses in the end."""
+    rng = np.random.default_rng(seed)
+    num_trials = trials.test.shape[1]
+    # The defaults, and others in the order in which they would be tried.
+    order = [0, *(1 + rng.permutation(num_trials - 1)).tolist()]
+    alive: list[int] = []
+    released = np.zeros(0)
+    for number, rung in enumerate(schedule.rungs):
+        if number == 0:
+            alive = order[: rung.num_new]
+        elif rung.num_new > 0:
+            rest = [trial for trial in order if trial not in alive]
+            alive = [*alive, *_proposed(trials, alive, released, rest, rung.num_new)]
+        at = RUNGS.index(rung.rounds)
+        asked = Question(
+            trials.scores[at][:, alive],
+            trials.test[at][alive],
+            seed,
+            number,
+            len(schedule.rungs),
+            trials.num_examples,
+        )
+        released = method(design, asked)
+        if rung.num_survivors < len(alive):
+            alive = [alive[i] for i in survivors(released, rung.num_survivors)]
+    return alive[0]
+
+
+def _proposed(
+    trials: Trials, tried: list[int], scores: FloatArray, rest: list[int], num: int
+) -> list[int]:
+    """Return which of the rest to try next."""
+    if np.ptp(scores) == 0:
+        return rest[:num]
+    pool = trials.points[rest]
+    points = most_promising(trials.points[tried], scores, pool, num)
+    return [rest[int(np.argmin(np.abs(pool - x).sum(axis=1)))] for x in points]
+
+
+def losses(
+    trials: Trials,
+    schedule: Halving,
+    design: Design,
+    method: Method | None,
+    num_draws: int,
+) -> FloatArray:
+    """Return the loss of test accuracy in each draw; of the defaults for None."""
+    final = trials.test[-1]
+    chosen = [
+        0 if method is None else climb(trials, schedule, design, method, seed)
+        for seed in range(num_draws)
+    ]
+    return np.asarray(final.max() - final[chosen])
+
+
+def _cell(found: Sequence[FloatArray]) -> str:
+    errors = [one.std(ddof=1) / len(one) ** 0.5 for one in found]
+    error = float(np.linalg.norm(errors)) / len(found)
+    return f"{np.mean(found):.4f} ({error:.4f})"
+
+
+def print_table(
+    title: str, tables: Sequence[Trials], rows: Mapping[str, Sequence[FloatArray]]
+) -> None:
+    """Print the losses of each row by task, and the mean over tasks last."""
+    print(f"\n| {title} |", " | ".join(one.task for one in tables), "| mean |")
+    print("| --- |" + " --- |" * (len(tables) + 1))
+    for name, found in rows.items():
+        cells = [*(_cell([one]) for one in found), _cell(found)]
+        print(f"| {name} |", " | ".join(cells), "|", flush=True)
+
+
+def main() -> None:
+    """Print a table for each setting of privacy, and one of batches."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--draws", type=int, default=1000)
+    asked = parser.parse_args()
+    tables = [read_trials(path) for path in asked.files]
+
+    def found(
+        method: Method | None,
+        schedule: Halving,
+        epsilon: float,
+        share: float = 0.0,
+        noise_only: bool = False,
+    ) -> list[FloatArray]:
+        losses_of: list[FloatArray] = Parallel(n_jobs=-1)(
+            delayed(losses)(
+                trials,
+                schedule,
+                Design(n, schedule.trials, epsilon, int(share * n), noise_only),
+                method,
+                asked.draws,
+            )
+            for trials in tables
+            for n in [len(trials.num_examples)]
+        )
+        return losses_of
+
+    for column in COLUMNS:
+        epsilon, share, noise_only = column
+        lies = ", a third lies" if share else ""
+        control = ", noise-only" if noise_only else ""
+        methods = {**METHODS, "defaults": None}
+        rows = {name: found(one, SCHEDULE, *column) for name, one in methods.items()}
+        print_table(f"epsilon {epsilon:g}{lies}{control}", tables, rows)
+    rows = {
+        f"{name}, epsilon {epsilon:g}, batches={batches}": found(
+            METHODS[name], replace(SCHEDULE, batches=batches), epsilon
+        )
+        for name, epsilons in (("ranks (the default)", (1, 2, 8)), ("no noise", (1,)))
+        for epsilon in epsilons
+        for batches in BATCHES
+    }
+    print_table("batches", tables, rows)
+
+
+if __name__ == "__main__":
+    # By its name, so that other processes find what they are to do.
+    from benchmarks.tune_fedavg import main as named_main
+
+    named_main()

@@ -43,8 +43,8 @@ from flwr_fbo.strategies.study_record import (
     RELAY_KIND,
     read_ledger,
 )
+from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
-from flwr_fbo.tuner.tuner_record import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import recorded_spent
 
 app = group()

@@ -19,8 +19,8 @@ from flwr_fbo.cli.report.tuner_page import tuner_page
 from flwr_fbo.experiment_runner.results import FILE_NAME as RESULTS_FILE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
+from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
-from flwr_fbo.tuner.tuner_record import KIND as TUNER_KIND
 
 # What `run`, a strategy, a tuner and a client leave in a folder.
 _JOURNALS = (

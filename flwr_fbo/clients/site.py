@@ -115,24 +115,24 @@ class Site(ABC, Generic[AskedT, AgentT]):
         check_config(sizes, config)
         check_arrays(sizes, arrays)
         instruction = self._read(config)
-        study = instruction.study
+        study, key = instruction.study, (instruction.kind, instruction.study.study_id)
         check_steps(sizes, study, arrays)
         folder = self.folder_of(context)
         budget = SiteBudget(context, folder, limits)
         if budget.limits:
-            budget.check(study, self.unprotected(instruction))
+            budget.check(study.promise, self.unprotected(instruction))
         if self.only_private:
             require_private(study.promise)
         self.check(context, study)
         if instruction.phase is Phase.ENROL:
-            budget.admit(instruction)
+            budget.admit(key, study.promise)
             return Answer(metrics=self.claim(context, study, folder))
         release = self.release_of(instruction)
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
         with self.agent(context, instruction, folder) as agent:
             trials = self.num_trials(agent, instruction)
             sizes.check_size("max_trials", trials, "trials of a message")
-            budget.charge(agent, instruction, release)
+            budget.charge(key, study.promise, release, agent)
             assert sizes.max_seconds is not None
             time_limit = TimeLimit(sizes.max_seconds)
             return self.play(context, agent, instruction, arrays, time_limit)

@@ -10,11 +10,16 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context
 
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent, lacks_release
-from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.limits import Limits, refused
 from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.spending import FILE_NAME, KIND, SpendingLedger
-from flwr_fbo.protocol.codec import Instruction, Study
+from flwr_fbo.privacy.spending import (
+    FILE_NAME,
+    KIND,
+    Promise,
+    SpendingLedger,
+    StudyKey,
+)
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -49,12 +54,12 @@ class SiteBudget:
         """Whose data this is, where agents share a folder: its configured slot."""
         return configured_slot(self._context)
 
-    def check(self, study: Study, unprotected: str = "") -> None:
+    def check(self, promise: Promise, unprotected: str = "") -> None:
         """Raise `StudyRefusedError` unless a study is private enough."""
         for limits in self.limits:
-            limits.check_promise(study.promise, unprotected)
+            limits.check_promise(promise, unprotected)
 
-    def admit(self, instruction: Instruction) -> None:
+    def admit(self, key: StudyKey, promise: Promise) -> None:
         """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit."""
         if not self.limits:
             return
@@ -65,51 +70,57 @@ class SiteBudget:
                 "This site's limits count what this run, or its folder, has released: "
                 "give the node config an fbo-folder, and they hold for all studies."
             )
-        study = instruction.study
         others = []
         if self._folder is None or (self._folder / FILE_NAME).is_file():
             with self._ledger() as ledger:
-                key = instruction.kind, study.study_id
                 others = ledger.charges(self._owner, without=key)
         for limits in self.limits:
-            limits.check_sum([*others, *study.promise.charges])
+            limits.check_sum([*others, *promise.charges])
 
     def charge(
-        self, agent: RecordedAgent, instruction: Instruction, release: int
+        self,
+        key: StudyKey,
+        promise: Promise,
+        release: int,
+        agent: RecordedAgent | None = None,
     ) -> None:
         """Charge a release, from 1, before it is made; once, on disk afterwards.
 
         Parameters
         ----------
-        agent : RecordedAgent
-            Its journal knows of the charge before the ledger does. So a journal that
-            does not is not the one with the agent's release.
-        instruction : Instruction
+        key : tuple of str
+            The study's kind and id.
+        promise : Promise
         release : int
             0 if none is wanted.
+        agent : RecordedAgent, optional
+            Its journal knows of the charge before the ledger does. So a journal that
+            does not is not the one with the agent's release. None where nobody keeps
+            what was sent: then nothing is sent twice.
 
         Raises
         ------
         StudyRefusedError
-            If it is not promised, or would exceed a limit.
+            If it is not promised, would exceed a limit, or cannot be sent again.
         JournalError
             If the agent's journal is an older copy, or another one.
         """
         if not release or (self._folder is None and not self.limits):
             return
-        study, owner = instruction.study, self._owner
-        key = instruction.kind, study.study_id
         for limits in self.limits:
-            limits.check_release(study.promise, release)
-        charge = study.promise.charge_of(release)
+            limits.check_release(promise, release)
+        charge, owner = promise.charge_of(release), self._owner
         with self._ledger() as ledger:
             if ledger.has(key, release, owner):
+                if agent is None:
+                    raise refused(f"release {release} is asked for again")
                 if release not in agent.charged:
                     raise lacks_release(release)
                 return
             for limits in self.limits:
                 limits.check_sum([*ledger.charges(owner), charge])
-            agent.note_charge(release)
+            if agent is not None:
+                agent.note_charge(release)
             ledger.record(key, release, charge, owner)
 
     @contextmanager

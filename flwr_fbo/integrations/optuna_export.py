@@ -26,9 +26,9 @@ from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
-    KIND,
     not_private_because,
     recorded_settings,
     rung_of,

@@ -18,6 +18,7 @@ from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.noisy_max import NoisyMax
 from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
 
@@ -118,6 +119,10 @@ class Chooser(ABC):
         num_trials : int
             K >= 1, the candidates.
         """
+
+    @abstractmethod
+    def promise(self, first_rung: int) -> Promise:
+        """Return what the rungs from one on, from 0, release of a client."""
 
     @abstractmethod
     def spent(self, num_rungs: int) -> PrivacySpent | None:
@@ -231,6 +236,18 @@ class PrivateChooser(Chooser):
         }
         return Choice(scores, facts)
 
+    def promise(self, first_rung: int) -> Promise:
+        """Return what is left to release; no ledger adds up a noisy max."""
+        num, charges = self._num_sums - first_rung, []
+        if self._release is not None and num > 0:
+            z = self._release.settings.noise_multiplier
+            charges.append(Charge(z, num_releases=num))
+        caveat = ""
+        if self._noisy_max is not None:
+            charges.append(Charge(0.0))
+            caveat = "ends with a noisy max, which a site's ledger cannot add up"
+        return Promise(tuple(charges), self.private, caveat)
+
     def spent(self, num_rungs: int) -> PrivacySpent:
         """Return epsilon at delta: of the sums exactly, and of the winner added to it.
 
@@ -274,6 +291,10 @@ class ExactChooser(Chooser):
         scores = np.where(np.isfinite(means), means, -np.inf)
         facts = {"mechanism": "exact", "private": False, "flwr_fbo": __version__}
         return Choice(scores, facts)
+
+    def promise(self, first_rung: int) -> Promise:
+        """Return that nothing is promised."""
+        return Promise()
 
     def spent(self, num_rungs: int) -> None:
         """Return None."""

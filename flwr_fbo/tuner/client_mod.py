@@ -21,11 +21,16 @@ from flwr.app import (
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._random import Purpose, generator
+from flwr_fbo.clients.limits import node_limits
 from flwr_fbo.clients.site import SiteError, reported
+from flwr_fbo.clients.site_budget import SiteBudget
+from flwr_fbo.clients.site_journal import configured_folder
+from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.tuner.ballots import make_ballot
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
+    KIND,
     BallotHeader,
     ReplyHeader,
     SettingsHeader,
@@ -61,6 +66,8 @@ def tuner_mod(
       `NumPyClient` finds the settings in the ``config`` of `fit` and `evaluate` too.
     - Scores stay in ``context.state``. At the end of a rung they become one bounded
       vector about all its trials.
+    - Ballots count in the site's own ledger of what it has spent, where its node config
+      has an ``fbo-folder``, and its limits (``fbo-max-epsilon`` and its like) hold.
     - A trial that raises an exception at this client does not touch the others. The
       exception is logged here; only its type is sent. Of an error that the app gives
       as its reply only the code is.
@@ -97,6 +104,7 @@ def _run_trials(
     header: TrialsHeader,
 ) -> Message:
     """Return the replies of all trials of a send."""
+    reported(partial(_admit, context, header))
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
@@ -183,6 +191,7 @@ def _weight(metrics: Mapping[str, Any]) -> float:
 
 def _ballot(message: Message, context: Context, header: BallotHeader) -> Message:
     """Return what the client says about the trials of a rung."""
+    reported(partial(_admit, context, header))
     states = TrialStates(context.state, header.attempt, header.trials)
     sign = 1.0 if header.maximize else -1.0
     scores = np.array([states.scores.get(t, (0.0, 0.0)) for t in header.trials])
@@ -196,6 +205,19 @@ def _ballot(message: Message, context: Context, header: BallotHeader) -> Message
     arrays = ArrayRecord({"ballot": Array(vector)})
     content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
     return Message(content, reply_to=message)
+
+
+def _admit(context: Context, header: TrialsHeader | BallotHeader) -> None:
+    """Raise `StudyRefusedError` if the site's limits do not allow what is left.
+
+    A ballot is charged to the site's ledger.
+    """
+    budget = SiteBudget(context, configured_folder(context), [node_limits(context)])
+    key, promise = (KIND, header.attempt), Promise.from_dict(header.promise)
+    budget.check(promise)
+    budget.admit(key, promise)
+    if isinstance(header, BallotHeader):
+        budget.charge(key, promise, header.release)
 
 
 def _ties(context: Context, header: BallotHeader) -> np.random.Generator:

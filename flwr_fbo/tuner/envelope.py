@@ -17,6 +17,9 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr_fbo._validation import require
 from flwr_fbo.tuner.ballots import MessageForm
 
+# Of its record, and in a site's ledger.
+KIND = "federation-tuner"
+
 HEADER = "fbo-tuner"
 BALLOT = "fbo-ballot"
 
@@ -39,6 +42,8 @@ class TrialsHeader:
         The key of the score in a reply to ``evaluate``.
     is_hidden : bool
         Whether scores stay at the client.
+    promise : dict
+        Of a `Promise`: what the rungs that are left release.
     """
 
     kind: ClassVar[str] = "trials"
@@ -48,6 +53,7 @@ class TrialsHeader:
     alive: list[int]
     metric: str
     is_hidden: bool
+    promise: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,10 @@ class BallotHeader:
     maximize : bool
     tie_seed : int or None
         Breaks ties, in an experiment that is to repeat.
+    promise : dict
+        As in `TrialsHeader`.
+    release : int
+        Which of the releases that are promised this is, from 1.
     """
 
     kind: ClassVar[str] = "ballot"
@@ -78,6 +88,8 @@ class BallotHeader:
     form: MessageForm
     maximize: bool
     tie_seed: int | None
+    promise: dict[str, Any]
+    release: int
 
 
 @dataclass(frozen=True)

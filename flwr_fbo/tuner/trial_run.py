@@ -82,6 +82,7 @@ class TrialRun:
         self._chooser = chooser
         self._comparison = comparison
         self._attempt = secrets.token_hex(8)
+        self._first_rung = 0
         self._overlays: list[Overlay] = []
         self._alive: list[int] = []
         self._random_states = RandomStates()
@@ -91,6 +92,7 @@ class TrialRun:
     def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
         """Decide the rungs that are left, and add them to record and list."""
         alive: tuple[int, ...] = ()
+        self._first_rung = len(rungs)
         progress = Progress(self._schedule, len(rungs))
         flower = logging.getLogger("flwr")
         flower.addFilter(_name_trial)
@@ -185,6 +187,7 @@ class TrialRun:
             alive=self._alive,
             metric=self._comparison.metric,
             is_hidden=self._chooser.form(0) != "exact",
+            promise=self._promise,
         )
 
     def _ballot_header(self, rung: int, failed: list[int]) -> BallotHeader:
@@ -196,7 +199,13 @@ class TrialRun:
             form=self._chooser.form(rung),
             maximize=self._comparison.maximize,
             tie_seed=self._comparison.tie_seed,
+            promise=self._promise,
+            release=rung - self._first_rung + 1,
         )
+
+    @property
+    def _promise(self) -> dict[str, Any]:
+        return self._chooser.promise(self._first_rung).to_dict()
 
     def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Say which keys nothing reads, and that trials ended before their rung."""

@@ -14,10 +14,11 @@ from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.choice import Choice
+from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.schedule import Halving
 
-FILE_NAME, KIND = "tuner.sqlite", "federation-tuner"
+FILE_NAME = "tuner.sqlite"
 
 _SETTINGS = "settings"
 

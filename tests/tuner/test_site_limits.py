@@ -1,0 +1,109 @@
+"""A site's own limits and ledger, where it takes part in a tuner."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import UserConfig
+from flwr.serverapp.exception import AggregationError
+
+from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
+from flwr_fbo.privacy.spending import SpendingLedger
+from tests.tuner.apps import (
+    NUM_CLIENTS,
+    RUN_CONFIG,
+    main_of,
+    message_app,
+    server_context,
+    tuner,
+)
+
+SCHEDULE = Halving(4, (1, 2), parallel=2)
+PRIVACY = PrivateChoice(epsilon=2.0, delta=1e-3)
+LIMITS: UserConfig = {"fbo-max-epsilon": 3.0, "fbo-max-delta": 1e-3}
+
+
+def _grid(tmp_path: Path, **limits: Any) -> InProcessGrid:
+    """Return clients that each have a folder and limits."""
+    configs: list[UserConfig] = [
+        {
+            "partition-id": n,
+            "num-partitions": NUM_CLIENTS,
+            "fbo-folder": str(tmp_path / str(n)),
+            **limits,
+        }
+        for n in range(NUM_CLIENTS)
+    ]
+    app = message_app()
+    return InProcessGrid(app, NUM_CLIENTS, run_config=RUN_CONFIG, node_configs=configs)
+
+
+def _start(grid: InProcessGrid, **options: Any) -> Any:
+    study = {"schedule": SCHEDULE, "privacy": PRIVACY, "seeds": Seeds(), **options}
+    return tuner(**study).start(main_of(), grid, server_context())
+
+
+def _epsilon(tmp_path: Path, client: int = 0) -> float:
+    with SpendingLedger.held(tmp_path / str(client)) as ledger:
+        return ledger.epsilon(1e-3)
+
+
+def test_ballots_are_charged_as_the_tuner_says(tmp_path: Path) -> None:
+    spent = _start(_grid(tmp_path)).privacy_spent
+    with SpendingLedger.held(tmp_path / "3") as ledger:
+        assert len(ledger.rows) == 2
+    assert _epsilon(tmp_path) == pytest.approx(spent.epsilon, rel=1e-6)
+
+
+def test_a_second_tuner_that_exceeds_the_limit_is_refused(tmp_path: Path) -> None:
+    _start(_grid(tmp_path, **LIMITS))
+    with pytest.raises(AggregationError, match="takes no part: max_epsilon"):
+        _start(_grid(tmp_path, **LIMITS))
+    assert _epsilon(tmp_path) <= 2.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"privacy": None},
+        {"seeds": Seeds(noise=1)},
+        {"privacy": PrivateChoice(2.0, 1e-3, last_rung="noisy-max")},
+    ],
+)
+def test_what_cannot_be_added_up_is_refused_at_once(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    grid = _grid(tmp_path, **LIMITS)
+    with pytest.raises(AggregationError, match="takes no part: the study"):
+        _start(grid, **options)
+    assert not any(tmp_path.rglob("*.sqlite"))
+    assert all("calls" not in c.state.config_records for c in grid.contexts.values())
+
+
+def test_one_site_that_refuses_is_left_out(tmp_path: Path) -> None:
+    grid = _grid(tmp_path)
+    first = next(iter(grid.contexts.values()))
+    first.node_config |= {"fbo-max-epsilon": 0.5, "fbo-max-delta": 1e-3}
+    _start(grid)
+    assert not (tmp_path / "0").exists()
+    assert _epsilon(tmp_path, 1) > 1.5
+
+
+def test_the_same_ballot_is_not_given_twice(tmp_path: Path) -> None:
+    class AsksAgain(InProcessGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            asked = list(messages)
+            replies = list(super().send_and_receive(asked, timeout=timeout))
+            if any("fbo-ballot" in reply.content for reply in replies):
+                return super().send_and_receive(asked, timeout=timeout)
+            return replies
+
+    plain = _grid(tmp_path)
+    configs = [context.node_config for context in plain.contexts.values()]
+    grid = AsksAgain(
+        message_app(), NUM_CLIENTS, run_config=RUN_CONFIG, node_configs=configs
+    )
+    with pytest.raises(AggregationError, match="release 1 is asked for again"):
+        _start(grid)
+    with SpendingLedger.held(tmp_path / "0") as ledger:
+        assert len(ledger.rows) == 1

@@ -158,8 +158,8 @@ class FederationTuner:
         ----------
         main : callable
             The app's own, from Grid and context; called once a trial. What it returns
-            is not used. It may raise an exception: then the trial has failed, and is
-            worse than all that have not.
+            is not used. It may raise an exception, or end without an evaluation at the
+            clients: then the trial has failed, and is worse than all that have not.
         grid : Grid
         context : Context
             Of the ServerApp.
@@ -168,13 +168,14 @@ class FederationTuner:
         ------
         ValueError
             If a key of the space is not in the run config, if there are more than
-            ``num_agents`` nodes, or if ``main`` does not evaluate at the clients.
+            ``num_agents`` nodes, or if ``main`` does not evaluate at the clients in any
+            trial of a rung.
         AggregationError
             If no client can give a score, or too few give a ballot.
         JournalError
             If the folder cannot be used, or holds a tuner of other settings.
         Exception
-            What ``main`` has raised, if it did in all trials of a rung.
+            What ``main`` has raised, if no trial of a rung can be compared.
 
         Returns
         -------

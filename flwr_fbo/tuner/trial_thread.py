@@ -114,23 +114,27 @@ class TrialThread:
         """Whether its `main` has come to an end."""
         return self._thread.ident is not None and self.pending is None
 
+    @property
+    def failure(self) -> Exception | SystemExit | None:
+        """Why there is nothing to compare it by: its error, or no evaluation."""
+        if self.error is not None or self.num_evaluate > 0:
+            return self.error
+        return ValueError(
+            f"main asks no client to evaluate in {self.num_train} rounds: without "
+            "federated evaluation there is nothing to compare trials by (FedAvg: "
+            "fraction_evaluate > 0)."
+        )
+
     def has_reached(self, rounds: int) -> bool:
         """Return whether it was evaluated after so many rounds, or has ended.
 
-        Raises
-        ------
-        ValueError
-            If it comes to so many rounds without an evaluation.
+        One that trains on after so many rounds, and has never been evaluated, is not
+        waited for.
         """
-        is_there = self.has_ended or self.num_train >= rounds
-        trains_on = is_there and not (self.pending and self.pending.is_evaluate)
-        if trains_on and self.num_evaluate == 0 and self.error is None:
-            raise ValueError(
-                f"main asks no client to evaluate in {self.num_train} rounds: without "
-                "federated evaluation there is nothing to compare trials by (FedAvg: "
-                "fraction_evaluate > 0)."
-            )
-        return self.has_ended or (self.num_train >= rounds and self._was_evaluate)
+        if self.pending is None:
+            return self.has_ended
+        trains_on = self.num_evaluate == 0 and not self.pending.is_evaluate
+        return self.num_train >= rounds and (self._was_evaluate or trains_on)
 
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its random states, until it waits or ends."""

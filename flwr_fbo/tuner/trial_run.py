@@ -43,11 +43,14 @@ class Comparison:
     maximize : bool
     tie_seed : int or None
         Breaks ties, in an experiment that is to repeat.
+    num_agents : int
+        N >= 1, the most clients that compare.
     """
 
     metric: str
     maximize: bool
     tie_seed: int | None
+    num_agents: int
 
 
 class TrialRun:
@@ -86,7 +89,9 @@ class TrialRun:
         self._alive: list[int] = []
         self._random_states = RandomStates()
         self._trials: dict[int, TrialThread] = {}
-        self._sends = SharedSends(grid, self._header, schedule.parallel)
+        self._sends = SharedSends(
+            grid, self._header, schedule.parallel, comparison.num_agents
+        )
 
     def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
         """Decide the rungs that are left, and add them to record and list."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
+from typing import NoReturn
 
 from flwr.app import Message, MessageType
 
@@ -14,9 +16,14 @@ from flwr_fbo.tuner.random_states import RandomStates
 # What a trial's thread is called, with its number.
 THREAD_NAME = "trial-"
 
+# Sends of a `main` that is to end that are refused before it is left alone.
+_MOST_REFUSALS = 5
+
+_log = logging.getLogger("flwr.fbo")
+
 
 class TrialEnd(BaseException):
-    """Ends the `main` of a trial that did not survive; apps catch no such thing."""
+    """Ends the `main` of a trial that did not survive; few apps catch such a thing."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ class TrialThread:
         self._run = run
         self._random_states = random_states
         self._is_ending = False
+        self._num_refused = 0
         self._thread = Thread(
             target=self._work, name=f"{THREAD_NAME}{number}", daemon=True
         )
@@ -104,7 +112,7 @@ class TrialThread:
         self._turn(lambda: self._replies.put(replies))
 
     def end(self) -> None:
-        """Have its `main` end, if it has not."""
+        """Have its `main` end, if it has not; one that will not is stopped for ever."""
         self._is_ending = True
         if self.pending is not None:
             self._turn(lambda: self._replies.put([]))
@@ -159,10 +167,24 @@ class TrialThread:
 
     def _send(self, send: Send) -> list[Message]:
         """Wait for replies, in the thread."""
+        if not self._is_ending:
+            self._requests.put(send)
+            replies = self._replies.get()
         if self._is_ending:
-            raise TrialEnd
-        self._requests.put(send)
-        replies = self._replies.get()
-        if self._is_ending:
-            raise TrialEnd
+            self._refuse()
         return replies
+
+    def _refuse(self) -> NoReturn:
+        """End `main`, in the thread; stop here if it catches that again and again."""
+        self._num_refused += 1
+        if self._num_refused < _MOST_REFUSALS:
+            raise TrialEnd
+        _log.warning(
+            "main catches all exceptions, also the one that ends trial %d: its thread "
+            "is stopped, and keeps its memory until the process ends. Does it have a "
+            "bare except, or one of BaseException?",
+            self.number,
+        )
+        self._requests.put(None)
+        while True:
+            Event().wait()

@@ -2,6 +2,10 @@
 
 import logging
 import math
+import random
+import threading
+import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -53,6 +57,63 @@ def test_a_trial_that_nobody_has_evaluated_is_worst(
     assert result.best_trial == 2
     assert "failed in trial 1: ValueError('main asks no client" in caplog.text
     assert "in trial 2" not in caplog.text
+
+
+def _catches_all(grid: Grid, context: Context) -> None:
+    while True:
+        try:
+            main_of()(grid, context)
+        except:  # noqa: E722
+            NUM_CAUGHT[float(context.run_config["learning-rate"])] += 1
+
+
+def _catches_all_of_them(grid: Grid, context: Context) -> None:
+    while True:
+        try:
+            main_of()(grid, context)
+        except BaseException:
+            NUM_CAUGHT[float(context.run_config["learning-rate"])] += 1
+
+
+NUM_CAUGHT: Counter[float] = Counter()
+
+
+@pytest.mark.parametrize("main", [_catches_all, _catches_all_of_them])
+def test_a_main_that_catches_all_exceptions_is_ended(
+    main: Main, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In bounded time, and once and for all; its random states stay its own."""
+    NUM_CAUGHT.clear()
+    random.seed(5)
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result = _start(main, None, Halving(3, (1, 2)))
+    drawn = random.random()
+    assert result.best == {**BEST, "local-epochs": 1}
+    warnings = [m for m in caplog.messages if "catches all exceptions" in m]
+    assert [f"trial {n}" in m for n, m in zip((2, 0, 1), warnings, strict=True)]
+    assert len(NUM_CAUGHT) == 3
+    assert max(NUM_CAUGHT.values()) < 10
+    caught = NUM_CAUGHT.copy()
+    time.sleep(0.1)
+    assert caught == NUM_CAUGHT
+    random.seed(5)
+    assert drawn == random.random()
+
+
+def test_a_main_that_sends_once_more_when_it_is_ended_may(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            main_of()(grid, context)
+        finally:
+            main_of()(grid, context)
+
+    before = threading.enumerate()
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        assert _start(main, None).best == {**BEST, "local-epochs": 1}
+    assert "catches all exceptions" not in caplog.text
+    assert set(threading.enumerate()) <= {*before}
 
 
 def test_if_nobody_has_evaluated_any_trial_it_is_an_error() -> None:

@@ -39,6 +39,8 @@ class NoisyMax:
         If an argument is not allowed; the message names it.
     ImportError
         If OpenDP is needed and missing; the message names the extra.
+    RuntimeError
+        If OpenDP's own epsilon is above the one that is asked for.
     """
 
     def __init__(self, epsilon: float, noise_seed: int | None = None) -> None:
@@ -47,7 +49,9 @@ class NoisyMax:
         self.epsilon = float(epsilon)
         self._noise_seed = noise_seed
         if noise_seed is None:
-            OsEntropy()  # which says what is missing, before any work is done
+            # They say what is missing or wrong, before any work is done.
+            OsEntropy()
+            self._mechanism()
 
     @property
     def private(self) -> bool:
@@ -86,5 +90,10 @@ class NoisyMax:
         # A little more noise, so that OpenDP's rounding up stays within epsilon.
         scale = (1.0 + 1e-9) / self.epsilon
         mechanism: Any = make_noisy_max(domain, metric, max_divergence(), scale=scale)
-        assert mechanism.map(1) <= self.epsilon
+        epsilon = mechanism.map(1)
+        if not epsilon <= self.epsilon:
+            raise RuntimeError(
+                f"OpenDP's noisy max has epsilon {epsilon!r} at scale {scale!r}, and "
+                f"{self.epsilon!r} is promised: nothing is released."
+            )
         return mechanism

@@ -45,6 +45,30 @@ def ballot_entries(num_trials: int, form: Ballot) -> tuple[float, ...]:
     return tuple((entries / norm if norm > 0 else entries).tolist())
 
 
+@lru_cache(maxsize=64)
+def scored_entries(num_scored: int, num_trials: int, form: Ballot) -> tuple[float, ...]:
+    """Return the entries about the trials that a client has scored, worst first.
+
+    Those of a ballot about as many trials, as large as fits between the entries of a
+    ballot about all: a client that has scored two trials alone could otherwise say
+    more against one of them than a client that has scored all.
+
+    Parameters
+    ----------
+    num_scored : int
+        From 1 to K.
+    num_trials : int
+        K.
+    form : {"ranks", "votes"}
+    """
+    entries = np.array(ballot_entries(num_scored, form))
+    if num_scored == 1:
+        return tuple(entries.tolist())
+    lowest, *_, highest = ballot_entries(num_trials, form)
+    scale = min(lowest / entries[0], highest / entries[-1], 1.0)
+    return tuple(np.clip(scale * entries, lowest, highest).tolist())
+
+
 def make_ballot(
     scores: FloatArray,
     is_scored: np.ndarray[Any, np.dtype[np.bool_]],
@@ -58,7 +82,7 @@ def make_ballot(
     scores : ndarray of shape (K,)
         Larger is better; NaN is worst. Ties are broken at random.
     is_scored : ndarray of bool, shape (K,)
-        The ballot is neutral, 0, about the other trials.
+        The ballot is neutral, 0, about the other trials; see `scored_entries`.
     form : {"ranks", "votes"}
     rng : numpy.random.Generator
         Breaks ties.
@@ -68,7 +92,7 @@ def make_ballot(
     if len(scored) > 0:
         values = np.where(np.isnan(scores[scored]), -np.inf, scores[scored])
         order = np.lexsort((rng.random(len(scored)), values))
-        ballot[scored[order]] = ballot_entries(len(scored), form)
+        ballot[scored[order]] = scored_entries(len(scored), len(scores), form)
     return ballot
 
 
@@ -90,8 +114,9 @@ def make_vote(ballot: Any, num_trials: int) -> int | None:
 def capped(ballot: Any, num_trials: int, form: Ballot) -> Any:
     """Return a ballot whose entries are within those of an honest one.
 
-    So a client that lies can say no more of a trial than one that does not. What is no
-    ballot stays as it is.
+    So a client that lies can say no more of a trial than one that does not. An honest
+    ballot stays as it is, whatever number of trials it is about, and so does what is no
+    ballot.
     """
     if not is_ballot(ballot, num_trials):
         return ballot

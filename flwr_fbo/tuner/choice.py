@@ -269,7 +269,8 @@ class ExactChooser(Chooser):
     """Chooses by weighted means of exact scores: *not private*.
 
     A message is of shape (2, K): a client's scores, larger is better, and their
-    weights, 0 where it has no score.
+    weights, 0 where it has no score. A weight that is negative, NaN or infinite counts
+    as 0, and a message that is no such array as none.
     """
 
     private = False
@@ -282,10 +283,10 @@ class ExactChooser(Chooser):
         """Return the means; -inf of a trial that has no score, or NaN among them."""
         shape = 2, num_trials
         rows = [messages[slot] for slot in sorted(messages)]
-        rows = [row for row in rows if np.shape(row) == shape]
+        rows = [row for row in rows if _is_table(row, shape)]
         table = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
-        weights = table[:, 1]
-        values = np.where(weights > 0, table[:, 0], 0.0)
+        is_scored = (table[:, 1] > 0) & np.isfinite(table[:, 1])
+        values, weights = np.where(is_scored[:, None], table, 0.0).swapaxes(0, 1)
         with np.errstate(invalid="ignore"):
             means = (weights * values).sum(axis=0) / weights.sum(axis=0)
         scores = np.where(np.isfinite(means), means, -np.inf)
@@ -298,6 +299,14 @@ class ExactChooser(Chooser):
 
     def spent(self, num_rungs: int) -> None:
         """Return None."""
+
+
+def _is_table(message: Any, shape: tuple[int, int]) -> bool:
+    return (
+        isinstance(message, np.ndarray)
+        and message.shape == shape
+        and message.dtype.kind in "fiu"
+    )
 
 
 def survivors(scores: FloatArray, num_survivors: int) -> list[int]:

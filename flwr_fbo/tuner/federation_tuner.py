@@ -23,7 +23,7 @@ from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateC
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.trial_run import Comparison, Main, TrialRun
-from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -48,7 +48,8 @@ class FederationTuner:
         Key of a client's score in its reply to ``evaluate``.
     direction : {"maximize", "minimize"}
     num_agents : int
-        N >= 1, the most clients that take part; the release is divided by it.
+        N >= 1, the most clients that give a ballot; the release is divided by it. A
+        node that joins while N others are there is trained with, and not asked.
     schedule : Halving
         How many trials there are, and for how many rounds they are trained.
     privacy : PrivateChoice or None
@@ -143,6 +144,7 @@ class FederationTuner:
             metric=metric,
             maximize=direction == "maximize",
             tie_seed=seeds.study,
+            num_agents=num_agents,
         )
         self._chooser: Chooser = ExactChooser()
         if privacy is not None:
@@ -158,8 +160,8 @@ class FederationTuner:
         ----------
         main : callable
             The app's own, from Grid and context; called once a trial. What it returns
-            is not used. It may raise an exception: then the trial has failed, and is
-            worse than all that have not.
+            is not used. It may raise an exception, or end without an evaluation at the
+            clients: then the trial has failed, and is worse than all that have not.
         grid : Grid
         context : Context
             Of the ServerApp.
@@ -167,14 +169,15 @@ class FederationTuner:
         Raises
         ------
         ValueError
-            If a key of the space is not in the run config, if there are more than
-            ``num_agents`` nodes, or if ``main`` does not evaluate at the clients.
+            If a key of the space is not in the run config, if more than ``num_agents``
+            nodes are there when the tuner begins, or if ``main`` does not evaluate at
+            the clients in any trial of a rung.
         AggregationError
             If no client can give a score, or too few give a ballot.
         JournalError
             If the folder cannot be used, or holds a tuner of other settings.
         Exception
-            What ``main`` has raised, if it did in all trials of a rung.
+            What ``main`` has raised, if no trial of a rung can be compared.
 
         Returns
         -------
@@ -183,7 +186,8 @@ class FederationTuner:
         """
         require(callable(main), "main", main, "a function of grid and context")
         defaults = app_defaults(self.space, context.run_config)
-        self._check_nodes(grid)
+        if not has_begun(self._folder):
+            self._check_nodes(grid)
         with TunerRecord(self._folder, self._identity(defaults), _PATIENCE) as record:
             seed = self._seeds.study
             seed = fresh_seed() if seed is None else seed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,8 +23,7 @@ from flwr_fbo.tuner.envelope import (
     unpack,
 )
 from flwr_fbo.tuner.trial_thread import TrialThread
-
-_log = logging.getLogger("flwr.fbo")
+from flwr_fbo.tuner.voters import Voters
 
 _HINT = (
     "Is tuner_mod the first mod of the ClientApp, as in ClientApp(mods=[tuner_mod])?"
@@ -45,6 +43,8 @@ class SharedSends:
         From the trials of a message to its header.
     parallel : int
         Trials that share a send, >= 1.
+    num_agents : int
+        Nodes, >= 1, that are asked for a ballot at most.
 
     Attributes
     ----------
@@ -55,13 +55,18 @@ class SharedSends:
     """
 
     def __init__(
-        self, grid: Grid, header_of: Callable[[list[int]], TrialsHeader], parallel: int
+        self,
+        grid: Grid,
+        header_of: Callable[[list[int]], TrialsHeader],
+        parallel: int,
+        num_agents: int,
     ) -> None:
         self.read: set[str] = set()
         self.num_sends = 0
         self._grid = grid
         self._header_of = header_of
         self._parallel = parallel
+        self._voters = Voters(num_agents)
         self._timeout: float | None = None
         # What every app that has scores has a function for.
         self._evaluate_type: str = MessageType.EVALUATE
@@ -98,14 +103,14 @@ class SharedSends:
             raise AggregationError(f"No client could {kind}: {self._error_of(kind)}.")
 
     def ballots(self, header: BallotHeader) -> dict[int, Any]:
-        """Return the ballot of each node that gives one.
+        """Return the ballot of each node that gives one, of N at most.
 
         Raises
         ------
         AggregationError
-            If less than half of the nodes do.
+            If less than half of the nodes that are asked do.
         """
-        nodes = sorted(self._grid.get_node_ids())
+        nodes = self._voters.among(self._grid.get_node_ids())
         record = header_record(header)
         kind = self._evaluate_type
         messages = [Message(RecordDict({HEADER: record}), node, kind) for node in nodes]
@@ -125,6 +130,7 @@ class SharedSends:
 
     def _share(self, trials: Sequence[TrialThread]) -> None:
         """Send what trials wait for, and let them go on with the replies."""
+        self._voters.among(self._grid.get_node_ids())
         by_node: dict[int, _Places] = {}
         sends = {trial.number: trial.pending for trial in trials}
         for number, send in sends.items():

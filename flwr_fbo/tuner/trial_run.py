@@ -43,11 +43,14 @@ class Comparison:
     maximize : bool
     tie_seed : int or None
         Breaks ties, in an experiment that is to repeat.
+    num_agents : int
+        N >= 1, the most clients that compare.
     """
 
     metric: str
     maximize: bool
     tie_seed: int | None
+    num_agents: int
 
 
 class TrialRun:
@@ -87,7 +90,9 @@ class TrialRun:
         self._alive: list[int] = []
         self._random_states = RandomStates()
         self._trials: dict[int, TrialThread] = {}
-        self._sends = SharedSends(grid, self._header, schedule.parallel)
+        self._sends = SharedSends(
+            grid, self._header, schedule.parallel, comparison.num_agents
+        )
 
     def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
         """Decide the rungs that are left, and add them to record and list."""
@@ -171,13 +176,13 @@ class TrialRun:
             self._trials.pop(number).end()
 
     def _failed(self, trials: Sequence[TrialThread]) -> list[int]:
-        """Return the trials whose `main` has raised; raise it too if all have."""
-        failed = {t.number: t.error for t in trials if t.error is not None}
-        for number, error in failed.items():
-            _log.warning("main has failed in trial %d: %r", number, error)
-        if len(failed) == len(trials):
-            raise next(iter(failed.values()))
-        return list(failed)
+        """Return the trials that cannot be compared; raise why if none can."""
+        failures = {t.number: t.failure for t in trials if t.failure is not None}
+        for number, failure in failures.items():
+            _log.warning("main has failed in trial %d: %r", number, failure)
+        if len(failures) == len(trials):
+            raise next(iter(failures.values()))
+        return list(failures)
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
         return TrialsHeader(
@@ -217,7 +222,7 @@ class TrialRun:
                 "client: do they change anything?",
                 unread,
             )
-        short = [t.number for t in trials if t.num_train < rounds and t.error is None]
+        short = [t.number for t in trials if t.num_train < rounds and not t.failure]
         if short:
             _log.warning(
                 "main ended before round %d in trials %s: the app's number of rounds "

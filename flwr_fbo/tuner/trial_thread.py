@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
+from typing import NoReturn
 
 from flwr.app import Message, MessageType
 
@@ -14,9 +16,14 @@ from flwr_fbo.tuner.random_states import RandomStates
 # What a trial's thread is called, with its number.
 THREAD_NAME = "trial-"
 
+# Sends of a `main` that is to end that are refused before it is left alone.
+_MOST_REFUSALS = 5
+
+_log = logging.getLogger("flwr.fbo")
+
 
 class TrialEnd(BaseException):
-    """Ends the `main` of a trial that did not survive; apps catch no such thing."""
+    """Ends the `main` of a trial that did not survive; few apps catch such a thing."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ class TrialThread:
         self._run = run
         self._random_states = random_states
         self._is_ending = False
+        self._num_refused = 0
         self._thread = Thread(
             target=self._work, name=f"{THREAD_NAME}{number}", daemon=True
         )
@@ -104,7 +112,7 @@ class TrialThread:
         self._turn(lambda: self._replies.put(replies))
 
     def end(self) -> None:
-        """Have its `main` end, if it has not."""
+        """Have its `main` end, if it has not; one that will not is stopped for ever."""
         self._is_ending = True
         if self.pending is not None:
             self._turn(lambda: self._replies.put([]))
@@ -114,23 +122,27 @@ class TrialThread:
         """Whether its `main` has come to an end."""
         return self._thread.ident is not None and self.pending is None
 
+    @property
+    def failure(self) -> Exception | SystemExit | None:
+        """Why there is nothing to compare it by: its error, or no evaluation."""
+        if self.error is not None or self.num_evaluate > 0:
+            return self.error
+        return ValueError(
+            f"main asks no client to evaluate in {self.num_train} rounds: without "
+            "federated evaluation there is nothing to compare trials by (FedAvg: "
+            "fraction_evaluate > 0)."
+        )
+
     def has_reached(self, rounds: int) -> bool:
         """Return whether it was evaluated after so many rounds, or has ended.
 
-        Raises
-        ------
-        ValueError
-            If it comes to so many rounds without an evaluation.
+        One that trains on after so many rounds, and has never been evaluated, is not
+        waited for.
         """
-        is_there = self.has_ended or self.num_train >= rounds
-        trains_on = is_there and not (self.pending and self.pending.is_evaluate)
-        if trains_on and self.num_evaluate == 0 and self.error is None:
-            raise ValueError(
-                f"main asks no client to evaluate in {self.num_train} rounds: without "
-                "federated evaluation there is nothing to compare trials by (FedAvg: "
-                "fraction_evaluate > 0)."
-            )
-        return self.has_ended or (self.num_train >= rounds and self._was_evaluate)
+        if self.pending is None:
+            return self.has_ended
+        trains_on = self.num_evaluate == 0 and not self.pending.is_evaluate
+        return self.num_train >= rounds and (self._was_evaluate or trains_on)
 
     def _turn(self, wake: Callable[[], None]) -> None:
         """Let the thread run, with its random states, until it waits or ends."""
@@ -155,10 +167,24 @@ class TrialThread:
 
     def _send(self, send: Send) -> list[Message]:
         """Wait for replies, in the thread."""
+        if not self._is_ending:
+            self._requests.put(send)
+            replies = self._replies.get()
         if self._is_ending:
-            raise TrialEnd
-        self._requests.put(send)
-        replies = self._replies.get()
-        if self._is_ending:
-            raise TrialEnd
+            self._refuse()
         return replies
+
+    def _refuse(self) -> NoReturn:
+        """End `main`, in the thread; stop here if it catches that again and again."""
+        self._num_refused += 1
+        if self._num_refused < _MOST_REFUSALS:
+            raise TrialEnd
+        _log.warning(
+            "main catches all exceptions, also the one that ends trial %d: its thread "
+            "is stopped, and keeps its memory until the process ends. Does it have a "
+            "bare except, or one of BaseException?",
+            self.number,
+        )
+        self._requests.put(None)
+        while True:
+            Event().wait()

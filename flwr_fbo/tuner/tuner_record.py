@@ -81,6 +81,11 @@ class TunerRecord:
         self._journal.add_release(LedgerRow(number, facts, choice.scores), {})
 
 
+def has_begun(folder: Path | None) -> bool:
+    """Return whether a tuner has begun in the folder; without one, never."""
+    return folder is not None and (folder / FILE_NAME).exists()
+
+
 def recorded_settings(journal: Journal) -> list[Params]:
     """Return the settings of all trials so far."""
     stored = journal.load_array(_SETTINGS)

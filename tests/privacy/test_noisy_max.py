@@ -1,6 +1,10 @@
 """Report-noisy-max: what it chooses, and what it promises."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,6 +60,31 @@ def test_one_vote_changes_no_chance_by_more_than_epsilon(epsilon: float) -> None
 def test_opendp_agrees_with_epsilon(epsilon: float) -> None:
     mechanism = NoisyMax(epsilon)._mechanism()
     assert epsilon * (1 - 1e-6) < mechanism.map(1) <= epsilon
+
+
+# What an interpreter runs that has no asserts, with an OpenDP that adds less noise.
+_LESS_NOISE = """
+import opendp.measurements
+from flwr_fbo.privacy.noisy_max import NoisyMax
+
+exact = opendp.measurements.make_noisy_max
+opendp.measurements.make_noisy_max = (
+    lambda *arguments, scale: exact(*arguments, scale=0.99 * scale)
+)
+NoisyMax(1.0)
+"""
+
+
+def test_too_little_noise_is_an_error_also_without_asserts() -> None:
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", _LESS_NOISE],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "RuntimeError: OpenDP's noisy max has epsilon 1.01" in done.stderr
 
 
 def test_seeded_choices_repeat_and_are_not_private() -> None:

@@ -62,7 +62,8 @@ def test_it_is_neutral_about_trials_without_a_score() -> None:
     scored = np.array([True, False, True])
     rng = np.random.default_rng(0)
     ballot = make_ballot(np.array([1.0, 9.0, 2.0]), scored, "ranks", rng)
-    assert ballot.tolist() == pytest.approx([-(0.5**0.5), 0.0, 0.5**0.5])
+    lowest = ballot_entries(3, "ranks")[0]
+    assert ballot.tolist() == pytest.approx([lowest, 0.0, -lowest])
     nothing = make_ballot(np.ones(3), np.zeros(3, dtype=np.bool_), "ranks", rng)
     assert nothing.tolist() == [0.0, 0.0, 0.0]
 
@@ -74,9 +75,33 @@ def test_a_lie_is_capped_to_what_an_honest_ballot_may_say(lie: list[float]) -> N
     assert entries[0] <= bounded.min() <= bounded.max() <= entries[-1]
 
 
-def test_an_honest_ballot_stays_as_it_is() -> None:
-    honest = np.array(_ballot([0.1, 0.2, 0.3, 0.4]))
-    assert capped(honest, 4, "ranks").tolist() == honest.tolist()
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("num_trials", [2, 3, 8, 16, 50])
+def test_an_honest_ballot_stays_as_it_is(form: Ballot, num_trials: int) -> None:
+    """However many of the trials the client has scored; and it is centred."""
+    rng = np.random.default_rng(num_trials)
+    norms = []
+    for num_scored in range(num_trials + 1):
+        scored = np.zeros(num_trials, dtype=np.bool_)
+        scored[rng.choice(num_trials, num_scored, replace=False)] = True
+        honest = make_ballot(rng.random(num_trials), scored, form, rng)
+        assert capped(honest, num_trials, form).tolist() == honest.tolist()
+        assert honest.sum() == pytest.approx(0.0, abs=1e-12)
+        norms.append(float(np.linalg.norm(honest)))
+    assert norms[:2] == [0.0, 0.0]
+    assert norms == sorted(norms)
+    assert norms[-1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("num_trials", [3, 8, 16])
+def test_a_liar_says_least_where_partial_ballots_are_as_bounded(
+    num_trials: int,
+) -> None:
+    """A ballot about two trials alone would be bounded by its norm only."""
+    lie = np.zeros(num_trials)
+    lie[:2] = ballot_entries(2, "ranks")
+    against_the_best = capped(lie, num_trials, "ranks")[0]
+    assert against_the_best == ballot_entries(num_trials, "ranks")[0] > lie[0]
 
 
 @pytest.mark.parametrize(

@@ -176,3 +176,26 @@ def test_noisy_max_counts_the_best_of_many_trials() -> None:
     rng, scored = np.random.default_rng(0), np.full(num_trials, True)
     ballots = {slot: make_ballot(scores, scored, "votes", rng) for slot in range(N)}
     assert survivors(chooser.choose(1, ballots, num_trials).scores, 1) == [best]
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -np.inf, -1.0, -20.0, 0.0])
+@pytest.mark.parametrize("score", [0.0, 0.9, np.nan])
+def test_an_exact_score_of_no_weight_is_no_score(weight: float, score: float) -> None:
+    """And poisons no mean of those of others."""
+    chooser = ExactChooser()
+    honest = {slot: np.array([[0.1, 0.2], [10.0, 20.0]]) for slot in range(3)}
+    bad = np.array([[score, 0.8], [weight, 60.0]])
+    scores = chooser.choose(0, {**honest, 3: bad}, 2).scores
+    assert scores.tolist() == pytest.approx([0.1, 0.5])
+    alone = chooser.choose(0, {0: bad}, 2).scores
+    assert alone.tolist() == [-np.inf, 0.8]
+
+
+@pytest.mark.parametrize("message", [None, "a", 3.0, np.ones((2, 3)), [[1.0] * 2] * 2])
+def test_exact_scores_that_are_none_are_left_out(message: Any) -> None:
+    chooser = ExactChooser()
+    honest = {0: np.array([[0.1, 0.2], [10.0, 20.0]])}
+    wanted = chooser.choose(0, honest, 2).scores.tolist()
+    for one in (message, np.array([["a"] * 2] * 2), np.ones((2, 2), dtype=complex)):
+        found = chooser.choose(0, {**honest, 1: one}, 2).scores.tolist()
+        assert found == wanted

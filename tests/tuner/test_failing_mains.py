@@ -1,0 +1,143 @@
+"""A `main` that misbehaves in one of the trials, and what becomes of the others."""
+
+import logging
+import math
+import random
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+from flwr.app import Context
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from flwr_fbo import FederationResult, Halving, PrivateChoice
+from flwr_fbo.tuner.trial_run import Main
+from tests.tuner.apps import in_process, main_of, server_context, tuner
+
+# The trial that would be chosen is the one that misbehaves.
+BEST, SECOND = {"learning-rate": 0.5}, {"learning-rate": 0.3}
+SCHEDULE = Halving(3, (2,), parallel=3)
+
+
+def _is_best(context: Context) -> bool:
+    return float(context.run_config["learning-rate"]) == BEST["learning-rate"]
+
+
+def _start(
+    main: Main, privacy: PrivateChoice | None, schedule: Halving = SCHEDULE
+) -> FederationResult:
+    study = tuner(schedule=schedule, enqueue=[BEST, SECOND], privacy=privacy)
+    return study.start(main, in_process(), server_context())
+
+
+def _returns_at_once(grid: Grid, context: Context) -> None:
+    if not _is_best(context):
+        main_of()(grid, context)
+
+
+def _never_evaluates(grid: Grid, context: Context) -> None:
+    fraction = 0.0 if _is_best(context) else 1.0
+    main_of(lambda: FedAvg(fraction_evaluate=fraction))(grid, context)
+
+
+@pytest.mark.parametrize("privacy", [PrivateChoice(1000.0, 1e-3), None])
+@pytest.mark.parametrize("main", [_returns_at_once, _never_evaluates])
+@pytest.mark.parametrize("rounds", [1, 2, 4, 9])
+def test_a_trial_that_nobody_has_evaluated_is_worst(
+    main: Main,
+    privacy: PrivateChoice | None,
+    rounds: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result = _start(main, privacy, Halving(3, (rounds,), parallel=2))
+    assert result.best_trial == 2
+    assert "failed in trial 1: ValueError('main asks no client" in caplog.text
+    assert "in trial 2" not in caplog.text
+
+
+def _catches_all(grid: Grid, context: Context) -> None:
+    while True:
+        try:
+            main_of()(grid, context)
+        except:  # noqa: E722
+            NUM_CAUGHT[float(context.run_config["learning-rate"])] += 1
+
+
+def _catches_all_of_them(grid: Grid, context: Context) -> None:
+    while True:
+        try:
+            main_of()(grid, context)
+        except BaseException:
+            NUM_CAUGHT[float(context.run_config["learning-rate"])] += 1
+
+
+NUM_CAUGHT: Counter[float] = Counter()
+
+
+@pytest.mark.parametrize("main", [_catches_all, _catches_all_of_them])
+def test_a_main_that_catches_all_exceptions_is_ended(
+    main: Main, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In bounded time, and once and for all; its random states stay its own."""
+    NUM_CAUGHT.clear()
+    random.seed(5)
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        result = _start(main, None, Halving(3, (1, 2)))
+    drawn = random.random()
+    assert result.best == {**BEST, "local-epochs": 1}
+    warnings = [m for m in caplog.messages if "catches all exceptions" in m]
+    assert [f"trial {n}" in m for n, m in zip((2, 0, 1), warnings, strict=True)]
+    assert len(NUM_CAUGHT) == 3
+    assert max(NUM_CAUGHT.values()) < 10
+    caught = NUM_CAUGHT.copy()
+    time.sleep(0.1)
+    assert caught == NUM_CAUGHT
+    random.seed(5)
+    assert drawn == random.random()
+
+
+def test_a_main_that_sends_once_more_when_it_is_ended_may(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            main_of()(grid, context)
+        finally:
+            main_of()(grid, context)
+
+    before = threading.enumerate()
+    with caplog.at_level(logging.WARNING, "flwr.fbo"):
+        assert _start(main, None).best == {**BEST, "local-epochs": 1}
+    assert "catches all exceptions" not in caplog.text
+    assert set(threading.enumerate()) <= {*before}
+
+
+def test_if_nobody_has_evaluated_any_trial_it_is_an_error() -> None:
+    def main(grid: Grid, context: Context) -> None:
+        """Return at once."""
+
+    with pytest.raises(ValueError, match=r"in 0 rounds.*federated evaluation"):
+        _start(main, None)
+
+
+def test_a_failed_trial_that_is_left_is_compared_once_it_evaluates() -> None:
+    """It goes on where too few others have not failed."""
+
+    class Late(FedAvg):
+        def configure_evaluate(self, server_round: int, *args: Any) -> Any:
+            messages = super().configure_evaluate(server_round, *args)
+            return messages if server_round > 1 else []
+
+    def main(grid: Grid, context: Context) -> None:
+        if context.run_config["learning-rate"] == SECOND["learning-rate"]:
+            raise OverflowError
+        main_of(Late if _is_best(context) else FedAvg)(grid, context)
+
+    first, last = _start(main, None, Halving(3, (1, 2))).rungs
+    assert first.survivors == (0, 1)
+    assert first.scores[1:] == (-math.inf, -math.inf)
+    assert last.survivors == (1,)

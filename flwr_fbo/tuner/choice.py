@@ -63,7 +63,8 @@ class PrivateChoice:
     models themselves. They were trained on the clients' data, that of the client in
     question included, and the server sees them. The choice is private in the client's
     *training data* only where each training has client-level differential privacy of
-    its own, and then at the composed epsilon of all trials, all rounds and this choice.
+    its own, and then at the composed epsilon of all trials, all rounds and this choice,
+    with the rounds of trials that are trained again after a tuner was killed.
     A client's votes on models that it has trained alone, as in DP-Hype (PoPETs 2026),
     are covered with its data; but such models are no federated training.
     """

@@ -58,7 +58,8 @@ class FederationTuner:
     folder : str or Path, optional
         An absolute path: where the tuner keeps what it has released, one folder a
         tuner. A run that is killed can be started again with it: rungs that are decided
-        stay so, and no rung is released twice. The trials left are trained again.
+        stay so, and no rung is released twice. The trials left are trained again. Here
+        is each trial's working directory, too: see the notes.
     enqueue : sequence of dict
         Settings that are tried in any case, besides the app's defaults, in the first
         batch. What one leaves out is as in the defaults.
@@ -84,9 +85,15 @@ class FederationTuner:
     replies to ``train`` but for their weights. A ``main`` that reads aggregated metrics
     gets NaN. Not covered, and exact at the server: `tuner_mod` lists it.
 
-    Trials take turns in one process. Each has its own copy of the random states of
-    Python, NumPy and PyTorch; all begin with those that `start` finds. A trial that
-    waits keeps its model in memory.
+    Trials take turns in one process. Each has its own random states of Python, NumPy
+    and PyTorch, drawn from those that `start` finds: no two trials, nor the training
+    after them, draw the same noise. A trial that waits keeps its model in memory.
+
+    With ``folder`` each trial's ``main`` works in ``folder/trial-<number>``, which is
+    made anew when the trial begins, so that files which it writes by relative paths are
+    its own. Relative paths that it *reads* are looked up there too: open what is read
+    by an absolute path. Grid, clients and tuner, and a training after it, work where
+    the process does. So do trials without ``folder``, which write the same files.
 
     Examples
     --------
@@ -203,6 +210,7 @@ class FederationTuner:
                     self.schedule,
                     self._chooser,
                     self._comparison,
+                    self._folder,
                 )
                 run.climb(record, rungs)
         spent = self._chooser.spent(len(rungs))

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
@@ -26,6 +27,7 @@ from flwr_fbo.tuner.shared_sends import SharedSends, slots_of
 from flwr_fbo.tuner.trial_grid import TrialGrid
 from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread
 from flwr_fbo.tuner.tuner_record import TunerRecord
+from flwr_fbo.tuner.turn_state import TurnState
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -67,6 +69,8 @@ class TrialRun:
     schedule : Halving
     chooser : Chooser
     comparison : Comparison
+    folder : Path or None
+        In which each trial has its working directory.
     """
 
     def __init__(
@@ -78,17 +82,18 @@ class TrialRun:
         schedule: Halving,
         chooser: Chooser,
         comparison: Comparison,
+        folder: Path | None,
     ) -> None:
         self._main, self._grid, self._context = main, grid, context
         self._candidates = candidates
         self._schedule = schedule
         self._chooser = chooser
         self._comparison = comparison
+        self._folder = folder
         self._attempt = secrets.token_hex(8)
         self._first_rung = 0
         self._overlays: list[Overlay] = []
         self._alive: list[int] = []
-        self._random_states = RandomStates()
         self._trials: dict[int, TrialThread] = {}
         self._sends = SharedSends(
             grid, self._header, schedule.parallel, comparison.num_agents
@@ -168,7 +173,9 @@ class TrialRun:
                 self._main(TrialGrid(self._grid, send), context)
 
             self._overlays.append(overlay)
-            self._trials[number] = TrialThread(number, run, self._random_states)
+            folder = self._folder and self._folder / f"{THREAD_NAME}{number}"
+            state = TurnState(RandomStates.drawn(), folder)
+            self._trials[number] = TrialThread(number, run, state)
         return self._trials[number]
 
     def _end_all_but(self, alive: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from flwr.app import Message, MessageType
 
-from flwr_fbo.tuner.random_states import RandomStates
+from flwr_fbo.tuner.turn_state import TurnState
 
 # What a trial's thread is called, with its number.
 THREAD_NAME = "trial-"
@@ -63,8 +63,8 @@ class TrialThread:
         From 0.
     run : callable
         Called once, in the thread, with a function from `Send` to replies.
-    random_states : RandomStates
-        Those that it begins with.
+    state : TurnState
+        That of the process in its turns.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class TrialThread:
         self,
         number: int,
         run: Callable[[Callable[[Send], list[Message]]], None],
-        random_states: RandomStates,
+        state: TurnState,
     ) -> None:
         self.number = number
         self.pending: Send | None = None
@@ -88,7 +88,7 @@ class TrialThread:
         self.num_sends = self.num_train = self.num_evaluate = 0
         self._was_evaluate = False
         self._run = run
-        self._random_states = random_states
+        self._state = state
         self._is_ending = False
         self._num_refused = 0
         self._thread = Thread(
@@ -145,15 +145,10 @@ class TrialThread:
         return self.num_train >= rounds and (self._was_evaluate or trains_on)
 
     def _turn(self, wake: Callable[[], None]) -> None:
-        """Let the thread run, with its random states, until it waits or ends."""
-        mine = RandomStates()
-        self._random_states.restore()
-        try:
+        """Let the thread run, with its own state, until it waits or ends."""
+        with self._state.in_place():
             wake()
             self.pending = self._requests.get()
-        finally:
-            self._random_states = RandomStates()
-            mine.restore()
 
     def _work(self) -> None:
         try:

@@ -97,6 +97,7 @@ def test_a_main_that_catches_all_exceptions_is_ended(
     time.sleep(0.1)
     assert caught == NUM_CAUGHT
     random.seed(5)
+    _start(main_of(), None, Halving(3, (1, 2)))
     assert drawn == random.random()
 
 

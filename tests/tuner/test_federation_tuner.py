@@ -198,7 +198,9 @@ def test_a_private_run_does_not_say_that(caplog: pytest.LogCaptureFixture) -> No
     assert "NOT PRIVATE" not in caplog.text
 
 
-def test_random_states_of_trials_are_their_own() -> None:
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_random_states_of_trials_are_their_own(parallel: int) -> None:
+    """Else trials, and the training after them, would share noise that protects."""
     drawn: dict[Any, list[float]] = {}
 
     def main(grid: Grid, context: Context) -> None:
@@ -211,17 +213,19 @@ def test_random_states_of_trials_are_their_own() -> None:
 
         main_of(Drawing)(grid, context)
 
-    random.seed(5)
-    np.random.seed(6)  # noqa: NPY002
-    tuner(schedule=Halving(4, (3,), parallel=2)).start(
-        main, in_process(), server_context()
-    )
-    assert len(drawn) == 4
-    assert len({tuple(draws[:3]) for draws in drawn.values()}) == 1
-    assert len(set(next(iter(drawn.values())))) >= 3
-    after = random.random()
-    random.seed(5)
-    assert after == random.random()
+    def run(parallel: int) -> tuple[dict[Any, list[float]], float]:
+        drawn.clear()
+        random.seed(5)
+        np.random.seed(6)  # noqa: NPY002
+        schedule = Halving(4, (3,), parallel=parallel)
+        tuner(schedule=schedule).start(main, in_process(), server_context())
+        of_trials = {rate: draws[:3] for rate, draws in drawn.items()}
+        return of_trials, random.random() + np.random.random()  # noqa: NPY002
+
+    trials, after = run(parallel)
+    everything = [value for draws in trials.values() for value in draws]
+    assert len({*everything, after}) == 4 * 3 + 1
+    assert run(2) == (trials, after)
 
 
 def test_a_key_that_nothing_reads_is_warned_of(

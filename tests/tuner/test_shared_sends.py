@@ -10,6 +10,7 @@ from flwr_fbo import Halving
 from flwr_fbo.tuner.random_states import RandomStates
 from flwr_fbo.tuner.shared_sends import next_trials
 from flwr_fbo.tuner.trial_thread import Send, TrialThread
+from flwr_fbo.tuner.turn_state import TurnState
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
@@ -91,7 +92,7 @@ def test_trials_whose_nodes_differ_share_a_send_all_the_same() -> None:
 
 
 def _waiting(number: int, kind: str, num_sends: int) -> TrialThread:
-    trial = TrialThread(number, lambda send: None, RandomStates())
+    trial = TrialThread(number, lambda send: None, TurnState(RandomStates()))
     message = Message.__new__(Message)
 
     class Metadata:

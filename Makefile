@@ -22,6 +22,7 @@ lint: .venv/dev  ## Check style and types
 	$(BIN)/mypy
 	$(BIN)/mypy examples/plug-in-numpyclient/before/digits_fedavg/*.py
 	$(BIN)/mypy examples/tune-fedavg-sklearn/before/digits_sgd/*.py
+	$(BIN)/mypy examples/tune-fedavg-pytorch/before/digits_torch/*.py
 
 # Beside its peers, on one BLAS thread: `benchmarks/table.md`, in an hour. Flower's
 # engine is among them only where there is no network: `make .venv/bench` first.

@@ -15,6 +15,9 @@ from flwr_fbo._validation import require
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuner.trial_thread import Send
 
+# What the records of Flower's SecAgg and SecAgg+ workflows are called.
+_SECAGG = "secagg"
+
 
 class _GridAround(Grid):
     """A Grid that leaves everything to another."""
@@ -107,8 +110,9 @@ class TrialGrid(_GridAround):
         ------
         ValueError
             If the messages are of several types, or of one that is neither ``train``
-            nor ``evaluate``; or if the strategy has made a model of NaN from finite
-            ones, as one does that reads metrics which stay at the clients.
+            nor ``evaluate``; if they are of Flower's SecAgg+ workflow; or if the
+            strategy has made a model of NaN from finite ones, as one does that reads
+            metrics which stay at the clients.
         """
         asked = list(messages)
         if not asked:
@@ -119,6 +123,9 @@ class TrialGrid(_GridAround):
         allowed = "train or evaluate: of others it is not known what is private"
         ok = kind.split(".")[0] in (MessageType.TRAIN, MessageType.EVALUATE)
         require(ok, "message_type", kind, allowed)
+        allowed = "without SecAgg+, whose workflow FederationTuner cannot share"
+        secure = [n for m in asked for n in m.content if n.startswith(_SECAGG)]
+        require(not secure, "main", secure[:1], allowed)
         trained = [m.content for m in self._last_replies if m.has_content()]
         if trained and not _is_finite(asked[0].content):
             allowed = (

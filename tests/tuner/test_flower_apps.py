@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.mod import (
     LocalDpMod,
     adaptiveclipping_mod,
@@ -34,6 +34,7 @@ from flwr.serverapp.strategy import (
 )
 
 from flwr_fbo import Halving, tuner_mod
+from tests.tasks.test_emnist import needs_torch
 from tests.tuner.apps import (
     NUM_CLIENTS,
     MakeStrategy,
@@ -165,3 +166,35 @@ def test_qfedavg_is_refused_by_name() -> None:
 
     with pytest.raises(ValueError, match=r"^model=nan .*QFedAvg"):
         tuner(schedule=two).start(main_of(make), in_process(), server_context())
+
+
+def test_secagg_is_refused_by_name() -> None:
+    """Its workflow asks for several exchanges a round, which no trials can share."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
+
+    def main(grid: Grid, context: Context) -> None:
+        content = RecordDict({RECORD_KEY_CONFIGS: ConfigRecord({"stage": "setup"})})
+        nodes = grid.get_node_ids()
+        messages = [Message(content, node, MessageType.TRAIN) for node in nodes]
+        grid.send_and_receive(messages)
+
+    with pytest.raises(ValueError, match=r"^main=.'secaggplus_configs'. .*SecAgg\+"):
+        tuner().start(main, in_process(), server_context())
+
+
+@needs_torch
+def test_noise_from_torch_differs_from_trial_to_trial() -> None:
+    import torch
+
+    drawn: list[float] = []
+
+    def main(grid: Grid, context: Context) -> None:
+        drawn.append(float(torch.randn(()).item()))
+        main_of()(grid, context)
+
+    for _ in range(2):
+        torch.manual_seed(3)
+        tuner().start(main, in_process(), server_context())
+    assert drawn[:6] == drawn[6:]
+    assert len(set(drawn)) == 6
+    assert float(torch.randn(()).item()) not in drawn

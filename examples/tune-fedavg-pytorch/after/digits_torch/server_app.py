@@ -1,0 +1,46 @@
+"""The server: it averages the sites' models, tests the average, and saves it."""
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from optuna.distributions import FloatDistribution as Float
+from optuna.distributions import IntDistribution as Int
+
+from digits_torch import task
+from flwr_fbo import FederationTuner, Halving, PrivateChoice
+
+app = ServerApp()
+
+
+def test(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """Return how good the model is on digits that no site has."""
+    net = task.Net()
+    net.load_state_dict(arrays.to_torch_state_dict())
+    loss, accuracy = task.test(net, task.load_test())
+    return MetricRecord({"loss": loss, "accuracy": accuracy})
+
+
+@app.main()
+def tuned(grid: Grid, context: Context) -> None:
+    """Tune the training, and train with the settings that were chosen."""
+    space = {"learning-rate": Float(1e-3, 1, log=True), "local-epochs": Int(1, 5)}
+    privacy = PrivateChoice(epsilon=2, delta=1e-3)
+    tuner = FederationTuner(
+        space, "eval_acc", "maximize", 20, schedule=Halving(16, (1, 4)), privacy=privacy
+    )
+    main(*tuner.start(main, grid, context).apply(grid, context))
+
+
+def main(grid: Grid, context: Context) -> None:
+    """Train the model, and save it."""
+    config = context.run_config
+    strategy = FedAvg(fraction_evaluate=float(config["fraction-evaluate"]))
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(task.Net().state_dict()),
+        num_rounds=int(config["num-server-rounds"]),
+        train_config=ConfigRecord({"lr": float(config["learning-rate"])}),
+        evaluate_fn=test,
+    )
+    torch.save(result.arrays.to_torch_state_dict(), "final_model.pt")

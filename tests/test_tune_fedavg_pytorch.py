@@ -1,0 +1,55 @@
+"""A plain FedAvg app of a CNN, and what it takes to tune it."""
+
+import re
+
+import pytest
+
+from benchmarks.tuned_examples import EXAMPLES, accuracies
+from tests.before_and_after import assert_readme_shows, diff
+from tests.engine import FlwrRun
+from tests.tasks.test_emnist import needs_torch
+
+EXAMPLE = EXAMPLES / "tune-fedavg-pytorch"
+CODE = [f"digits_torch/{n}.py" for n in ("client_app", "server_app")]
+SAME = ["digits_torch/__init__.py", "digits_torch/task.py"]
+
+
+@needs_torch
+@pytest.mark.slow
+def test_it_is_better_tuned() -> None:
+    before = accuracies(EXAMPLE / "before", 0, {})
+    after = accuracies(EXAMPLE / "after", 0, {})
+    assert len(before) == len(after)
+    assert 0.5 < before[-1] < after[-1]
+
+
+@needs_torch
+def test_the_plain_app_trains_and_repeats() -> None:
+    first = accuracies(EXAMPLE / "before", 1, {})
+    assert first[0] < 0.3 < 0.5 < first[-1]
+    assert accuracies(EXAMPLE / "before", 1, {}) == first
+
+
+def test_tuning_takes_12_lines_at_the_server_and_1_at_the_client() -> None:
+    client, server = (diff(EXAMPLE, name)[2:] for name in CODE)
+    changed = [line for line in server if line.startswith(("+", "-"))]
+    assert 0 < sum(line[1:].strip() != "" for line in changed) <= 12
+    added = [line for line in client if line.startswith("+")]
+    assert [line for line in added if "import" not in line] == [
+        "+app = ClientApp(mods=[tuner_mod])\n"
+    ]
+    assert len(added) == 2
+    assert all(diff(EXAMPLE, name) == [] for name in SAME)
+
+
+def test_the_readme_shows_the_diff() -> None:
+    assert_readme_shows(EXAMPLE, ["pyproject.toml", *CODE])
+
+
+@needs_torch
+@pytest.mark.slow
+def test_the_tuned_app_runs_on_the_engine(flwr_run: FlwrRun) -> None:
+    printed = flwr_run(EXAMPLE / "after", 5, {})
+    assert "chosen: {" in printed, printed
+    found = re.findall(r"MetricRecord: {.*'accuracy': ([0-9.]+)", printed)
+    assert float(found[-1]) > 0.8, printed

@@ -8,9 +8,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+from tests.deployed import federation
 from tests.engine import flower_home, flwr_run, loopback_only
 
-__all__ = ["flower_home", "flwr_run", "loopback_only"]
+__all__ = ["federation", "flower_home", "flwr_run", "loopback_only"]
 
 # A slow machine is no failure: speed is measured in benchmarks/, not in tests.
 settings.register_profile("no-deadline", deadline=None)

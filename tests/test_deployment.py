@@ -5,12 +5,8 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +24,10 @@ from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.study_record import read_ledger
-from tests.engine import FlwrRun, end_processes, processes
+from tests.deployed import DEPLOYMENT, await_condition, begun, process_named
+from tests.engine import FlwrRun
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "deployment"
-APP = EXAMPLE / "app"
+APP = DEPLOYMENT / "app"
 NUM_SITES = 3
 
 # The example's client, with faults that a node config asks for: each leaves a mark at
@@ -119,23 +115,6 @@ def main(grid, context):
 """
 
 
-@pytest.fixture
-def federation(
-    loopback_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
-    """A federation of the example; whatever is left of it is ended afterwards."""
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.syspath_prepend(str(APP))
-    # What is tested here, whatever is installed.
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    from loopback.federation import Federation
-
-    with Federation(tmp_path / "federation") as all_processes:
-        yield all_processes
-    end_processes(all_processes.folder / "flower")
-
-
 def _start_sites(federation: Any, faults: dict[int, str], number: int) -> None:
     for site in range(number):
         federation.register(f"site-{site}")
@@ -158,33 +137,6 @@ def _faulty_app(folder: Path) -> Path:
     (app / "hospitals" / "client_app.py").rename(app / "hospitals" / "honest.py")
     (app / "hospitals" / "client_app.py").write_text(FAULTY_CLIENT)
     return app
-
-
-@contextmanager
-def _begun(federation: Any, app: Path, config: str) -> Iterator[Callable[[float], str]]:
-    """Begin ``flwr run``; give a function that waits for its end: what it printed."""
-    printed: Path = federation.folder / f"run-{time.monotonic_ns()}.out"
-    command = [str(Path(sys.executable).parent / "flwr"), "run", str(app), "loopback"]
-    with printed.open("wb") as out:
-        run: subprocess.Popen[bytes] = subprocess.Popen(
-            [*command, "--stream", "--run-config", config],
-            env=federation.environment(),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-
-        def end(timeout: float) -> str:
-            try:
-                run.wait(timeout)
-            except subprocess.TimeoutExpired:
-                pytest.fail(printed.read_text() + federation.log("superlink"))
-            return printed.read_text()
-
-        try:
-            yield end
-        finally:
-            run.kill()
-            run.wait()
 
 
 def _config(federation: Any, num_rounds: int, **more: object) -> str:
@@ -225,17 +177,7 @@ def _num_rounds(federation: Any) -> int:
 
 
 def _await_round(federation: Any, number: int) -> None:
-    _await(lambda: _num_rounds(federation) >= number, f"round {number}", 300)
-
-
-def _await(condition: Callable[[], object], what: str, seconds: float) -> Any:
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+    await_condition(lambda: _num_rounds(federation) >= number, f"round {number}", 300)
 
 
 @pytest.mark.slow
@@ -251,7 +193,7 @@ def test_a_federation_with_tls_and_authentication(
     _start_site(federation, 9)
     _start_sites(federation, {}, NUM_SITES)
     keys = '"' + " ".join(_fingerprint(federation, i) for i in range(NUM_SITES)) + '"'
-    with _begun(federation, APP, _config(federation, num_rounds, keys=keys)) as end:
+    with begun(federation, APP, _config(federation, num_rounds, keys=keys)) as end:
         printed = end(300)
     assert "aggregate_train: 3 results, 0 failures, 0 missing" in printed
     assert "Recommended: {'C': " in printed, printed
@@ -285,7 +227,7 @@ def test_whatever_is_killed_the_study_goes_on(
     config = _config(federation, num_rounds, deadline=75)
     federation.start_superlink()
     _start_sites(federation, {}, NUM_SITES)
-    with _begun(federation, app, config) as end:
+    with begun(federation, app, config) as end:
         _await_round(federation, 2)
         os.kill(_evaluating(federation, 0), signal.SIGKILL)
         _await_round(federation, 6)
@@ -295,16 +237,16 @@ def test_whatever_is_killed_the_study_goes_on(
         os.kill(client, signal.SIGKILL)  # it would end by itself, an hour later
         federation.await_supernode("site-1", _start_site(federation, 1))
         _await_round(federation, _num_rounds(federation) + 1)
-        os.kill(_process(federation, "flwr-serverapp"), signal.SIGKILL)
+        os.kill(process_named(federation, "flwr-serverapp"), signal.SIGKILL)
         end(200)
     assert len(_record(federation)[0]["rounds"]) < num_rounds
-    with _begun(federation, app, config) as end:
+    with begun(federation, app, config) as end:
         _await_round(federation, _num_rounds(federation) + 1)
         federation.processes["superlink"].kill()
         federation.processes.pop("superlink").wait()
         end(200)
     federation.start_superlink()
-    with _begun(federation, app, config) as end:
+    with begun(federation, app, config) as end:
         printed = end(400)
     assert "Going on with the study" in printed
     assert "Recommended: {'C': " in printed, printed
@@ -343,26 +285,17 @@ def _evaluating(federation: Any, site: int) -> int:
     """Have a site's next evaluation wait for its end; return the client's process."""
     folder = federation.folder / f"site-{site}"
     (folder / "stop-here").touch()
-    (mark,) = _await(lambda: list(folder.glob("stopped-*")), "an evaluation", 120.0)
+    (mark,) = await_condition(
+        lambda: list(folder.glob("stopped-*")), "an evaluation", 120.0
+    )
     mark.unlink()
     return int(mark.name.removeprefix("stopped-"))
-
-
-def _process(federation: Any, name: str) -> int:
-    """Return the process of that name."""
-    for process in processes(federation.folder / "flower"):
-        line = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-        if any(part.endswith(name.encode()) for part in line[:2]):
-            return process
-    pytest.fail(f"no {name} is running")
 
 
 def _uninterrupted(
     folder: Path, num_rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> list[LedgerRow]:
     """Run the same study in one piece, in process; return its ledger."""
-    from hospitals import client_app, server_app
-
     config: UserConfig = {
         "num-agents": NUM_SITES,
         "num-rounds": num_rounds,
@@ -375,6 +308,9 @@ def _uninterrupted(
         "experiment": True,
     }
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(APP))
+    from hospitals import client_app, server_app
+
     grid = InProcessGrid(client_app.app, NUM_SITES, run_config=config)
     server_app.app(grid, Context(1, 1, {}, RecordDict(), config))
     with Journal(None, folder / "record" / "server.sqlite") as journal:
@@ -387,7 +323,7 @@ def test_bad_clients_do_not_stop_the_others(federation: Any, tmp_path: Path) -> 
     federation.start_superlink()
     _start_sites(federation, faults, 5)
     config = _config(federation, num_rounds, num_agents=5, deadline=75)
-    with _begun(federation, _faulty_app(tmp_path), config) as end:
+    with begun(federation, _faulty_app(tmp_path), config) as end:
         printed = end(400)
     assert "Recommended: {'C': " in printed, printed
     assert printed.count("aggregate_train: 3 results, 1 failures, 1 missing") == 3
@@ -411,7 +347,7 @@ def test_a_site_that_joins_late_starts_from_what_the_others_know(
     federation.start_superlink()
     _start_sites(federation, {}, 3)
     federation.register("site-3")
-    with _begun(federation, app, _config(federation, num_rounds)) as end:
+    with begun(federation, app, _config(federation, num_rounds)) as end:
         _await_round(federation, 3)
         _start_site(federation, 3)
         printed = end(300)

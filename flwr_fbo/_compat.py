@@ -37,6 +37,8 @@ ClientApi = Literal["both", "message", "numpy", "action"]
 TUNE_ACTION = "tune"
 
 CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+# flwr.common.secure_aggregation.secaggplus_constants.RECORD_KEY_CONFIGS
+SECURE_AGGREGATION_RECORD = "secaggplus_configs"
 
 
 def check_client_api(client_api: Any) -> None:

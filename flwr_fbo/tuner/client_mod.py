@@ -20,6 +20,8 @@ from flwr.app import (
 )
 from flwr.clientapp.typing import ClientAppCallable
 
+from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
+from flwr_fbo._errors import PublicError
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.clients.limits import node_limits
 from flwr_fbo.clients.site import SiteError, reported
@@ -51,6 +53,15 @@ from flwr_fbo.tuner.trial_states import TrialStates
 
 # Where a `NumPyClient` reads its config.
 _NUMPY_CONFIGS = ("fitins.config", "evaluateins.config")
+
+_SECURE = (
+    "secagg_mod and secaggplus_mod need Flower's secure aggregation, which "
+    "FederationTuner does not support; one of them is a mod of this ClientApp"
+)
+
+
+class UnsupportedModError(PublicError):
+    """A mod that cannot work behind `tuner_mod`."""
 
 
 def tuner_mod(
@@ -147,7 +158,12 @@ def _call(
             config = merged_config(content[name], overlay.settings)
             content[name] = ConfigRecord(config)
     inner_message.content = content
-    reply = call_next(inner_message, inner)
+    try:
+        reply = call_next(inner_message, inner)
+    except KeyError as error:
+        if error.args == (SECURE_AGGREGATION_RECORD,):
+            raise UnsupportedModError(_SECURE, public=_SECURE) from error
+        raise
     if inner.state is not state:  # the app has put another in its place
         state.clear()
         state.update(inner.state)

@@ -99,7 +99,8 @@ class SharedSends:
             shared = next_trials(waiting, self._parallel)
             self._share(shared)
             after_send(shared)
-        for kind in sorted(self._asked - self._answered):
+        # Training first: evaluation fails where an app has not been trained.
+        for kind in sorted(self._asked - self._answered, reverse=True):
             raise AggregationError(f"No client could {kind}: {self._error_of(kind)}.")
 
     def ballots(self, header: BallotHeader) -> dict[int, Any]:

@@ -300,7 +300,7 @@ def test_clients_that_were_not_asked_are_neutral() -> None:
     assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
 
 
-class _Numpy(NumPyClient):
+class NumpyDistances(NumPyClient):
     """Reads the rate from its config, and the epochs from the run config."""
 
     def __init__(self, context: Context) -> None:
@@ -342,7 +342,7 @@ class _NumpyStrategy(FedAvg):
 
 @pytest.mark.parametrize("metric", ["loss"])
 def test_a_numpy_client_is_tuned(metric: str) -> None:
-    app = ClientApp(client_fn=lambda c: _Numpy(c).to_client(), mods=[tuner_mod])
+    app = ClientApp(client_fn=lambda c: NumpyDistances(c).to_client(), mods=[tuner_mod])
 
     def main(grid: Grid, context: Context) -> None:
         arrays = ArrayRecord({"0": Array(np.zeros(3))})

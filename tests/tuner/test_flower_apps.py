@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Context
+from flwr.client.mod import secagg_mod, secaggplus_mod
+from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import (
     LocalDpMod,
     adaptiveclipping_mod,
@@ -14,6 +16,14 @@ from flwr.clientapp.mod import (
     message_size_mod,
 )
 from flwr.clientapp.typing import Mod
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.workflow import (
+    DefaultWorkflow,
+    SecAggPlusWorkflow,
+    SecAggWorkflow,
+)
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import (
@@ -33,7 +43,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from flwr_fbo import Halving, tuner_mod
+from flwr_fbo import Halving, PrivateChoice, tuner_mod
 from tests.tasks.test_emnist import needs_torch
 from tests.tuner.apps import (
     NUM_CLIENTS,
@@ -44,6 +54,7 @@ from tests.tuner.apps import (
     server_context,
     tuner,
 )
+from tests.tuner.test_federation_tuner import NumpyDistances
 
 ROUNDS = 3
 SCHEDULE = Halving(4, (1, 2), parallel=3)
@@ -168,20 +179,6 @@ def test_qfedavg_is_refused_by_name() -> None:
         tuner(schedule=two).start(main_of(make), in_process(), server_context())
 
 
-def test_secagg_is_refused_by_name() -> None:
-    """Its workflow asks for several exchanges a round, which no trials can share."""
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
-
-    def main(grid: Grid, context: Context) -> None:
-        content = RecordDict({RECORD_KEY_CONFIGS: ConfigRecord({"stage": "setup"})})
-        nodes = grid.get_node_ids()
-        messages = [Message(content, node, MessageType.TRAIN) for node in nodes]
-        grid.send_and_receive(messages)
-
-    with pytest.raises(ValueError, match=r"^main=.'secaggplus_configs'. .*SecAgg\+"):
-        tuner().start(main, in_process(), server_context())
-
-
 @needs_torch
 def test_noise_from_torch_differs_from_trial_to_trial() -> None:
     import torch
@@ -198,3 +195,78 @@ def test_noise_from_torch_differs_from_trial_to_trial() -> None:
     assert drawn[:6] == drawn[6:]
     assert len(set(drawn)) == 6
     assert float(torch.randn(()).item()) not in drawn
+
+
+# --------------------------------------------- workflows and mods of `flwr.server`
+
+PRIVACY = [PrivateChoice(1000.0, 1e-3), None]
+
+
+def _workflow(fit_workflow: Any = None, has_initial: bool = True) -> Any:
+    """Return a `main` that runs Flower's legacy workflow."""
+
+    def main(grid: Grid, context: Context) -> None:
+        initial = ndarrays_to_parameters([np.zeros(3)]) if has_initial else None
+        config = {"learning-rate": float(context.run_config["learning-rate"])}
+        strategy = LegacyFedAvg(
+            initial_parameters=initial, on_fit_config_fn=lambda _: {**config}
+        )
+        legacy = LegacyContext(context, ServerConfig(num_rounds=ROUNDS), strategy)
+        DefaultWorkflow(fit_workflow)(grid, legacy)
+
+    return main
+
+
+def _start_workflow(
+    main: Any, privacy: PrivateChoice | None, mods: Sequence[Mod] = ()
+) -> dict[str, Any]:
+    app = ClientApp(
+        client_fn=lambda c: NumpyDistances(c).to_client(), mods=[tuner_mod, *mods]
+    )
+    best = {"learning-rate": 0.5, "local-epochs": 5}
+    study = tuner(schedule=SCHEDULE, privacy=privacy, metric="loss", enqueue=[best])
+    return study.start(main, in_process(app), server_context()).best
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_a_legacy_workflow_is_tuned(privacy: PrivateChoice | None) -> None:
+    best = _start_workflow(_workflow(), privacy)
+    assert best == {"learning-rate": 0.5, "local-epochs": 5}
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_a_legacy_workflow_without_initial_parameters_is_refused_by_name(
+    privacy: PrivateChoice | None,
+) -> None:
+    with pytest.raises(ValueError, match=r"'get_parameters'.*initial_parameters"):
+        _start_workflow(_workflow(has_initial=False), privacy)
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize(
+    ("mod", "workflow"),
+    [
+        (secagg_mod, SecAggWorkflow(0.5)),
+        (secaggplus_mod, SecAggPlusWorkflow(1.0, 0.5)),
+    ],
+)
+def test_a_workflow_of_secure_aggregation_is_refused_by_name(
+    mod: Mod, workflow: Any, privacy: PrivateChoice | None
+) -> None:
+    """A round of it is four sends, which the tuner would count as four rounds."""
+    with pytest.raises(NotImplementedError, match=r"not support.*SecAggPlusWorkflow"):
+        _start_workflow(_workflow(workflow), privacy, [mod])
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("mod", [secagg_mod, secaggplus_mod])
+def test_a_mod_of_secure_aggregation_is_refused_by_name(
+    mod: Mod, privacy: PrivateChoice | None
+) -> None:
+    app = message_app(first=(tuner_mod, mod))
+    study = tuner(privacy=privacy)
+    with pytest.raises(AggregationError, match=r"could train.*not support.*ClientApp"):
+        study.start(main_of(), in_process(app), server_context())
+    app = message_app(first=(mod, tuner_mod))
+    with pytest.raises(AggregationError, match=r"secaggplus_configs.*first mod"):
+        study.start(main_of(), in_process(app), server_context())

@@ -111,7 +111,7 @@ def main(grid, context):
         folder=record,
     )
     rounds = int(context.run_config["num-rounds"])
-    print(f"Recommended: {strategy.start(grid, num_rounds=rounds).recommended}")
+    print(f"Recommended: {strategy.start(grid, num_rounds=rounds).recommendation}")
 """
 
 
@@ -196,7 +196,7 @@ def test_a_federation_with_tls_and_authentication(
     with begun(federation, APP, _config(federation, num_rounds, keys=keys)) as end:
         printed = end(300)
     assert "aggregate_train: 3 results, 0 failures, 0 missing" in printed
-    assert "Recommended: {'C': " in printed, printed
+    assert "(score " in printed, printed
     assert federation.processes["site-9"].poll() not in (None, 0)
     assert "No SuperNode found with the given public key" in federation.log("superlink")
     assert not list((federation.folder / "site-9").glob("journal/*"))
@@ -249,7 +249,7 @@ def test_whatever_is_killed_the_study_goes_on(
     with begun(federation, app, config) as end:
         printed = end(400)
     assert "Going on with the study" in printed
-    assert "Recommended: {'C': " in printed, printed
+    assert "(score " in printed, printed
 
     fields, ledger = _record(federation)
     whole = _uninterrupted(tmp_path / "whole", num_rounds, monkeypatch)
@@ -325,7 +325,7 @@ def test_bad_clients_do_not_stop_the_others(federation: Any, tmp_path: Path) -> 
     config = _config(federation, num_rounds, num_agents=5, deadline=75)
     with begun(federation, _faulty_app(tmp_path), config) as end:
         printed = end(400)
-    assert "Recommended: {'C': " in printed, printed
+    assert "(score " in printed, printed
     assert printed.count("aggregate_train: 3 results, 1 failures, 1 missing") == 3
     assert "agent 2: no reply in time" in printed
     assert re.search("agent 3: .*make_objective failed: RuntimeError", printed)
@@ -351,7 +351,7 @@ def test_a_site_that_joins_late_starts_from_what_the_others_know(
         _await_round(federation, 3)
         _start_site(federation, 3)
         printed = end(300)
-    assert "Recommended: {'x': " in printed, printed
+    assert "(score " in printed, printed
     _, (release,) = _record(federation)
     late = _agent(federation.folder / "site-3" / "journal", 3)
     assert min(late.iterations) >= 3

@@ -33,7 +33,7 @@ SERVERS = {
 # What a command must print, whatever its exit status.
 PRINTED = {
     "python -m loopback": "The run is finished:completed.",
-    "flwr run ": "Recommended: {'C': ",
+    "flwr run ": "Recommended: ",
     "flwr list ": "finished:completed",
 }
 

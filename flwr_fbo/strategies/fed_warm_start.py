@@ -17,7 +17,6 @@ from flwr.app import Message
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.tuning.fed_warm_start import head_start
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.spending import Promise
@@ -31,7 +30,7 @@ from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.fed_warm_start import WarmStartServer, knowledge_of
-from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Privacy
 from flwr_fbo.strategies.presets import WARM_START
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
@@ -248,23 +247,6 @@ class FedWarmStart(PrivateTuningStrategy):
         """Half of the open cohort's agents, enrolled or not."""
         cohort = self.server.cohorts.slots(len(self.server.ledger))
         return -(-len(cohort) // 2)
-
-    @property
-    def recommended(self) -> Params | None:
-        """Where agents that start now start; None where they would be alone.
-
-        Post-processing of what the agents receive anyway.
-        """
-        vectors, study = self.server.vectors, self.study
-        if vectors is None and study.known is None:
-            return None
-        assert isinstance(study.agent, WarmStartSettings)
-        about = study.agent, self.server.cohorts, study.space, study.feature_seed
-        released = b"" if vectors is None else vectors.tobytes()
-        start = head_start(*about, released, study.known)
-        if not start.is_followed:
-            return None
-        return study.space.from_unit(study.space.snap(start.tops[0]))
 
     @property
     def knowledge(self) -> Knowledge:

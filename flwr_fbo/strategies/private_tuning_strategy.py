@@ -13,9 +13,7 @@ from flwr.app import Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require
-from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
@@ -28,8 +26,9 @@ from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningInstruction, TuningStudy
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
-from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Privacy, Seeds, check_folder
+from flwr_fbo.strategies.recommendation import Recommendation, released_function
 from flwr_fbo.strategies.result import TuningResult
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -333,7 +332,7 @@ class PrivateTuningStrategy(TuningStrategy):
 
     def _end(self, result: TuningResult) -> None:
         spent = result.privacy_spent = self.privacy_spent
-        result.recommended = self.recommended
+        result.recommendation = self.recommendation
         made, planned = len(self.server.ledger), self.server.num_allowed
         if made < planned:
             _log.warning(
@@ -342,7 +341,7 @@ class PrivateTuningStrategy(TuningStrategy):
                 made,
                 planned,
             )
-        _log.info("Recommended for all: %s", result.recommended)
+        _log.info("Recommended for all sites: %s", result.recommendation)
         _log.info(
             "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
             spent.epsilon,
@@ -353,25 +352,13 @@ class PrivateTuningStrategy(TuningStrategy):
         )
 
     @property
-    def recommended(self) -> Params | None:
-        """The maximiser of the function released last; None before a release.
+    def recommendation(self) -> Recommendation:
+        """One setting for the federation, by what has been released so far.
 
         Post-processing of what the agents receive anyway.
         """
-        vectors, agent = self.server.vectors, self._agent
-        if vectors is None:
-            return None
-        space, seed = self.study.space, self.study.feature_seed
-        point = maximize(
-            agent.shared_features(space.dim, seed),
-            vectors,
-            space,
-            space.sub_regions(agent.num_sub_regions),
-            generator(seed, Purpose.SEARCH),
-            agent.num_candidates,
-            agent.num_starts,
-        )
-        return space.from_unit(space.snap(point))
+        released = released_function(self.study, self.server.ledger)
+        return Recommendation() if released is None else released.recommendation
 
     @property
     def privacy_spent(self) -> PrivacySpent:

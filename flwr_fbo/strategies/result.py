@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Result
 from flwr_fbo.models.features import FloatArray
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.strategies.recommendation import Recommendation
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,21 @@ class StudyResult(Result):
     privacy_spent: PrivacySpent | None = None
     rounds: list[Round] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Say what came out; Flower's own records stay in their attributes."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        answers = sum(one.results for one in self.rounds)
+        lines = [f"{len(self.rounds)} rounds, {answers} answers of agents"]
+        if self.privacy_spent is not None:
+            spent = self.privacy_spent
+            lines.append(
+                f"Privacy spent: epsilon = {spent.epsilon:.3f} at delta = "
+                f"{spent.delta:.3g}, {spent.num_releases} releases"
+            )
+        return lines
+
 
 @dataclass(repr=False)
 class TuningResult(StudyResult):
@@ -56,13 +72,20 @@ class TuningResult(StudyResult):
 
     Attributes
     ----------
-    recommended : dict or None
-        One setting for the federation: the maximiser of the function that was released
-        last. It is computed from released vectors alone, and so costs no privacy. None
-        where nothing was released.
+    recommendation : Recommendation
+        One setting for the federation, and how sure it is. It is computed from released
+        vectors alone, and so costs no privacy.
     """
 
-    recommended: Params | None = None
+    recommendation: Recommendation = field(default_factory=Recommendation)
+
+    @property
+    def recommended(self) -> Params | None:
+        """The recommended setting; None where none can be recommended."""
+        return self.recommendation.params
+
+    def _lines(self) -> list[str]:
+        return [f"Recommended for all sites: {self.recommendation}", *super()._lines()]
 
 
 @dataclass(repr=False)

@@ -235,7 +235,7 @@ def test_what_could_not_be_recorded_is_not_seen(
         with pytest.raises(JournalError, match="disk is full"):
             study.start(grid, num_rounds=4)
     assert study.server.vectors is None
-    assert study.recommended is None
+    assert study.recommendation.params is None
     assert study.privacy_spent.num_releases == 0
     again = strategy(folder=tmp_path, noise_seed=None)
     again.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)

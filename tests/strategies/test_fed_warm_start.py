@@ -158,7 +158,7 @@ def test_a_grid_equals_a_loop() -> None:
 
 def test_noise_only_is_alone_array_for_array() -> None:
     study, agents = run(privacy=Privacy(noise_only=True), epsilon=2.0, cohorts=(4, 2))
-    assert study.recommended is None
+    assert study.recommendation.params is None
     assert study.privacy_spent.epsilon == 0.0
     for one in agents:
         alone = create_agent(study.study, one.slot, 1)

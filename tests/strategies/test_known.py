@@ -88,7 +88,7 @@ def test_another_study_starts_from_it_at_no_epsilon(
         assert agent.space.from_unit(agent.points[0]) == best
         assert len(agent.values) == 4
     same = study_of(known=known, cohorts=(), seeds=Seeds(study=8, features=2, noise=10))
-    assert same.recommended == first[0].recommended
+    assert same.recommendation.params == first[0].recommendation.params
 
 
 def test_all_start_from_it_and_those_who_send_are_led_as_well(known: Knowledge) -> None:

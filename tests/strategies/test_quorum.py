@@ -126,7 +126,7 @@ def test_a_release_that_nobody_waits_for_is_not_made(
     assert study.server.ledger == []
     assert "0 of 2 planned releases were made" in caplog.text
     assert study.privacy_spent.epsilon == 0.0
-    assert study.recommended is None
+    assert study.recommendation.params is None
 
 
 @pytest.mark.parametrize("seed", range(6))

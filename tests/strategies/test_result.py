@@ -11,6 +11,7 @@ from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.recommendation import Recommendation
 from flwr_fbo.strategies.result import Round
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
@@ -31,21 +32,24 @@ def test_the_result_of_a_study() -> None:
     assert None not in epsilons
     assert epsilons[0] != epsilons[2] == epsilons[3] == last  # 3 releases
     np.testing.assert_array_equal(result.arrays["0"].numpy(), study.server.vectors)
-    assert "Global Arrays" in repr(result)
-    assert result.recommended is not None
-    assert set(result.recommended) == set(SPACE)
+    text = repr(result)
+    assert text.startswith(f"Recommended for all sites: {result.recommendation}")
+    assert f"Privacy spent: epsilon = {last:.3f}" in text
+    assert "Array" not in text
 
 
 def test_the_recommendation_maximises_what_was_released() -> None:
     continuous = {name: SPACE[name] for name in ("x", "C")}
     agent = replace(AGENT, num_candidates=1000)
     study = strategy(space=continuous, agent=agent)
-    assert study.recommended is None
+    assert study.recommendation == Recommendation()
     features = agent.shared_features(2, study.study.feature_seed)
-    vectors = np.random.default_rng(0).standard_normal((4, 30))
-    study.server.ledger.append(LedgerRow(0, {}, vectors))
+    vectors = 100.0 * np.random.default_rng(0).standard_normal((4, 30))
+    study.plan(3)
+    facts = study.server.release.facts(0)
+    study.server.ledger.append(LedgerRow(0, facts, vectors))
     regions = study.study.space.sub_regions(4)
-    params = study.recommended
+    params = study.recommendation.params
     assert params is not None
     best = study.study.space.to_unit(params)[None]
     value = features.function(best, vectors[regions.index(best)])[0]

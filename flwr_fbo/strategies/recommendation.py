@@ -1,0 +1,239 @@
+"""One setting for a whole federation, and how sure it is.
+
+A recommendation is computed from what was released, which everybody may read. So it
+costs no privacy. It is withheld where chance and noise explain the releases as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo.agents.tuning.acquisition import maximize
+from flwr_fbo.agents.tuning.fed_vote import even_votes
+from flwr_fbo.agents.tuning.fed_warm_start import HeadStart, head_start
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
+from flwr_fbo.protocol.tuning_settings import SearchSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.space.search_space import Params
+
+# Nothing is recommended where chance and noise reach its score more often than this.
+SIGNIFICANCE = 0.05
+# Votes must also exceed the noise of a count so many times: the most voted place is
+# then known to about a sixth of the width of a vote.
+_LEAST_PRECISION = 6.0
+# Releases without a message that a released function is compared with.
+_NUM_DRAWS = 400
+_NUM_PLACES = 1000
+
+NOTHING = "nothing was released"
+_BY_CHANCE = "it cannot be told from chance and noise"
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One setting for all sites, and how sure it is.
+
+    Attributes
+    ----------
+    params : dict or None
+        The setting; None where none can be recommended.
+    reason : str
+        Why there is none; empty where there is one.
+    score : float
+        The largest value of the released function; NaN where nothing was released.
+        For `FedVote` it is a number of sites: the votes above those that are expected
+        if every site votes at random. For `FedWarmStart` it is the shared part of the
+        sites' beliefs, in standard deviations of one site's. For `DPFTSDE` it is the
+        mean of the sampled functions, less its mean over the space.
+    threshold : float or None
+        The score that chance and noise exceed in 5 % of studies, for `DPFTSDE` noise
+        alone; None for `FedWarmStart`, which compares models instead.
+    probability : float
+        From 0 to 1: how likely chance and noise reach the score; for `FedWarmStart` the
+        posterior probability that the sites share nothing.
+
+    Examples
+    --------
+    >>> from flwr_fbo.strategies.recommendation import Recommendation
+    >>> print(Recommendation({"C": 10.0}, "", 17.4, 5.1, 0.0004))
+    {'C': 10.0} (score 17.4; chance and noise reach 5.1 in 5 % of studies; p = 0.0004)
+    """
+
+    params: Params | None = None
+    reason: str = NOTHING
+    score: float = math.nan
+    threshold: float | None = None
+    probability: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.params or 'none: ' + self.reason}{self._evidence()}"
+
+    def _evidence(self) -> str:
+        if math.isnan(self.score):
+            return ""
+        p = f"{self.probability:.1g}" if self.probability >= 1e-4 else "below 0.0001"
+        p = f"p {p}" if p.startswith("below") else f"p = {p}"
+        if self.threshold is None:
+            return f" (score {self.score:.3g}; the sites share nothing with {p})"
+        return (
+            f" (score {self.score:.3g}; chance and noise reach {self.threshold:.3g} in "
+            f"5 % of studies; {p})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedFunction:
+    """What the last release says of the space; public.
+
+    Attributes
+    ----------
+    function : callable
+        Takes points of the unit cube, shape (n, D), and returns scores, shape (n,).
+    best : ndarray of shape (D,)
+        Its maximiser, also where it is not recommended.
+    recommendation : Recommendation
+    """
+
+    function: Callable[[FloatArray], FloatArray]
+    best: FloatArray
+    recommendation: Recommendation
+
+
+def released_function(
+    study: TuningStudy, ledger: Sequence[LedgerRow]
+) -> ReleasedFunction | None:
+    """Return what a study's releases say; None before there is one.
+
+    Parameters
+    ----------
+    study : TuningStudy
+        Of `FedVote`, `FedWarmStart` or `DPFTSDE`.
+    ledger : sequence of LedgerRow
+        Its releases.
+    """
+    agent = study.agent
+    if isinstance(agent, WarmStartSettings):
+        return _of_beliefs(study, agent, ledger)
+    if not ledger:
+        return None
+    if isinstance(agent, VotingSettings):
+        return _of_votes(study, agent, ledger[-1])
+    assert isinstance(agent, SearchSettings)
+    return _of_samples(study, agent, ledger[-1])
+
+
+def _of_votes(
+    study: TuningStudy, agent: VotingSettings, row: LedgerRow
+) -> ReleasedFunction:
+    """Compare the most voted place with votes that are spread evenly."""
+    assert study.votes is not None
+    even = even_votes(agent, study.votes, study.space, study.feature_seed)
+    weights = even.excess(row.vectors)
+    features = agent.shared_features(study.space.dim, study.feature_seed)
+
+    def votes(x: FloatArray) -> FloatArray:
+        return features.function(x, weights[0])
+
+    best = _maximiser(study, agent, row.vectors)
+    score = float(votes(best[None])[0])
+    deviation = even.threshold / norm.isf(SIGNIFICANCE / agent.num_cells)
+    chance = agent.num_cells * float(norm.sf(score / deviation))
+    reason = _BY_CHANCE if score <= even.threshold else ""
+    if not reason and score < _LEAST_PRECISION * study.votes.noise_std:
+        reason = "noise hides which setting the sites agree on"
+    found = _recommend(study, best, reason, score, even.threshold, chance)
+    return ReleasedFunction(votes, best, found)
+
+
+def _of_beliefs(
+    study: TuningStudy, agent: WarmStartSettings, ledger: Sequence[LedgerRow]
+) -> ReleasedFunction | None:
+    """Take the posterior probability that sites share nothing."""
+    if not ledger and study.known is None:
+        return None
+    released = b"".join(row.vectors.tobytes() for row in ledger)
+    cohorts = study.cohorts or Cohorts(1)
+    about = agent, cohorts, study.space, study.feature_seed
+    start: HeadStart = head_start(*about, released, study.known)
+    best = study.space.snap(start.tops[0])
+    score = float(start.shared(best[None])[0])
+    p0 = start.shared.null_probability
+    certain = start.is_followed and p0 <= SIGNIFICANCE
+    reason = "" if certain else _BY_CHANCE
+    found = _recommend(study, best, reason, score, None, p0)
+    return ReleasedFunction(start.shared, best, found)
+
+
+@one_blas_thread
+def _of_samples(
+    study: TuningStudy, agent: SearchSettings, row: LedgerRow
+) -> ReleasedFunction:
+    """Compare with releases of noise alone.
+
+    Whether the agents have anything in common is not tested: each has sampled its
+    function from its own model.
+    """
+    space, rng = study.space, generator(study.feature_seed, Purpose.FOLLOW)
+    P = agent.num_sub_regions
+    regions = space.sub_regions(P)
+    features = agent.shared_features(space.dim, study.feature_seed)
+    places = space.snap_discrete(rng.random((_NUM_PLACES, space.dim)))
+    index, phi = regions.index(places), features(places)
+    mean = float(np.sum(phi * row.vectors[index], axis=1).mean())
+
+    def values(x: FloatArray) -> FloatArray:
+        return features.function(x, row.vectors[regions.index(x)]) - mean
+
+    # At the places where the draws are looked at, too.
+    score = float(values(places).max())
+    deviation = np.array(row.facts["noise_std"])
+    largest = np.empty(_NUM_DRAWS)
+    for i in range(_NUM_DRAWS):
+        draw = deviation[:, None] * rng.standard_normal(row.vectors.shape)
+        nothing = np.sum(phi * draw[index], axis=1)
+        largest[i] = nothing.max() - nothing.mean()
+    # Without a message the release is one more draw.
+    chance = (1 + np.count_nonzero(largest >= score)) / (1 + _NUM_DRAWS)
+    threshold = float(np.quantile(largest, 1 - SIGNIFICANCE))
+    reason = _BY_CHANCE if chance > SIGNIFICANCE else ""
+    best = _maximiser(study, agent, row.vectors)
+    found = _recommend(study, best, reason, score, threshold, float(chance))
+    return ReleasedFunction(values, best, found)
+
+
+def _recommend(
+    study: TuningStudy,
+    best: FloatArray,
+    reason: str,
+    score: float,
+    threshold: float | None,
+    probability: float,
+) -> Recommendation:
+    params = None if reason else study.space.from_unit(best)
+    return Recommendation(params, reason, score, threshold, min(probability, 1.0))
+
+
+def _maximiser(
+    study: TuningStudy, agent: SearchSettings, vectors: FloatArray
+) -> FloatArray:
+    space, seed = study.space, study.feature_seed
+    point = maximize(
+        agent.shared_features(space.dim, seed),
+        vectors,
+        space,
+        space.sub_regions(agent.num_sub_regions),
+        generator(seed, Purpose.SEARCH),
+        agent.num_candidates,
+        agent.num_starts,
+    )
+    return space.snap(point)

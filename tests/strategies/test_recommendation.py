@@ -1,0 +1,94 @@
+"""How sure a recommendation is, and when there is none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context
+from optuna.distributions import FloatDistribution
+
+from flwr_fbo import (
+    DPFTSDE,
+    FedVote,
+    FedWarmStart,
+    InProcessGrid,
+    Privacy,
+    Seeds,
+    TuningResult,
+    tuning_app,
+)
+from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo.strategies.recommendation import NOTHING, Recommendation
+
+SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
+BEST = {"x": 0.3, "y": 0.7}
+
+
+def hill(params: Any) -> float:
+    """Return 1 at the best setting, and 0 far from it."""
+    return math.exp(-sum((params[n] - BEST[n]) ** 2 for n in BEST) / 0.1)
+
+
+def same_everywhere(context: Context) -> Objective:
+    return hill
+
+
+def run(strategy_type: Any, num_agents: int, num_rounds: int, **more: Any) -> Any:
+    app = tuning_app(same_everywhere)
+    strategy = strategy_type(SPACE, "maximize", num_agents, delta=1e-3, **more)
+    result = strategy.start(InProcessGrid(app, num_agents), num_rounds=num_rounds)
+    assert isinstance(result, TuningResult)
+    return result
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_votes_that_agree_give_a_setting_near_the_maximum(seed: int) -> None:
+    seeds = Seeds(study=seed, features=seed, noise=seed)
+    result = run(FedVote, 12, 12, epsilon=8, seeds=seeds)
+    found = result.recommendation
+    assert hill(result.recommended) > 0.98
+    assert found.score > found.threshold
+    assert found.probability < 1e-4
+    assert found.reason == ""
+
+
+@pytest.mark.parametrize("strategy_type", [FedVote, FedWarmStart, DPFTSDE])
+def test_noise_alone_recommends_nothing(strategy_type: Any) -> None:
+    """At most 5 % of studies may: of 8 more than 2 with probability .006."""
+    given = 0
+    for seed in range(8):
+        seeds = Seeds(study=seed, features=seed, noise=seed)
+        more: Any = {"epsilon": 2} if strategy_type is not DPFTSDE else {}
+        privacy = Privacy(noise_only=True)
+        result = run(strategy_type, 9, 11, privacy=privacy, seeds=seeds, **more)
+        given += result.recommended is not None
+        if result.recommended is None:
+            assert result.recommendation.reason
+    assert given <= 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_votes_that_agree_are_not_enough_under_too_much_noise(seed: int) -> None:
+    """Three sites at epsilon 1: noise is more than there are votes."""
+    result = run(FedVote, 3, 12, epsilon=1, seeds=Seeds(seed, seed, seed))
+    assert result.recommended is None
+    assert "none: " in str(result)
+    assert "chance and noise reach" in str(result)
+
+
+def test_without_a_release_it_says_so() -> None:
+    result = run(FedVote, 3, 2, privacy=Privacy(num_releases=0, noise_multiplier=1))
+    assert result.recommendation == Recommendation()
+    assert result.recommendation.reason == NOTHING
+    assert str(result).startswith("Recommended for all sites: none: nothing was")
+
+
+def test_the_log_says_how_sure_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "flwr.fbo"):
+        result = run(FedVote, 6, 12, epsilon=8)
+    said = [m for m in caplog.messages if m.startswith("Recommended for all sites")]
+    assert said == [f"Recommended for all sites: {result.recommendation}"]
+    assert np.isfinite(result.recommendation.score)

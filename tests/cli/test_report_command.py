@@ -9,16 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import escape
+from optuna.distributions import FloatDistribution, IntDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo import FTS, InProcessGrid
+from flwr_fbo import FTS, FedVote, InProcessGrid, tuning_app
 from flwr_fbo.cli import app
+from flwr_fbo.cli.report import page_figures
 from flwr_fbo.cli.report.page import Page, Section, Table, render
 from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.experiment_runner.looks import looks_of
 from flwr_fbo.experiment_runner.results import read_results
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.presets import PUBLISHED
+from flwr_fbo.strategies.recommendation import Recommendation, ReleasedFunction
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 from tests.strategies import bandit_sites as bandit
 from tests.strategies import peer_studies as peers
@@ -332,6 +337,8 @@ def test_the_page_of_a_server_tells_of_no_agent(
     _assert_self_contained(text)
     _assert_figures_can_be_read(text)
     headings = _headings(text)
+    if kind == "tuning":
+        assert headings.pop(0) == "Recommendation"
     assert headings[:3] == ["Privacy", "Participation", "Communication"]
     assert not {"Best setting", "Best settings of the agents", "Trials"} & set(headings)
     assert "flwr-fbo report" in text  # where a site finds its own
@@ -339,6 +346,32 @@ def test_the_page_of_a_server_tells_of_no_agent(
     words = text.split("<body>")[1]
     for number in _secrets(studies / kind):
         assert f"{number:.6g}" not in words
+
+
+def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
+    """With a chart of each parameter and, as there are two, a map."""
+    space = {"x": FloatDistribution(0, 1), "n": IntDistribution(1, 8)}
+    study = FedVote(
+        space, "maximize", 8, epsilon=8, delta=1e-3, folder=tmp_path / "server"
+    )
+    client = tuning_app(lambda context: lambda trial: -abs(trial["x"] - trial["n"] / 8))
+    result = study.start(InProcessGrid(client, 8), num_rounds=8)
+    text = _page(tmp_path / "server", tmp_path / "a.html")
+    _assert_self_contained(text)
+    _assert_figures_can_be_read(text)
+    assert str(escape(str(result.recommendation))) in text
+    captions = re.findall("<figcaption>(.*?)</figcaption>", text, re.DOTALL)
+    assert captions[0].startswith("Chart of the released score along each parameter")
+    assert captions[1].startswith("Map of the released score over both parameters")
+
+
+def test_a_released_function_that_is_flat_is_drawn(tmp_path: Path) -> None:
+    space = SearchSpace({"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)})
+    flat = ReleasedFunction(
+        lambda x: np.zeros(len(x)), np.array([0.5, 0.5]), Recommendation()
+    )
+    assert "svg" in page_figures.score_map("map", "Flat.", space, flat).svg
+    assert "svg" in page_figures.slices("slices", "Flat.", space, flat).svg
 
 
 def _secrets(folder: Path) -> Iterator[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,13 @@ from flwr_fbo.cli.report.page import Figure
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.looks import BLUE, line_styles
 from flwr_fbo.experiment_runner.wording import humanised
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.recommendation import ReleasedFunction
 
 FloatArray = NDArray[np.float64]
 
+# Points of a released function along an axis, and along the side of a map.
+_NUM_PLACES, _MAP_SIDE = 101, 41
 # Inches: letters stay readable on a telephone, which shows it at two thirds.
 _SIZE = (4.6, 3.5)
 _STYLE: dict[Any, Any] = {
@@ -66,10 +71,12 @@ def chart(
     draw: Callable[[Any], object],
     log_x: bool = False,
     log_y: bool = False,
+    whole_x: bool = True,
 ) -> Figure:
     """Return what a function draws into the axes that it is given, and their legend.
 
-    A linear x axis counts rounds. For the name and the caption see `drawn`.
+    A linear x axis counts rounds, unless ``whole_x`` is False. For the name and the
+    caption see `drawn`.
     """
 
     def save(file: Any) -> None:
@@ -81,7 +88,7 @@ def chart(
         axes = figure.subplots()
         draw(axes)
         axes.set(xlabel=labels[0], ylabel=labels[1])
-        _set_scales(axes, log_x, log_y)
+        _set_scales(axes, log_x, log_y, whole_x)
         axes.grid(alpha=0.25)
         handles, names = axes.get_legend_handles_labels()
         if handles:
@@ -105,6 +112,52 @@ def by_round(name: str, caption: str, y_label: str, values: FloatArray) -> Figur
     return chart(name, caption, ("round", y_label), draw)
 
 
+def slices(
+    name: str, caption: str, space: SearchSpace, released: ReleasedFunction
+) -> Figure:
+    """Return a chart of the released function along each axis, through its best."""
+    places = np.linspace(0.0, 1.0, _NUM_PLACES)
+
+    def draw(axes: Any) -> None:
+        styles = cycle(["-", "--", ":", "-."])
+        for i, (parameter, style) in enumerate(
+            zip(space.distributions, styles, strict=False)
+        ):
+            x = np.tile(released.best, (_NUM_PLACES, 1))
+            x[:, i] = places
+            axes.plot(
+                places,
+                released.function(space.snap_discrete(x)),
+                style,
+                label=parameter,
+            )
+        threshold = released.recommendation.threshold
+        if threshold is not None:
+            label = "chance and noise"
+            axes.axhline(threshold, color="#7f7f7f", lw=1, label=label)
+
+    labels = ("position in the parameter's range", "released score")
+    return chart(name, caption, labels, draw, whole_x=False)
+
+
+def score_map(
+    name: str, caption: str, space: SearchSpace, released: ReleasedFunction
+) -> Figure:
+    """Return a map of the released function of two parameters."""
+    side = np.linspace(0.0, 1.0, _MAP_SIDE)
+    grid = np.array([(x, y) for y in side for x in side])
+    values = released.function(space.snap_discrete(grid)).reshape(_MAP_SIDE, _MAP_SIDE)
+
+    def draw(axes: Any) -> None:
+        shades = axes.contourf(side, side, values, levels=10, cmap="Blues")
+        axes.figure.colorbar(shades, ax=axes, label="released score")
+        axes.plot(*released.best, "x", color="#d62728", ms=9, mew=2)
+
+    labels = tuple(f"{one}, position in its range" for one in space.distributions)
+    assert len(labels) == 2
+    return chart(name, caption, (labels[0], labels[1]), draw, whole_x=False)
+
+
 def by_method(
     name: str,
     caption: str,
@@ -126,13 +179,13 @@ def by_method(
     return chart(name, caption, labels, draw, experiment.log_axes, log_y)
 
 
-def _set_scales(axes: Any, log_x: bool, log_y: bool) -> None:
+def _set_scales(axes: Any, log_x: bool, log_y: bool, whole_x: bool) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if log_x:
         axes.set_xscale("log")
         _use_plain_numbers(axes.xaxis)
-    else:
+    elif whole_x:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if log_y:
         axes.set_yscale("log")

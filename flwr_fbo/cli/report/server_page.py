@@ -15,17 +15,21 @@ import numpy as np
 from flwr_fbo.cli.ledger_command import SERVER_KINDS, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
+    Figure,
     Page,
     Section,
     Table,
     bytes_text,
     journal_settings,
+    params_text,
     versions_section,
 )
 from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.strategies.recommendation import released_function
 from flwr_fbo.strategies.study_record import (
     BANDIT_KIND,
     KIND,
@@ -66,6 +70,7 @@ def server_page(journal: Journal) -> Page:
     rounds, num_agents = stored["rounds"], identity["num_agents"]
     private = all(row.facts["private"] for row in ledger)
     sections = [
+        *_recommendation(name, stored, ledger),
         _privacy(kind, identity, ledger, rounds),
         _participation(rounds, num_agents),
         *_communication(name, ledger, rounds, num_agents),
@@ -80,6 +85,38 @@ def server_page(journal: Journal) -> Page:
     )
     warning = "" if private else f"NOT PRIVATE: {kind.why_not}"
     return Page(f"Study of {_TITLES[name]}", lead, sections, warning)
+
+
+def _recommendation(
+    name: str, stored: Mapping[str, Any], ledger: Sequence[LedgerRow]
+) -> list[Section]:
+    """Return what the releases recommend, with a picture of their function."""
+    if name != KIND:
+        return []
+    study = TuningStudy.from_dict(stored["study"])
+    released = released_function(study, ledger)
+    if released is None:
+        return [Section("Recommendation", ["Nothing was released yet."])]
+    found = released.recommendation
+    parts: list[str | Table | Figure] = [f"Recommended for all sites: {found}"]
+    if found.params is not None:
+        rows = list(found.params.items())
+        headings = ("parameter", "value")
+        parts.append(Table(headings, rows, "The recommended setting.", numeric=False))
+    setting = params_text(study.space.from_unit(released.best))
+    caption = (
+        "Chart of the released score along each parameter through its best setting, "
+        f"{setting}: 0 is the low end of a parameter's range, 1 the high end."
+    )
+    slices = figures.slices("slices", caption, study.space, released)
+    parts.append(slices)
+    if study.space.dim == 2:
+        caption = (
+            "Map of the released score over both parameters, dark where it is high. "
+            "The cross is its best setting."
+        )
+        parts.append(figures.score_map("map", caption, study.space, released))
+    return [Section("Recommendation", parts)]
 
 
 def _privacy(

@@ -11,7 +11,10 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
+from flwr_fbo.agents.durable.decentralized_fed_ucb import (
+    RecordedPeer,
+    recorded_bandit,
+)
 from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.agents.durable.recorded_agent import older_copy
 from flwr_fbo.clients.bandit_site import (
@@ -84,8 +87,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         self, journal: Journal, study: LinearBanditStudy, context: Context
     ) -> RecordedBandit:
         """Return the agent of a journal: one that has peers, where there is a graph."""
-        made = RecordedBandit if study.graph is None else RecordedPeer
-        return made(journal, study)
+        return recorded_bandit(journal, study)
 
     def release_of(self, instruction: LinearBanditInstruction) -> int:
         """Return 1, the study's one charge, if the answer may carry a release.
@@ -122,7 +124,8 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         if isinstance(agent, RecordedPeer):
             return self._pass_on(context, agent, instruction, arrays, time_limit)
         if len(arrays):
-            agent.receive(arrays[0], instruction.included)
+            agents = instruction.agents_in_total
+            agent.receive(arrays[0], instruction.included, agents)
         self._play_trials(context, agent, instruction, time_limit)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [agent.release(instruction.included + 1)] if wanted else []

@@ -203,6 +203,19 @@ class Confidence:
         matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
         return WatchedEllipsoid(matrix, total[..., :d, d])
 
+    def coordinate_widths(self, ellipsoid: WatchedEllipsoid) -> FloatArray:
+        """Return half the confidence interval of each coordinate, shape (..., d).
+
+        w sqrt((V^-1)_ii), with w of `width_at`: coordinate i of t is at most that far
+        from theta's, for every t with ||t - theta||_V <= w (Cauchy-Schwarz).
+        """
+        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
+        axes = np.broadcast_to(
+            np.eye(self.settings.releases.dimension), ellipsoid.factor.shape
+        )
+        lengths = np.linalg.norm(ellipsoid.whitened(axes), axis=-2)
+        return np.asarray(width[..., None] * lengths)
+
     def upper_bounds(
         self, ellipsoid: WatchedEllipsoid, actions: FloatArray
     ) -> FloatArray:

@@ -149,6 +149,7 @@ class FedUCB(LinearBanditStrategy):
             send_release=step.release > 0,
             num_trials=self._trials_after(step.iteration),
             iteration=step.iteration,
+            agents_in_total=self.server.num_contributors,
         ).to_config()
 
     def _trials_after(self, iteration: int) -> int:

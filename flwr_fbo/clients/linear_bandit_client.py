@@ -175,17 +175,38 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
 class LinearBanditClient(SiteClient):
     """A `NumPyClient` that synchronises the bandit of one site.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr.clientapp import ClientApp
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditClient,
+    ...     LinearUCBSettings,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> def client_fn(context):
+    ...     return LinearBanditClient(
+    ...         context, make_environment=lambda context: Ward()
+    ...     ).to_client()
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases)
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=4)
+    >>> result = strategy.start(grid)
+    >>> strategy.server.num_releases
+    [2, 2, 2, 2]
+
     Parameters
     ----------
     context : flwr.app.Context
     folder, make_environment, limits : optional
         See `linear_bandit_app`.
-
-    Examples
-    --------
-    >>> def client_fn(context):
-    ...     return LinearBanditClient(context, folder="/var/lib/fbo").to_client()
-    >>> app = ClientApp(client_fn=client_fn)  # doctest: +SKIP
     """
 
     def __init__(
@@ -209,6 +230,34 @@ def linear_bandit_app(
 ) -> ClientApp:
     """Return a `ClientApp` that synchronises the bandit of each site.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
+    ...     linear_bandit_app,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> app = linear_bandit_app(make_environment=lambda context: Ward())
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases)
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
+    >>> strategy.server.num_releases
+    [2, 2, 2, 2]
+
+    A site that plays at its own pace has no environment. It opens `LinearBanditPolicy`:
+
+    >>> from flwr_fbo import Limits
+    >>> limits = Limits(max_epsilon=4.0, max_delta=1e-5)
+    >>> app = linear_bandit_app(folder="/var/lib/fbo", limits=limits)
+
     Parameters
     ----------
     folder : str or Path, optional
@@ -230,13 +279,5 @@ def linear_bandit_app(
     ------
     ValueError
         If an argument is not allowed.
-
-    Examples
-    --------
-    A site that plays whenever it has to, and opens `LinearBanditPolicy` to do so:
-
-    >>> from flwr_fbo import Limits, linear_bandit_app
-    >>> limits = Limits(max_epsilon=1.0, max_delta=1e-5)
-    >>> app = linear_bandit_app(folder="/var/lib/fbo", limits=limits)
     """
     return site_app(LinearBanditSite(folder, make_environment, limits))

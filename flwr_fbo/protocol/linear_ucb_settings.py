@@ -37,6 +37,16 @@ LocalData = Literal["released", "raw"]
 class LinearUCBSettings:
     """What all agents of a study have in common.
 
+    Examples
+    --------
+    >>> from flwr_fbo import ContinualSettings, LinearUCBSettings
+    >>> releases = ContinualSettings(
+    ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases, noise_scale=0.5, parameter_norm=1.0)
+    >>> settings.local_data
+    'released'
+
     Attributes
     ----------
     releases : ContinualSettings

@@ -32,18 +32,34 @@ class LinearBanditPolicy:
     processes may have the policy open: each holds the journal for the time of a call,
     and reads it anew in the first call after another process has changed it.
 
+    Examples
+    --------
+    >>> import tempfile
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditPolicy,
+    ...     LinearUCBSettings, linear_bandit_app,
+    ... )
+    >>> folder = tempfile.mkdtemp()  # the site's own folder
+    >>> grid = InProcessGrid(linear_bandit_app(folder=folder), num_nodes=1)
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=2, epsilon=4.0, delta=1e-5
+    ... )
+    >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=1, interval=0)
+    >>> result = strategy.start(grid, num_rounds=3)
+    >>> policy = LinearBanditPolicy.open(folder)
+    >>> index, ticket = policy.choose([[1.0, 0.0], [0.0, 1.0]])
+    >>> policy.reward(ticket, 0.7)  # when it is known, also from another process
+    >>> policy.num_trials
+    1
+    >>> policy.summary().estimate.shape
+    (2,)
+
     Parameters
     ----------
     path : Path
         The journal; see `open`.
     patience : float
         Seconds, >= 0, to wait while another process has the journal.
-
-    Examples
-    --------
-    >>> policy = LinearBanditPolicy.open("/var/lib/fbo")  # doctest: +SKIP
-    >>> index, ticket = policy.choose(actions)  # doctest: +SKIP
-    >>> policy.reward(ticket, 0.7)  # doctest: +SKIP
     """
 
     def __init__(self, path: Path, patience: float) -> None:

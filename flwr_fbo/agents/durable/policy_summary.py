@@ -18,6 +18,34 @@ class PolicySummary:
     The summary is for the site alone: with ``local_data="raw"`` its estimate comes from
     the site's raw trials.
 
+    Examples
+    --------
+    >>> import tempfile
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, Limits, LinearBanditPolicy,
+    ...     LinearUCBSettings, linear_bandit_app,
+    ... )
+    >>> releases = ContinualSettings(
+    ...     num_releases=1, dimension=2, epsilon=float("inf"), delta=1e-5
+    ... )
+    >>> folder = tempfile.mkdtemp()
+    >>> app = linear_bandit_app(limits=Limits(max_epsilon=float("inf")))
+    >>> grid = InProcessGrid(app, 1, node_configs=[{"fbo-folder": folder}])
+    >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=1, interval=0)
+    >>> _ = strategy.start(grid)
+    >>> policy = LinearBanditPolicy.open(folder)
+    >>> index, ticket = policy.choose([[1.0, 0.0], [0.0, 1.0]])
+    >>> summary = policy.summary()
+    >>> summary.num_trials, summary.num_awaited
+    (1, 1)
+    >>> print(summary)  # doctest: +ELLIPSIS
+    Trials          1, 1 without a reward yet
+    Own releases    1 of 1 made, 1 in the sum in use
+    Other agents    0 of 0 in the sum in use; their numbers of trials are not sent
+    Promised        epsilon inf at delta 1e-05 for one trial, all releases together
+    Spent           epsilon inf
+    ...
+
     Attributes
     ----------
     estimate : ndarray of shape (d,)
@@ -52,34 +80,6 @@ class PolicySummary:
     delta : float
     warning : str
         What the promise does not cover; empty unless it covers less than it says.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from flwr_fbo import (
-    ...     ContinualSettings, FedUCB, InProcessGrid, Limits, LinearBanditPolicy,
-    ...     LinearUCBSettings, linear_bandit_app,
-    ... )
-    >>> releases = ContinualSettings(
-    ...     num_releases=1, dimension=2, epsilon=float("inf"), delta=1e-5
-    ... )
-    >>> folder = tempfile.mkdtemp()
-    >>> app = linear_bandit_app(limits=Limits(max_epsilon=float("inf")))
-    >>> grid = InProcessGrid(app, 1, node_configs=[{"fbo-folder": folder}])
-    >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=1, interval=0)
-    >>> _ = strategy.start(grid)
-    >>> policy = LinearBanditPolicy.open(folder)
-    >>> index, ticket = policy.choose([[1.0, 0.0], [0.0, 1.0]])
-    >>> summary = policy.summary()
-    >>> summary.num_trials, summary.num_awaited
-    (1, 1)
-    >>> print(summary)  # doctest: +ELLIPSIS
-    Trials          1, 1 without a reward yet
-    Own releases    1 of 1 made, 1 in the sum in use
-    Other agents    0 of 0 in the sum in use; their numbers of trials are not sent
-    Promised        epsilon inf at delta 1e-05 for one trial, all releases together
-    Spent           epsilon inf
-    ...
     """
 
     estimate: FloatArray

@@ -1,7 +1,10 @@
 """The public names: the one list of them, which `flwr_fbo/__init__.py` reads."""
 
 from ._version import __version__ as __version__
-from .agents.durable.fed_ucb import LinearBanditPolicy as LinearBanditPolicy
+from .agents.durable.linear_bandit_policy import (
+    LinearBanditPolicy as LinearBanditPolicy,
+)
+from .agents.durable.policy_summary import PolicySummary as PolicySummary
 from .agents.tuning.trial import Objective as Objective
 from .agents.tuning.trial import Trial as Trial
 from .clients.app_builders import add_tuning as add_tuning

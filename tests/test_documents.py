@@ -149,6 +149,18 @@ def test_only_last_digits_may_differ(got: str, wanted: str, ok: bool) -> None:
     assert is_shown_as(got, wanted) == ok
 
 
+def test_the_first_page_opens_with_the_example_of_the_readme() -> None:
+    """Code in the first screen, and one example to keep up to date."""
+    index, readme = (
+        next(block for block in blocks_of(ROOT / page) if block.language == "python")
+        for page in ("docs/index.md", "README.md")
+    )
+    assert index.text == readme.text
+    assert 15 <= sum(bool(line) for line in index.text.splitlines()) <= 25
+    before = (ROOT / "docs/index.md").read_text().split("```python")[0]
+    assert len(before.split()) <= 50
+
+
 def test_checks_and_slow_pages_exist() -> None:
     assert {*CHECKS, *SLOW} <= {_name(path) for path in (*PAGES, *MENUS)}
 

@@ -31,6 +31,24 @@ def tuning_app(
 ) -> ClientApp:
     """Return a `ClientApp` that tunes what ``make_objective`` returns.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from sklearn.svm import SVC
+    >>> from flwr_fbo import FedVote, InProcessGrid, tuning_app
+    >>> def make_objective(context):
+    ...     site = context.node_config["partition-id"]
+    ...     X, y = (data[site::4] for data in load_iris(return_X_y=True))
+    ...     return lambda trial: cross_val_score(SVC(C=trial["C"]), X, y, cv=3).mean()
+    >>> app = tuning_app(make_objective)
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> strategy = FedVote(space, "maximize", num_agents=4, epsilon=8, delta=1e-3)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=4)
+    >>> len(result.rounds)
+    4
+
     Parameters
     ----------
     make_objective : callable
@@ -56,13 +74,6 @@ def tuning_app(
     setting, in one of `DPFTSDE` or `FTS` what the site believes of its objective. What
     is private is what the server gives to others. What goes wrong at a site is said in
     its log; the server learns the error's type.
-
-    Examples
-    --------
-    >>> def make_objective(context):
-    ...     X, y = load_site(context)
-    ...     return lambda params: cross_val_score(SVC(**params), X, y).mean()
-    >>> app = tuning_app(make_objective)  # doctest: +SKIP
     """
     return site_app(
         TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
@@ -83,6 +94,27 @@ def add_tuning(
 
     The strategy reaches it with ``client_api="action"``. Other parameters are those
     of `tuning_app`.
+
+    Examples
+    --------
+    >>> from flwr.app import Message
+    >>> from flwr.clientapp import ClientApp
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedVote, InProcessGrid, add_tuning
+    >>> app = ClientApp()
+    >>> @app.train()
+    ... def train(message, context):
+    ...     return Message(message.content, reply_to=message)  # your own training
+    >>> def make_objective(context):
+    ...     return lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3)
+    >>> app = add_tuning(app, make_objective)
+    >>> strategy = FedVote(
+    ...     {"x": FloatDistribution(0, 1)}, "maximize", num_agents=4,
+    ...     epsilon=8, delta=1e-3, client_api="action",
+    ... )
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=4)
+    >>> len(result.rounds)
+    4
 
     Returns
     -------
@@ -107,6 +139,27 @@ def with_tuning(
     """Add a tuning stage to an app of ``NumPyClient`` s; they stay as they are.
 
     Other parameters are those of `tuning_app`.
+
+    Examples
+    --------
+    >>> from flwr.client import NumPyClient
+    >>> from flwr.clientapp import ClientApp
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedVote, InProcessGrid, with_tuning
+    >>> class Trainer(NumPyClient):
+    ...     def fit(self, parameters, config):
+    ...         return parameters, 1, {}  # your own training
+    >>> def make_objective(context):
+    ...     return lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3)
+    >>> client_fn = with_tuning(lambda context: Trainer(), make_objective)
+    >>> strategy = FedVote(
+    ...     {"x": FloatDistribution(0, 1)}, "maximize", num_agents=4,
+    ...     epsilon=8, delta=1e-3,
+    ... )
+    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=4)
+    >>> result = strategy.start(grid, num_rounds=4)
+    >>> len(result.rounds)
+    4
 
     Parameters
     ----------

@@ -46,6 +46,11 @@ class Limits:
     The first three hold for everything in the site's `SpendingLedger`: this study and
     all others that it took part in, of whatever kind. The others hold for each message.
 
+    Examples
+    --------
+    >>> from flwr_fbo import Limits
+    >>> limits = Limits(max_epsilon=3.0, max_delta=1e-5, max_trials=50)
+
     Formal guarantees
     -----------------
     With ``max_epsilon`` and ``max_delta`` all that was released of a site since its
@@ -102,11 +107,6 @@ class Limits:
     The limits from ``max_agents`` on are always on. Up to ``max_numbers`` they are
     checked before anything of a message is built, so that a lying server costs a site
     about a second and 200 MB at most (``python -m benchmarks.lying_server``).
-
-    Examples
-    --------
-    >>> from flwr_fbo import Limits
-    >>> limits = Limits(max_epsilon=3.0, max_delta=1e-5, max_trials=50)
     """
 
     max_epsilon: float | None = None

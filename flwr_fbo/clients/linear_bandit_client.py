@@ -11,7 +11,10 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
+from flwr_fbo.agents.durable.decentralized_fed_ucb import (
+    RecordedPeer,
+    recorded_bandit,
+)
 from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.agents.durable.recorded_agent import older_copy
 from flwr_fbo.clients.bandit_site import (
@@ -84,8 +87,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         self, journal: Journal, study: LinearBanditStudy, context: Context
     ) -> RecordedBandit:
         """Return the agent of a journal: one that has peers, where there is a graph."""
-        made = RecordedBandit if study.graph is None else RecordedPeer
-        return made(journal, study)
+        return recorded_bandit(journal, study)
 
     def release_of(self, instruction: LinearBanditInstruction) -> int:
         """Return 1, the study's one charge, if the answer may carry a release.
@@ -122,7 +124,8 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         if isinstance(agent, RecordedPeer):
             return self._pass_on(context, agent, instruction, arrays, time_limit)
         if len(arrays):
-            agent.receive(arrays[0], instruction.included)
+            agents = instruction.agents_in_total
+            agent.receive(arrays[0], instruction.included, agents)
         self._play_trials(context, agent, instruction, time_limit)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [agent.release(instruction.included + 1)] if wanted else []
@@ -172,17 +175,38 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
 class LinearBanditClient(SiteClient):
     """A `NumPyClient` that synchronises the bandit of one site.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr.clientapp import ClientApp
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditClient,
+    ...     LinearUCBSettings,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> def client_fn(context):
+    ...     return LinearBanditClient(
+    ...         context, make_environment=lambda context: Ward()
+    ...     ).to_client()
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases)
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=4)
+    >>> result = strategy.start(grid)
+    >>> strategy.server.num_releases
+    [2, 2, 2, 2]
+
     Parameters
     ----------
     context : flwr.app.Context
     folder, make_environment, limits : optional
         See `linear_bandit_app`.
-
-    Examples
-    --------
-    >>> def client_fn(context):
-    ...     return LinearBanditClient(context, folder="/var/lib/fbo").to_client()
-    >>> app = ClientApp(client_fn=client_fn)  # doctest: +SKIP
     """
 
     def __init__(
@@ -206,6 +230,34 @@ def linear_bandit_app(
 ) -> ClientApp:
     """Return a `ClientApp` that synchronises the bandit of each site.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
+    ...     linear_bandit_app,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> app = linear_bandit_app(make_environment=lambda context: Ward())
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases)
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
+    >>> strategy.server.num_releases
+    [2, 2, 2, 2]
+
+    A site that plays at its own pace has no environment. It opens `LinearBanditPolicy`:
+
+    >>> from flwr_fbo import Limits
+    >>> limits = Limits(max_epsilon=4.0, max_delta=1e-5)
+    >>> app = linear_bandit_app(folder="/var/lib/fbo", limits=limits)
+
     Parameters
     ----------
     folder : str or Path, optional
@@ -227,13 +279,5 @@ def linear_bandit_app(
     ------
     ValueError
         If an argument is not allowed.
-
-    Examples
-    --------
-    A site that plays whenever it has to, and opens `LinearBanditPolicy` to do so:
-
-    >>> from flwr_fbo import Limits, linear_bandit_app
-    >>> limits = Limits(max_epsilon=1.0, max_delta=1e-5)
-    >>> app = linear_bandit_app(folder="/var/lib/fbo", limits=limits)
     """
     return site_app(LinearBanditSite(folder, make_environment, limits))

@@ -103,17 +103,32 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
 class NeuralBanditClient(SiteClient):
     """A `NumPyClient` of `FedGOUCB`, around one agent and its environment.
 
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     FedGOUCB, InProcessGrid, Network, NeuralBanditClient, NeuralUCBSettings
+    ... )
+    >>> class Kitchen:
+    ...     def contexts(self, t):
+    ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(np.sin(5 * x[0]))
+    >>> def client_fn(context):
+    ...     return NeuralBanditClient(context, lambda context: Kitchen()).to_client()
+    >>> settings = NeuralUCBSettings(num_exploration=0)  # phase II only
+    >>> model = Network(1, width=4)
+    >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
+    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=2)
+    >>> len(strategy.start(grid).w0)
+    13
+
     Parameters
     ----------
     context : flwr.app.Context
     make_environment, make_model, limits
         See `neural_bandit_app`.
-
-    Examples
-    --------
-    >>> def client_fn(context):
-    ...     return NeuralBanditClient(context, make_environment).to_client()
-    >>> app = ClientApp(client_fn=client_fn)  # doctest: +SKIP
     """
 
     def __init__(
@@ -135,6 +150,25 @@ def neural_bandit_app(
 ) -> ClientApp:
     """Return a `ClientApp` whose agents play in their environments by `FedGOUCB`.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     FedGOUCB, InProcessGrid, Network, NeuralUCBSettings, neural_bandit_app
+    ... )
+    >>> class Kitchen:
+    ...     def contexts(self, t):
+    ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(np.sin(5 * x[0]))
+    >>> app = neural_bandit_app(lambda context: Kitchen())
+    >>> settings = NeuralUCBSettings(num_exploration=0)  # phase II only
+    >>> model = Network(1, width=4)
+    >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=2))
+    >>> len(result.w0)
+    13
+
     Parameters
     ----------
     make_environment : callable
@@ -154,9 +188,5 @@ def neural_bandit_app(
     ------
     ValueError
         If an argument is not allowed.
-
-    Examples
-    --------
-    >>> app = neural_bandit_app(make_environment)  # doctest: +SKIP
     """
     return site_app(NeuralBanditSite(make_environment, make_model, limits))

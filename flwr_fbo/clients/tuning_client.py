@@ -18,6 +18,22 @@ from flwr_fbo.space.search_space import Params
 class TuningClient(SiteClient):
     """Tunes one site's objective in a federation.
 
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedVote, InProcessGrid, TuningClient
+    >>> def make_objective(context):
+    ...     return lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3)
+    >>> def client_fn(context):
+    ...     return TuningClient(make_objective, context).to_client()
+    >>> app = ClientApp(client_fn=client_fn)
+    >>> space = {"x": FloatDistribution(0, 1)}
+    >>> strategy = FedVote(space, "maximize", num_agents=4, epsilon=8, delta=1e-3)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=4)
+    >>> len(result.rounds)
+    4
+
     Parameters
     ----------
     make_objective : callable
@@ -40,12 +56,6 @@ class TuningClient(SiteClient):
     The server reads each message: in a study of `FedVote` the site's exact best
     setting, in one of `DPFTSDE` or `FTS` what the site believes of its objective. What
     is private is what the server gives to others.
-
-    Examples
-    --------
-    >>> def client_fn(context):
-    ...     return TuningClient(make_objective, context).to_client()
-    >>> app = ClientApp(client_fn=client_fn)  # doctest: +SKIP
     """
 
     def __init__(

@@ -107,6 +107,21 @@ def best_params(context: Context, default: Params) -> Params:
     The study may be over, or another run's if the client's journals are in a folder,
     which notes the last study of each agent.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedVote, InProcessGrid, best_params, tuning_app
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.5))
+    >>> strategy = FedVote(
+    ...     {"x": FloatDistribution(0, 1)}, "maximize", num_agents=2,
+    ...     epsilon=8, delta=1e-3,
+    ... )
+    >>> grid = InProcessGrid(app, num_nodes=2)
+    >>> result = strategy.start(grid, num_rounds=3)
+    >>> context = grid.contexts[1001]  # Flower gives each client its own
+    >>> best_params(context, default={"x": 0.1})
+    {'x': 0.5}
+
     Parameters
     ----------
     context : flwr.app.Context

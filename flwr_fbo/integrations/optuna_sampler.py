@@ -39,6 +39,25 @@ _log = logging.getLogger("flwr.fbo")
 class FederatedSampler(BaseSampler):
     """Suggests what a federated agent would evaluate next.
 
+    Examples
+    --------
+    >>> import optuna
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FederatedSampler, FedWarmStart, InProcessGrid, tuning_app
+    >>> def objective(trial):
+    ...     return -abs(trial.suggest_float("x", 0, 1) - 0.3)
+    >>> strategy = FedWarmStart(
+    ...     {"x": FloatDistribution(0, 1)}, "maximize", num_agents=8,
+    ...     epsilon=8, delta=1e-3,
+    ... )
+    >>> grid = InProcessGrid(tuning_app(lambda context: objective), num_nodes=8)
+    >>> result = strategy.start(grid, num_rounds=12)
+    >>> sampler = FederatedSampler.from_knowledge(strategy.knowledge)
+    >>> study = optuna.create_study(direction="maximize", sampler=sampler)
+    >>> study.optimize(objective, n_trials=3)  # starts from what the sites released
+    >>> len(study.trials)
+    3
+
     Parameters
     ----------
     agent : Agent
@@ -62,13 +81,6 @@ class FederatedSampler(BaseSampler):
     the user enqueued or added take the place of initial points. Failed and pruned
     trials count as failed. A parameter that the agent's space lacks is sampled at
     random.
-
-    Examples
-    --------
-    >>> journal = "/var/lib/fbo/study-1f-agent-3.sqlite"
-    >>> study = export_journal(journal, "sqlite:///trials.db")  # doctest: +SKIP
-    >>> study.sampler = FederatedSampler.from_journal(journal)  # doctest: +SKIP
-    >>> study.optimize(objective, n_trials=20)  # doctest: +SKIP
     """
 
     def __init__(self, agent: Agent) -> None:

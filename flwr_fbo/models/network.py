@@ -60,6 +60,15 @@ class Network:
 
     w holds W1 by rows, then c1, W2 and c2: width (D + 2) + 1 numbers.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import Network
+    >>> model = Network(dimension=2, width=4)
+    >>> w = model.initial(np.random.default_rng(0))
+    >>> model.values(w, np.zeros((5, 2))).shape
+    (5,)
+
     Attributes
     ----------
     dimension : int
@@ -158,6 +167,17 @@ class LinearModel:
 
 class TorchModel:
     """A torch module as a reward model, by ``torch.func``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> from flwr_fbo import TorchModel
+    >>> module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> model = TorchModel(module, dimension=2)
+    >>> w = model.initial(np.random.default_rng(0))
+    >>> model.values(w, np.zeros((5, 2))).shape
+    (5,)
 
     Parameters
     ----------

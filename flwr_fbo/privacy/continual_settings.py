@@ -56,6 +56,15 @@ def replace_one_sensitivity(max_action_norm: float, max_reward: float) -> float:
 class ContinualSettings:
     """What the guarantee of an agent's releases rests on; public, fixed for a study.
 
+    Examples
+    --------
+    >>> from flwr_fbo import ContinualSettings
+    >>> releases = ContinualSettings(
+    ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
+    ... )
+    >>> round(releases.mu, 3)  # what all 30 releases spend together
+    0.268
+
     Attributes
     ----------
     num_releases : int

@@ -18,6 +18,13 @@ from flwr_fbo.privacy.gradients import GradientSettings
 class NeuralPrivacy:
     """What one trial of an agent is protected by, in both phases.
 
+    Examples
+    --------
+    >>> from flwr_fbo import NeuralPrivacy
+    >>> privacy = NeuralPrivacy(epsilon=8.0, delta=1e-3, num_synchronisations=4)
+    >>> privacy.schedule(num_evaluations=20)  # after which of them sums are released
+    (4, 8, 12, 16)
+
     Formal guarantees
     -----------------
     Adjacency: two runs are neighbours if they differ in *one trial* of one agent,

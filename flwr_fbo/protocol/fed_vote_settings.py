@@ -23,6 +23,16 @@ class VotingSettings(SearchSettings):
     An agent searches by expected improvement: ``noise_floor``,
     ``num_surrogate_features`` and ``num_starts`` do nothing.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedVote, VotingSettings
+    >>> agent = VotingSettings(num_cells=8)
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> strategy = FedVote(
+    ...     space, "maximize", num_agents=20, agent=agent, epsilon=2, delta=1e-3
+    ... )
+
     Attributes
     ----------
     num_features : int

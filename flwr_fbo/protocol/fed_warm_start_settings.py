@@ -28,6 +28,16 @@ class WarmStartSettings(SearchSettings):
     An agent searches by expected improvement: ``noise_floor``,
     ``num_surrogate_features`` and ``num_starts`` do nothing.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedWarmStart, WarmStartSettings
+    >>> agent = WarmStartSettings(share_after=8, num_led=2)
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> strategy = FedWarmStart(
+    ...     space, "maximize", num_agents=20, agent=agent, epsilon=2, delta=1e-3
+    ... )
+
     Attributes
     ----------
     num_features : int

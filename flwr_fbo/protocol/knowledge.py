@@ -62,6 +62,17 @@ class Knowledge:
     `FedWarmStart` takes it, or its file, as ``known``, and so does
     `FederatedSampler.from_knowledge`.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedWarmStart, InProcessGrid, tuning_app
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> strategy = FedWarmStart(space, "maximize", 5, epsilon=8.0, delta=1e-3)
+    >>> _ = strategy.start(InProcessGrid(app, num_nodes=5), num_rounds=11)
+    >>> [(r.num_sites, round(r.epsilon)) for r in strategy.knowledge.releases]
+    [(4, 8)]
+
     Attributes
     ----------
     space : SearchSpace
@@ -81,17 +92,6 @@ class Knowledge:
     *Formal guarantees*: each release is (epsilon, delta)-DP for each site of its
     cohort, under the adjacency of `WarmStartServer`, if it is ``private``. A site that
     is in several releases has spent them all: they add up.
-
-    Examples
-    --------
-    >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FedWarmStart, InProcessGrid, tuning_app
-    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
-    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
-    >>> strategy = FedWarmStart(space, "maximize", 5, epsilon=8.0, delta=1e-3)
-    >>> _ = strategy.start(InProcessGrid(app, num_nodes=5), num_rounds=11)
-    >>> [(r.num_sites, round(r.epsilon)) for r in strategy.knowledge.releases]
-    [(4, 8)]
     """
 
     space: SearchSpace

@@ -5,6 +5,7 @@ Both travel in Flower's config as plain scalars, as those of a tuning study do.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -74,6 +75,37 @@ class LinearBanditStudy(Study):
         caveat = "has local_data='raw', which promises less than it says"
         return Promise((Charge(1 / mu),), self.private, caveat if raw else "")
 
+    def epsilon_spent(self, num_releases: int) -> float:
+        """Return the epsilon that an agent with so many releases has spent.
+
+        The first release spends all of it, as all releases are one mechanism.
+        """
+        releases = self.settings.releases
+        if num_releases == 0:
+            return 0.0
+        exposed = releases.noise_std == 0 or self.trigger is not None
+        return math.inf if exposed else releases.epsilon
+
+    @property
+    def warning(self) -> str:
+        """Why epsilon promises less than it says; empty unless it does."""
+        if self.settings.releases.noise_std == 0:
+            return "NOT PRIVATE: epsilon is infinite, sums are sent as they are"
+        if self.trigger is not None:
+            return (
+                "NOT PRIVATE: agents synchronise when their raw data say so, and "
+                "everybody sees when (Zhou & Chowdhury, ICLR 2024)"
+            )
+        if self.noise_seed is not None:
+            return "NOT PRIVATE: the noise is seeded, for an experiment only"
+        if self.settings.local_data == "raw":
+            return (
+                "WARNING: local_data='raw' lets an agent act on its own raw trials: "
+                "the guarantee holds for one trial with all other trials fixed, not "
+                "for what it changes in later ones"
+            )
+        return ""
+
     def steps(self, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `Study`."""
         releases = self.settings.releases
@@ -130,6 +162,8 @@ class LinearBanditInstruction(Instruction):
         How many trials the agent should have played then, if it has an environment.
     iteration : int
         From 0; one that is asked for again was cut off.
+    agents_in_total : int
+        How many agents have a release in the server's total; 0 among peers.
     synchronisation, believed : int
         Among peers: which synchronisation the next release is for, 0 for none; and up
         to which one messages have arrived, so that their sum can be believed.
@@ -143,5 +177,6 @@ class LinearBanditInstruction(Instruction):
     send_release: bool = False
     num_trials: int = 0
     iteration: int = 0
+    agents_in_total: int = 0
     synchronisation: int = 0
     believed: int = 0

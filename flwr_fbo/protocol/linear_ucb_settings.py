@@ -37,6 +37,16 @@ LocalData = Literal["released", "raw"]
 class LinearUCBSettings:
     """What all agents of a study have in common.
 
+    Examples
+    --------
+    >>> from flwr_fbo import ContinualSettings, LinearUCBSettings
+    >>> releases = ContinualSettings(
+    ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases, noise_scale=0.5, parameter_norm=1.0)
+    >>> settings.local_data
+    'released'
+
     Attributes
     ----------
     releases : ContinualSettings
@@ -202,6 +212,19 @@ class Confidence:
         missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]
         matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
         return WatchedEllipsoid(matrix, total[..., :d, d])
+
+    def coordinate_widths(self, ellipsoid: WatchedEllipsoid) -> FloatArray:
+        """Return half the confidence interval of each coordinate, shape (..., d).
+
+        w sqrt((V^-1)_ii), with w of `width_at`: coordinate i of t is at most that far
+        from theta's, for every t with ||t - theta||_V <= w (Cauchy-Schwarz).
+        """
+        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
+        axes = np.broadcast_to(
+            np.eye(self.settings.releases.dimension), ellipsoid.factor.shape
+        )
+        lengths = np.linalg.norm(ellipsoid.whitened(axes), axis=-2)
+        return np.asarray(width[..., None] * lengths)
 
     def upper_bounds(
         self, ellipsoid: WatchedEllipsoid, actions: FloatArray

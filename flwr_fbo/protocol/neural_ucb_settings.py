@@ -22,6 +22,14 @@ class NeuralUCBSettings:
     rounds. A small ridge lets the linearised network bend: what it cannot bend to, the
     agents never try.
 
+    Examples
+    --------
+    >>> from flwr_fbo import NeuralPrivacy, NeuralUCBSettings
+    >>> privacy = NeuralPrivacy(epsilon=8.0, delta=1e-3, num_synchronisations=4)
+    >>> settings = NeuralUCBSettings(num_exploration=0, beta=100.0, privacy=privacy)
+    >>> settings.sums_shape(num_parameters=76)
+    (17, 17)
+
     Attributes
     ----------
     num_exploration : int

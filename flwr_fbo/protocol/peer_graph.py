@@ -39,6 +39,15 @@ _MAX_DRAWS = 1000
 class PeerGraph:
     """The agents' graph, and what they make of it; public, fixed for a study.
 
+    Examples
+    --------
+    >>> from flwr_fbo import PeerGraph
+    >>> ring = PeerGraph.named("ring", 6, hops=2, pooling="neighbourhood")
+    >>> ring.neighbours(0)
+    [1, 5]
+    >>> PeerGraph(num_agents=3, edges=[(0, 1), (1, 2)]).diameter
+    2
+
     Attributes
     ----------
     num_agents : int

@@ -119,6 +119,14 @@ class ThompsonSettings(SearchSettings):
 
     See `SearchSettings` for the others.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import DPFTSDE, ThompsonSettings
+    >>> agent = ThompsonSettings(num_sub_regions=1)  # DP-FTS
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> strategy = DPFTSDE(space, "maximize", num_agents=20, agent=agent)
+
     Attributes
     ----------
     num_sub_regions : int
@@ -162,6 +170,14 @@ class FTSSettings(ThompsonSettings):
     """The agent's settings; the defaults are those published for real data.
 
     See `ThompsonSettings` for the others.
+
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FTS, FTSSettings
+    >>> agent = FTSSettings(share_after=10, weighting="similarity")
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> strategy = FTS(space, "maximize", num_agents=20, agent=agent)
 
     Attributes
     ----------

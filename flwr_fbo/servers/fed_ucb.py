@@ -52,6 +52,11 @@ class ReleaseCountingServer(Server):
         """Return how many releases of one agent these are."""
         return int(self.ledger[-1].facts["num_releases"][slot]) if self.ledger else 0
 
+    @property
+    def num_contributors(self) -> int:
+        """How many agents have made a release."""
+        return sum(count > 0 for count in self.num_releases)
+
     def _facts(self, num_releases: list[int]) -> dict[str, Any]:
         """Return what a row of the ledger says besides its vectors."""
         return {
@@ -137,7 +142,7 @@ class LinearBanditServer(ReleaseCountingServer):
 
 def lines_of(study: LinearBanditStudy) -> list[str]:
     """Describe what all agents have in common, a line each."""
-    s, r = study.settings, study.settings.releases
+    r = study.settings.releases
     lines = [
         f"{study.num_agents} agents, dimension {r.dimension}, actions of norm up to "
         f"{r.max_action_norm:g}, rewards in [{-r.max_reward:g}, {r.max_reward:g}]",
@@ -145,29 +150,11 @@ def lines_of(study: LinearBanditStudy) -> list[str]:
         f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
         "an agent",
     ]
-    if r.noise_std == 0:
-        lines.append("NOT PRIVATE: epsilon is infinite, sums are sent as they are")
-    elif study.trigger is not None:
-        lines.append(
-            "NOT PRIVATE: agents synchronise when their raw data say so, and "
-            "everybody sees when (Zhou & Chowdhury, ICLR 2024)"
-        )
-    elif study.noise_seed is not None:
-        lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
-    if s.local_data == "raw":
-        lines.append(
-            "WARNING: local_data='raw' lets an agent act on its own raw trials: "
-            "the guarantee holds for one trial with all other trials fixed, not "
-            "for what it changes in later ones"
-        )
-    return lines
+    return [*lines, study.warning] if study.warning else lines
 
 
 def spent_by_agent(study: LinearBanditStudy, num_releases: int) -> PrivacySpent:
     """Return what an agent that has made so many releases has spent."""
-    settings = study.settings.releases
-    if num_releases == 0:
-        return PrivacySpent(0.0, settings.delta, 0, "none")
-    if settings.noise_std == 0 or study.trigger is not None:
-        return PrivacySpent(math.inf, settings.delta, num_releases, "none")
-    return PrivacySpent(settings.epsilon, settings.delta, num_releases, "gdp")
+    epsilon = study.epsilon_spent(num_releases)
+    method = "gdp" if 0 < epsilon < math.inf else "none"
+    return PrivacySpent(epsilon, study.settings.releases.delta, num_releases, method)

@@ -41,6 +41,17 @@ class InProcessGrid(Grid):
     are the same to the last bit, however many workers there are. What a client keeps
     in variables of its own does not come back from a worker.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FTS, InProcessGrid, tuning_app
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.3))
+    >>> grid = InProcessGrid(app, num_nodes=4)
+    >>> strategy = FTS({"x": FloatDistribution(0, 1)}, "maximize", num_agents=4)
+    >>> result = strategy.start(grid, num_rounds=2)
+    >>> result.rounds[0].results
+    4
+
     Parameters
     ----------
     client_app : ClientApp

@@ -33,6 +33,14 @@ _TRIED = 2.0**20
 class SearchSpace:
     """Named parameters on the unit cube.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import SearchSpace
+    >>> space = SearchSpace({"C": FloatDistribution(1e-3, 1e3, log=True)})
+    >>> space.to_unit({"C": 1.0})
+    array([0.5])
+
     Parameters
     ----------
     distributions : mapping of str to Optuna distribution
@@ -60,13 +68,6 @@ class SearchSpace:
     does every value that ``from_unit`` returns, and a continuous value as a person
     would write it (up to about nine digits). Any other continuous value comes back to
     within 2**-40 of its range (log range, where ``log=True``).
-
-    Examples
-    --------
-    >>> from optuna.distributions import FloatDistribution
-    >>> space = SearchSpace({"C": FloatDistribution(1e-3, 1e3, log=True)})
-    >>> space.to_unit({"C": 1.0})
-    array([0.5])
     """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:

@@ -54,6 +54,29 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     environment (``schedule``), and the paper's trigger are as in `FedUCB`; the clients
     are the same.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, DecentralizedFedUCB, InProcessGrid, LinearUCBSettings,
+    ...     PeerGraph, linear_bandit_app,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> app = linear_bandit_app(make_environment=lambda context: Ward())
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> strategy = DecentralizedFedUCB(
+    ...     LinearUCBSettings(releases), PeerGraph.named("ring", 6), schedule=[10, 20]
+    ... )
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=6))
+    >>> strategy.server.num_releases
+    [2, 2, 2, 2, 2, 2]
+
     Parameters
     ----------
     settings : LinearUCBSettings
@@ -87,17 +110,6 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     Who can hear whom, and when, is public. Messages are not signed: whoever carries
     one can change it, which spoils estimates, not privacy. A message that is lost, with
     an agent that is away in the round, is not sent again: the next one takes its place.
-
-    Examples
-    --------
-    >>> releases = ContinualSettings(
-    ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
-    ... )
-    >>> graph = PeerGraph.named("ring", 20, hops=2)
-    >>> strategy = DecentralizedFedUCB(
-    ...     LinearUCBSettings(releases), graph, interval=86400
-    ... )
-    >>> strategy.start(grid)  # doctest: +SKIP
     """
 
     server: PeerServer

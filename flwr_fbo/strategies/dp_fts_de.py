@@ -20,6 +20,20 @@ class DPFTSDE(PrivateTuningStrategy):
     Dai, Low & Jaillet, Differentially Private Federated Bayesian Optimization with
     Distributed Exploration (NeurIPS 2021).
 
+    Examples
+    --------
+    >>> from flwr_fbo import DPFTSDE, InProcessGrid, tuning_app
+    >>> from optuna.distributions import FloatDistribution
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
+    >>> strategy = DPFTSDE(
+    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     direction="maximize",
+    ...     num_agents=20,
+    ... )
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=3)
+    >>> result.privacy_spent.num_releases
+    2
+
     Parameters
     ----------
     space : mapping of str to Optuna distribution
@@ -52,20 +66,6 @@ class DPFTSDE(PrivateTuningStrategy):
     `PrivateTuningStrategy`. *Not covered*: the server itself. It reads each agent's
     message: a sample of what the agent believes of its objective, and so about where
     its best setting lies.
-
-    Examples
-    --------
-    >>> from flwr_fbo import InProcessGrid, tuning_app
-    >>> from optuna.distributions import FloatDistribution
-    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
-    >>> strategy = DPFTSDE(
-    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
-    ...     direction="maximize",
-    ...     num_agents=20,
-    ... )
-    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=3)
-    >>> result.privacy_spent.num_releases
-    2
     """
 
     def __init__(

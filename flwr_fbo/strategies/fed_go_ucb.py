@@ -40,6 +40,25 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     step of the regression. Phase II: one evaluation an agent a round; sums are shared
     when an agent has learned enough by itself, and are believed two rounds later.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     FedGOUCB, InProcessGrid, Network, NeuralUCBSettings, neural_bandit_app
+    ... )
+    >>> class Kitchen:
+    ...     def contexts(self, t):
+    ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(np.sin(5 * x[0]))
+    >>> app = neural_bandit_app(lambda context: Kitchen())
+    >>> settings = NeuralUCBSettings(num_exploration=0)  # phase II only
+    >>> model = Network(1, width=4)
+    >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=2))
+    >>> len(result.w0)
+    13
+
     Parameters
     ----------
     settings : NeuralUCBSettings
@@ -77,11 +96,6 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     An agent that is away has no part in a step of phase I; in phase II it is in the
     total with what it sent last. If no gradient is finite in a step, the run ends with
     an error, and with a ``folder`` a new one goes on at this step.
-
-    Examples
-    --------
-    >>> strategy = FedGOUCB(NeuralUCBSettings(), Network(6), num_agents=20)
-    >>> strategy.start(grid)  # doctest: +SKIP
     """
 
     server: FedGOUCBServer

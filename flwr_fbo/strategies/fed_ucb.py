@@ -39,6 +39,28 @@ class FedUCB(LinearBanditStrategy):
     the clock: give ``interval``. Agents with an environment, in experiments, play as
     many trials as ``schedule`` says. Exactly one of the two.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
+    ...     linear_bandit_app,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> app = linear_bandit_app(make_environment=lambda context: Ward())
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases)
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
+    >>> result.privacy_spent.epsilon, result.estimate.shape
+    (4.0, (3,))
+
     Parameters
     ----------
     settings : LinearUCBSettings
@@ -78,14 +100,6 @@ class FedUCB(LinearBanditStrategy):
     had been made and had not come here: never go on with an older copy, of a backup, a
     snapshot or a cloned machine. Without ``Durability(keys=...)`` whoever is first to
     name a slot, with a journal of its own, locks its true agent out.
-
-    Examples
-    --------
-    >>> releases = ContinualSettings(
-    ...     num_releases=30, dimension=10, epsilon=1.0, delta=1e-5
-    ... )
-    >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=20, interval=86400)
-    >>> strategy.start(grid)  # doctest: +SKIP
     """
 
     server: LinearBanditServer
@@ -149,6 +163,7 @@ class FedUCB(LinearBanditStrategy):
             send_release=step.release > 0,
             num_trials=self._trials_after(step.iteration),
             iteration=step.iteration,
+            agents_in_total=self.server.num_contributors,
         ).to_config()
 
     def _trials_after(self, iteration: int) -> int:

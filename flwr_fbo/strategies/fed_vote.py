@@ -32,6 +32,22 @@ class FedVote(PrivateTuningStrategy):
     votes with noise, and agents try places with significantly more votes than chance
     and noise explain.
 
+    Examples
+    --------
+    >>> from flwr_fbo import FedVote, InProcessGrid, tuning_app
+    >>> from optuna.distributions import FloatDistribution
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
+    >>> strategy = FedVote(
+    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     direction="maximize",
+    ...     num_agents=20,
+    ...     epsilon=8.0,
+    ...     delta=1e-3,
+    ... )
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=3)
+    >>> round(result.privacy_spent.epsilon)
+    8
+
     Parameters
     ----------
     space : mapping of str to Optuna distribution
@@ -62,22 +78,6 @@ class FedVote(PrivateTuningStrategy):
     *Formal guarantees*: those of `Release`, composed over the rounds; see
     `PrivateTuningStrategy`. *Not covered*: the server itself. It reads each agent's
     exact best setting: a vote is a function of nothing else.
-
-    Examples
-    --------
-    >>> from flwr_fbo import InProcessGrid, tuning_app
-    >>> from optuna.distributions import FloatDistribution
-    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
-    >>> strategy = FedVote(
-    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
-    ...     direction="maximize",
-    ...     num_agents=20,
-    ...     epsilon=8.0,
-    ...     delta=1e-3,
-    ... )
-    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=3)
-    >>> round(result.privacy_spent.epsilon)
-    8
     """
 
     _readable = "its exact best setting"

@@ -50,6 +50,24 @@ class FedWarmStart(PrivateTuningStrategy):
     The first cohort of sites searches alone. Each of its sites sends one message, the
     server releases their sum with noise, and the sites after it start from that.
 
+    Examples
+    --------
+    >>> from flwr_fbo import FedWarmStart, InProcessGrid, tuning_app
+    >>> from optuna.distributions import FloatDistribution
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
+    >>> strategy = FedWarmStart(
+    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     direction="maximize",
+    ...     num_agents=8,
+    ...     epsilon=8.0,
+    ...     delta=1e-3,
+    ... )
+    >>> strategy.cohort_sizes  # the other four follow
+    (4,)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=8), num_rounds=12)
+    >>> round(result.privacy_spent.epsilon)
+    8
+
     Parameters
     ----------
     space : mapping of str to Optuna distribution
@@ -97,24 +115,6 @@ class FedWarmStart(PrivateTuningStrategy):
 
     Agents of a later cohort wait for the releases before theirs. Give
     ``Durability(min_agents=...)`` if sites are to join while the study runs.
-
-    Examples
-    --------
-    >>> from flwr_fbo import FedWarmStart, InProcessGrid, tuning_app
-    >>> from optuna.distributions import FloatDistribution
-    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
-    >>> strategy = FedWarmStart(
-    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
-    ...     direction="maximize",
-    ...     num_agents=8,
-    ...     epsilon=8.0,
-    ...     delta=1e-3,
-    ... )
-    >>> strategy.cohort_sizes  # the other four follow
-    (4,)
-    >>> result = strategy.start(InProcessGrid(app, num_nodes=8), num_rounds=12)
-    >>> round(result.privacy_spent.epsilon)
-    8
     """
 
     server: WarmStartServer

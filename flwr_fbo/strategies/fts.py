@@ -21,6 +21,20 @@ from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 class FTS(TuningStrategy):
     """Federated Thompson sampling: agents follow each other's sampled functions.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FTS, InProcessGrid, tuning_app
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["C"] - 10.0))
+    >>> strategy = FTS(
+    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     direction="maximize",
+    ...     num_agents=4,
+    ... )
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=3)
+    >>> result.privacy_spent is None
+    True
+
     Parameters
     ----------
     space : mapping of str to Optuna distribution
@@ -46,15 +60,6 @@ class FTS(TuningStrategy):
     posterior of its objective, reaches the server and all other agents as it is: they
     read about where its best setting lies. `DPFTSDE` is the method with differential
     privacy.
-
-    Examples
-    --------
-    >>> strategy = FTS(
-    ...     space={"C": FloatDistribution(1e-3, 1e3, log=True)},
-    ...     direction="maximize",
-    ...     num_agents=20,
-    ... )
-    >>> strategy.start(grid, num_rounds=41)  # doctest: +SKIP
     """
 
     record_kind = RELAY_KIND

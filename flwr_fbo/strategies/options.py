@@ -44,6 +44,18 @@ class Privacy:
 
     What is not given is what the strategy, or its preset, has.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedVote, Privacy
+    >>> strategy = FedVote(
+    ...     {"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     "maximize",
+    ...     num_agents=20,
+    ...     privacy=Privacy(noise_multiplier=2.0, max_epsilon=4.0, num_releases=2),
+    ...     delta=1e-3,
+    ... )
+
     Attributes
     ----------
     noise_multiplier : float, optional
@@ -186,6 +198,17 @@ def _is_iteration(value: object) -> bool:
 class Durability:
     """For whom a study waits, and when it gives up.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FTS, Durability
+    >>> strategy = FTS(
+    ...     {"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     "maximize",
+    ...     num_agents=20,
+    ...     durability=Durability(min_agents=15, patience=600),
+    ... )
+
     Attributes
     ----------
     min_agents : int, optional
@@ -249,6 +272,17 @@ class Durability:
 @dataclass(frozen=True)
 class Seeds:
     """Seeds of a tuning study; drawn from the operating system unless given.
+
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FTS, Seeds
+    >>> strategy = FTS(
+    ...     {"C": FloatDistribution(1e-3, 1e3, log=True)},
+    ...     "maximize",
+    ...     num_agents=20,
+    ...     seeds=Seeds(study=1, features=2),
+    ... )
 
     Attributes
     ----------

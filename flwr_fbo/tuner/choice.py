@@ -29,6 +29,12 @@ LastRung = Literal["release", "noisy-max"]
 class PrivateChoice:
     """How trials are chosen privately.
 
+    Examples
+    --------
+    >>> from flwr_fbo import PrivateChoice
+    >>> PrivateChoice(epsilon=2, delta=1e-3).ballot
+    'ranks'
+
     Attributes
     ----------
     epsilon : float

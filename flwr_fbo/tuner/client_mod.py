@@ -83,17 +83,18 @@ def tuner_mod(
       exception is logged here; only its type is sent. Of an error that the app gives
       as its reply only the code is.
 
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> from flwr_fbo import tuner_mod
+    >>> app = ClientApp(mods=[tuner_mod])
+
     Notes
     -----
     *Formal guarantees*: see `PrivateChoice`. Exact at the server, and not covered: the
     trained arrays, ``num-examples`` of a reply to ``train``, ``norm_bit`` of Flower's
     adaptive clipping, which of the tuned keys the client reads, and the type of an
     exception.
-
-    Examples
-    --------
-    >>> from flwr.clientapp import ClientApp
-    >>> app = ClientApp(mods=[tuner_mod])
     """
     header = read_header(message.content)
     if isinstance(header, TrialsHeader):

@@ -46,6 +46,50 @@ def last_at_each_round(rungs: Sequence[Rung]) -> list[Rung]:
 class FederationResult:
     """The settings that were chosen, and how.
 
+    Examples
+    --------
+    >>> from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+    >>> from flwr.clientapp import ClientApp
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> import numpy as np
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import (
+    ...     FederationTuner, Halving, InProcessGrid, PrivateChoice, tuner_mod
+    ... )
+    >>> client_app = ClientApp(mods=[tuner_mod])
+    >>> def reply(message, **metrics):
+    ...     records = {"metrics": MetricRecord({"num-examples": 1, **metrics})}
+    ...     if message.metadata.message_type == "train":
+    ...         records["arrays"] = message.content["arrays"]
+    ...     return Message(RecordDict(records), reply_to=message)
+    >>> @client_app.train()
+    ... def train(message, context):
+    ...     return reply(message)  # your own training
+    >>> @client_app.evaluate()
+    ... def evaluate(message, context):
+    ...     rate = context.run_config["learning-rate"]
+    ...     return reply(message, accuracy=1 - abs(rate - 0.1))
+    >>> def main(grid, context):
+    ...     num_rounds = context.run_config["num-rounds"]
+    ...     FedAvg().start(grid, ArrayRecord([np.zeros(1)]), num_rounds)  # your own
+    >>> tuner = FederationTuner(
+    ...     space={"learning-rate": FloatDistribution(1e-3, 1, log=True)},
+    ...     metric="accuracy",
+    ...     direction="maximize",
+    ...     num_agents=4,
+    ...     schedule=Halving(trials=4, rounds=(1, 2)),
+    ...     privacy=PrivateChoice(epsilon=8, delta=1e-3),
+    ... )
+    >>> run_config = {"num-rounds": 2, "learning-rate": 0.5}  # the app's defaults
+    >>> grid = InProcessGrid(client_app, num_nodes=4, run_config=run_config)
+    >>> context = Context(1, 1, {}, RecordDict(), run_config)
+    >>> result = tuner.start(main, grid, context)
+    >>> list(result.best)
+    ['learning-rate']
+    >>> [len(rung.trials) for rung in result.rungs]
+    [4, 2]
+    >>> main(*result.apply(grid, context))  # the training with the best settings
+
     Attributes
     ----------
     settings : tuple of dict

@@ -39,6 +39,48 @@ class FederationTuner:
     sends one bounded message about all of them, the sum is released once with noise,
     and the best trials go on. The client's part is `tuner_mod`.
 
+    Examples
+    --------
+    >>> from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+    >>> from flwr.clientapp import ClientApp
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> import numpy as np
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import (
+    ...     FederationTuner, Halving, InProcessGrid, PrivateChoice, tuner_mod
+    ... )
+    >>> client_app = ClientApp(mods=[tuner_mod])
+    >>> def reply(message, **metrics):
+    ...     records = {"metrics": MetricRecord({"num-examples": 1, **metrics})}
+    ...     if message.metadata.message_type == "train":
+    ...         records["arrays"] = message.content["arrays"]
+    ...     return Message(RecordDict(records), reply_to=message)
+    >>> @client_app.train()
+    ... def train(message, context):
+    ...     return reply(message)  # your own training
+    >>> @client_app.evaluate()
+    ... def evaluate(message, context):
+    ...     rate = context.run_config["learning-rate"]
+    ...     return reply(message, accuracy=1 - abs(rate - 0.1))
+    >>> def main(grid, context):
+    ...     num_rounds = context.run_config["num-rounds"]
+    ...     FedAvg().start(grid, ArrayRecord([np.zeros(1)]), num_rounds)  # your own
+    >>> tuner = FederationTuner(
+    ...     space={"learning-rate": FloatDistribution(1e-3, 1, log=True)},
+    ...     metric="accuracy",
+    ...     direction="maximize",
+    ...     num_agents=4,
+    ...     schedule=Halving(trials=4, rounds=(1, 2)),
+    ...     privacy=PrivateChoice(epsilon=8, delta=1e-3),
+    ... )
+    >>> run_config = {"num-rounds": 2, "learning-rate": 0.5}  # the app's defaults
+    >>> grid = InProcessGrid(client_app, num_nodes=4, run_config=run_config)
+    >>> context = Context(1, 1, {}, RecordDict(), run_config)
+    >>> result = tuner.start(main, grid, context)
+    >>> len(result.settings), result.privacy_spent.epsilon <= 8
+    (4, True)
+    >>> main(*result.apply(grid, context))  # the training with the best settings
+
     Parameters
     ----------
     space : mapping of str to Optuna distribution
@@ -94,21 +136,6 @@ class FederationTuner:
     its own. Relative paths that it *reads* are looked up there too: open what is read
     by an absolute path. Grid, clients and tuner, and a training after it, work where
     the process does. So do trials without ``folder``, which write the same files.
-
-    Examples
-    --------
-    >>> from optuna.distributions import FloatDistribution
-    >>> from flwr_fbo import FederationTuner, Halving, PrivateChoice
-    >>> tuner = FederationTuner(
-    ...     space={"learning-rate": FloatDistribution(1e-3, 1, log=True)},
-    ...     metric="accuracy",
-    ...     direction="maximize",
-    ...     num_agents=30,
-    ...     schedule=Halving(trials=8, rounds=(2, 4)),
-    ...     privacy=PrivateChoice(epsilon=2, delta=1e-3),
-    ... )
-    >>> [rung.num_trials for rung in tuner.schedule.rungs]
-    [8, 4]
     """
 
     def __init__(

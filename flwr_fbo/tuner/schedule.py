@@ -42,6 +42,16 @@ class Halving:
     those before it. After each batch all trials so far are compared, which is a rung of
     its own, after which everyone goes on.
 
+    Examples
+    --------
+    >>> from flwr_fbo import Halving
+    >>> for rung in Halving(trials=16, rounds=(3, 9, 27), batches=2).rungs:
+    ...     print(rung.num_trials, "trials at round", rung.rounds)
+    8 trials at round 3
+    16 trials at round 3
+    5 trials at round 9
+    2 trials at round 27
+
     Attributes
     ----------
     trials : int
@@ -59,15 +69,6 @@ class Halving:
     ------
     ValueError
         If an argument is not allowed; the message names it.
-
-    Examples
-    --------
-    >>> for rung in Halving(trials=16, rounds=(3, 9, 27), batches=2).rungs:
-    ...     print(rung.num_trials, "trials at round", rung.rounds)
-    8 trials at round 3
-    16 trials at round 3
-    5 trials at round 9
-    2 trials at round 27
     """
 
     trials: int

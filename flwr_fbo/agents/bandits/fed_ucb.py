@@ -124,6 +124,11 @@ class LinearUCBAgent:
         """Theta, shape (d,)."""
         return self._ellipsoid.estimate
 
+    @property
+    def confidence_width(self) -> FloatArray:
+        """Half the confidence interval of each coordinate of theta, shape (d,)."""
+        return self._confidence.coordinate_widths(self._ellipsoid)
+
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory, as arrays."""
         return {

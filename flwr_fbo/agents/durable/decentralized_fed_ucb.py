@@ -155,7 +155,8 @@ class RecordedPeer(RecordedBandit):
         total = np.zeros(self.study.settings.releases.sum_shape)
         for slot in self._pool:
             total += self._newest_of(slot, state)
-        self.receive(total, self.num_releases)
+        heard = sum(bool(self._heard[slot]) for slot in self._pool)
+        self.receive(total, self.num_releases, heard)
         self._put({"believed": np.array(number)})
 
     def _check(self, number: int) -> None:
@@ -224,3 +225,12 @@ class RecordedPeer(RecordedBandit):
     @property
     def _believed(self) -> int:
         return int(self._state.get("believed", 0))
+
+
+def recorded_bandit(
+    journal: Journal, study: LinearBanditStudy | None = None
+) -> RecordedBandit:
+    """Return the agent of a journal: one that has peers, where there is a graph."""
+    study = study or LinearBanditStudy.from_dict(journal.identity)
+    made = RecordedBandit if study.graph is None else RecordedPeer
+    return made(journal, study)

@@ -1,4 +1,4 @@
-"""A FedUCB agent with its journal, and the policy by which a site plays it.
+"""A FedUCB agent with its journal.
 
 All of it is in one journal, so that rewards may arrive hours after their actions, at
 another process than the one that chose, and Flower's client, a fresh process for every
@@ -7,31 +7,27 @@ message, only synchronises:
     trial       one row an action; its number is the ticket
     window-j    what trials rewarded between releases j and j + 1 add to the running sum
     ledger      this agent's releases, and their draws (`ContinualRelease`)
-    total       what the server gave back last, and how many of our releases are in it
+    total       what the server gave back last
+    included, contributors  how many of our releases, and agents, are in the total
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from numbers import Real
-from pathlib import Path
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo._validation import is_number, require, require_index
+from flwr_fbo._validation import require, require_index
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
+from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.recorded_agent import (
-    NO_SLOT,
     RecordedBanditAgent,
     say_left_aside,
 )
-from flwr_fbo.journal.journal import Journal, open_patiently, patiently
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
@@ -141,19 +137,28 @@ class RecordedBandit(RecordedBanditAgent):
         super().join(slot, number)
         vars(self).pop("agents", None)  # of no slot
 
-    def receive(self, total: FloatArray, included: int) -> None:
+    def receive(self, total: FloatArray, included: int, agents: int = 0) -> None:
         """Take the sum of all agents' releases, ``included`` of our own among them.
 
         One that nothing can be learned from, as an agent that lies may make it, is left
         aside, and what was received before stays.
+
+        Parameters
+        ----------
+        total : ndarray of shape ``sum_shape``
+        included : int
+            Own releases in the sum.
+        agents : int
+            Agents with a release in the sum, for `summary`.
         """
         try:
-            agents = self._agents(total)
+            estimators = self._agents(total)
         except np.linalg.LinAlgError:
             say_left_aside()
             return
-        self._put({"total": np.asarray(total), "included": np.array(included)})
-        self.agents = agents
+        counts = {"included": np.array(included), "contributors": np.array(agents)}
+        self._put({"total": np.asarray(total), **counts})
+        self.agents = estimators
         self._tell_own()
 
     @cached_property
@@ -205,6 +210,31 @@ class RecordedBandit(RecordedBanditAgent):
         seed = self.study.noise_seed
         return OsEntropy() if seed is None else SeededEntropy(seed, self.slot)
 
+    def summary(self) -> PolicySummary:
+        """Return what the agent has learned, and what that is made of."""
+        study, releases = self.study, self.study.settings.releases
+        included = int(self._state.get("included", 0))
+        contributors = int(self._state.get("contributors", 0))
+        shape = (*releases.sum_shape[:-2], releases.dimension)
+        estimates = np.array([agent.estimate for agent in self.agents])
+        widths = np.array([agent.confidence_width for agent in self.agents])
+        return PolicySummary(
+            estimate=estimates.reshape(shape),
+            confidence_width=widths.reshape(shape),
+            confidence=1 - study.settings.alpha,
+            num_trials=self.num_trials,
+            num_awaited=len(self.awaited),
+            num_releases=self.num_releases,
+            max_releases=releases.num_releases,
+            num_included=included,
+            num_others=max(contributors - (included > 0), 0),
+            max_others=self._confidence().num_agents - 1,
+            epsilon=releases.epsilon,
+            epsilon_spent=study.epsilon_spent(self.num_releases),
+            delta=releases.delta,
+            warning=study.warning,
+        )
+
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
         """Return whether an estimator has seen enough since the last one."""
         return any(agent.wants_synchronisation(trigger) for agent in self.agents)
@@ -218,162 +248,3 @@ class RecordedBandit(RecordedBanditAgent):
             actions = environment.contexts(t)
             index, ticket = self.choose(actions)
             self.reward(ticket, environment.reward(actions[index]))
-
-
-class NotEnrolledError(JournalError):
-    """A site has no place in a study."""
-
-
-class LinearBanditPolicy:
-    """Chooses actions at one site, and learns from their rewards.
-
-    Whatever Flower does, the site goes on: it opens the policy, chooses, and gives each
-    reward back when it is known. Every call is on disk when it returns. Any number of
-    processes may have the policy open: each holds the journal for the time of a call,
-    and reads it anew in the first call after another process has changed it.
-
-    Parameters
-    ----------
-    path : Path
-        The journal; see `open`.
-    patience : float
-        Seconds, >= 0, to wait while another process has the journal.
-
-    Examples
-    --------
-    >>> policy = LinearBanditPolicy.open("/var/lib/fbo")  # doctest: +SKIP
-    >>> index, ticket = policy.choose(actions)  # doctest: +SKIP
-    >>> policy.reward(ticket, 0.7)  # doctest: +SKIP
-    """
-
-    def __init__(self, path: Path, patience: float) -> None:
-        self._path = path
-        self._patience = patience
-        # What the last call ended with; none during a call, as threads may call too.
-        self._kept: list[RecordedBandit] = []
-
-    @classmethod
-    def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
-        """Open the policy of the study that this site is enrolled in.
-
-        Parameters
-        ----------
-        folder : str or Path
-            That of the site's ``linear_bandit_app``.
-        patience : float
-            Seconds, >= 0, to wait for the journal: until the site has enrolled, and
-            later in each call, while another process has it.
-
-        Raises
-        ------
-        ValueError
-            If an argument is not allowed.
-        JournalError
-            If there is none, or the server did not take the site: it decides what all
-            agents have in common, and tells it in the first round of `FedUCB`.
-        """
-        ok = is_number(patience) and patience >= 0
-        require(ok, "patience", patience, "a number of seconds >= 0")
-        deadline = time.monotonic() + patience
-        policy = cls(Path(folder) / FILE_NAME, patience)
-        while True:
-            try:
-                with policy._held():
-                    return policy
-            except NotEnrolledError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_PAUSE)
-
-    def choose(self, actions: ArrayLike) -> tuple[int, int]:
-        """Choose the action with the largest upper confidence bound.
-
-        Parameters
-        ----------
-        actions : array of shape (K, d)
-            K >= 1 actions, each of norm at most L.
-
-        Returns
-        -------
-        index : int
-            The action, from 0 to K - 1.
-        ticket : int
-            For its reward.
-
-        Raises
-        ------
-        ValueError
-            If there are no actions, or one is longer.
-        JournalError
-            If the choice could not be recorded.
-        """
-        with self._held() as bandit:
-            return bandit.choose(actions)
-
-    def reward(self, ticket: int, value: float) -> None:
-        """Record what an action was rewarded with, however late.
-
-        It is in the releases from the next one on. An action whose reward never comes
-        is in none.
-
-        Parameters
-        ----------
-        ticket : int
-            Of `choose`.
-        value : float
-            In [-B, B].
-
-        Raises
-        ------
-        ValueError
-            If the ticket is unknown or was used, or the value is not within the bounds,
-            which the guarantee rests on; nothing is recorded then. Whoever would rather
-            clip does so before.
-        JournalError
-            If the reward could not be recorded.
-        """
-        with self._held() as bandit:
-            bandit.reward(ticket, value)
-
-    @property
-    def awaited(self) -> dict[int, FloatArray]:
-        """The actions whose rewards have not come, each of shape (d,), by ticket."""
-        with self._held() as bandit:
-            return bandit.awaited
-
-    @property
-    def num_trials(self) -> int:
-        """Actions chosen so far."""
-        with self._held() as bandit:
-            return bandit.num_trials
-
-    @contextmanager
-    def _held(self) -> Iterator[RecordedBandit]:
-        reason = (
-            f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
-            "the first round; a journal that was lost must be given back."
-        )
-        # An empty one is being written by the client.
-        if not self._path.is_file() or self._path.stat().st_size == 0:
-            raise NotEnrolledError(reason)
-        kept = self._taken()
-        if kept is None:
-            journal = open_patiently(None, self._path, self._patience)
-        else:
-            journal = kept.journal
-            if patiently(journal.reopen, self._patience):
-                kept = None  # another process has changed it
-        with journal:
-            bandit = kept or RecordedBandit(journal)
-            if bandit.slot == NO_SLOT:
-                raise NotEnrolledError(reason)
-            yield bandit
-        # Not after an exception: then the next call reads what is on disk.
-        self._kept = [bandit]
-
-    def _taken(self) -> RecordedBandit | None:
-        """Take what the last call ended with, so that nobody else does."""
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return None

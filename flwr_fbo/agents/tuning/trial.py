@@ -45,6 +45,14 @@ class UnknownParameterError(SpaceMismatchError, KeyError):
 class Trial(dict[str, Any]):
     """The setting to evaluate.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import Trial
+    >>> trial = Trial({"C": 2.0}, {"C": FloatDistribution(1e-3, 1e3, log=True)})
+    >>> trial["C"], trial.suggest_float("C", 1e-3, 1e3, log=True)
+    (2.0, 2.0)
+
     Parameters
     ----------
     params : mapping

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
 from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
 from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
+from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.tuning_record import KIND as AGENT_KIND
 from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.cli.ledger_command import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
@@ -96,6 +98,7 @@ def policy_page(journal: Journal) -> Page:
     rewarded = [trial for trial in trials if trial.state == "complete"]
     released, warning = _released(journal, SITE_LEDGER)
     sections = [
+        _policy_summary(recorded_bandit(journal).summary()),
         *_rewards(rewarded),
         released,
         journal_settings(journal.identity),
@@ -103,6 +106,17 @@ def policy_page(journal: Journal) -> Page:
     ]
     lead = f"{len(trials)} trials, {len(trials) - len(rewarded)} await their reward."
     return Page("A site's linear bandit", lead, sections, f"{_OWN}{warning}")
+
+
+def _policy_summary(summary: PolicySummary) -> Section:
+    """Return what `LinearBanditPolicy.summary` says."""
+    caption = "What this site's bandit rests on."
+    facts = Table(("what", "state"), summary.facts, caption, numeric=False)
+    rows = [(name, f"{e:.4g}", f"{w:.4g}") for name, e, w in summary.coordinates]
+    headings = ("coordinate", "estimate", "confidence half-width")
+    estimate = Table(headings, rows, summary.interval_text)
+    warning = [summary.warning] if summary.warning else []
+    return Section("Summary", [facts, *warning, estimate])
 
 
 def _released(journal: Journal, kind: LedgerKind) -> tuple[Section, str]:

@@ -1,0 +1,147 @@
+"""What a site's bandit has learned so far, as numbers and as a readable text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class PolicySummary:
+    """The state of a site's linear bandit; ``print`` shows it as a text.
+
+    The summary is for the site alone: with ``local_data="raw"`` its estimate comes from
+    the site's raw trials.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, Limits, LinearBanditPolicy,
+    ...     LinearUCBSettings, linear_bandit_app,
+    ... )
+    >>> releases = ContinualSettings(
+    ...     num_releases=1, dimension=2, epsilon=float("inf"), delta=1e-5
+    ... )
+    >>> folder = tempfile.mkdtemp()
+    >>> app = linear_bandit_app(limits=Limits(max_epsilon=float("inf")))
+    >>> grid = InProcessGrid(app, 1, node_configs=[{"fbo-folder": folder}])
+    >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=1, interval=0)
+    >>> _ = strategy.start(grid)
+    >>> policy = LinearBanditPolicy.open(folder)
+    >>> index, ticket = policy.choose([[1.0, 0.0], [0.0, 1.0]])
+    >>> summary = policy.summary()
+    >>> summary.num_trials, summary.num_awaited
+    (1, 1)
+    >>> print(summary)  # doctest: +ELLIPSIS
+    Trials          1, 1 without a reward yet
+    Own releases    1 of 1 made, 1 in the sum in use
+    Other agents    0 of 0 in the sum in use; their numbers of trials are not sent
+    Promised        epsilon inf at delta 1e-05 for one trial, all releases together
+    Spent           epsilon inf
+    ...
+
+    Attributes
+    ----------
+    estimate : ndarray of shape (d,)
+        Estimate theta of the shared parameter. Shape (E, d) for E > 1 estimators, which
+        play in turn.
+    confidence_width : ndarray of the shape of ``estimate``
+        Half the confidence interval of each coordinate: theta_i lies within
+        ``estimate[i] +- confidence_width[i]``. The formula is
+
+            w sqrt((V^-1)_ii),
+
+        where V is the regularised Gram matrix and w the width of the ellipsoid
+        ``||theta - estimate||_V <= w`` (Abbasi-Yadkori et al., 2011); see
+        `LinearUCBSettings.width`.
+    confidence : float
+        Probability that all intervals hold at once, in all trials of this agent.
+    num_trials : int
+        Actions chosen so far.
+    num_awaited : int
+        Actions whose reward has not arrived yet.
+    num_releases, max_releases : int
+        Releases of this agent: made so far, and planned in the study.
+    num_included : int
+        Own releases that the sum in use covers.
+    num_others, max_others : int
+        Other agents: those with a release in the sum in use, and all whose releases
+        this agent can receive. How many trials their releases hold is never sent.
+    epsilon : float
+        Epsilon that the study promises at ``delta``, for all releases of this agent.
+    epsilon_spent : float
+        Epsilon spent so far: all of it with the first release.
+    delta : float
+    warning : str
+        What the promise does not cover; empty unless it covers less than it says.
+    """
+
+    estimate: FloatArray
+    confidence_width: FloatArray
+    confidence: float
+    num_trials: int
+    num_awaited: int
+    num_releases: int
+    max_releases: int
+    num_included: int
+    num_others: int
+    max_others: int
+    epsilon: float
+    epsilon_spent: float
+    delta: float
+    warning: str
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Name and text of each fact besides the estimate."""
+        own = f"{self.num_releases} of {self.max_releases} made"
+        others = f"{self.num_others} of {self.max_others} in the sum in use"
+        promised = f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+        return [
+            ("Trials", f"{self.num_trials}, {self.num_awaited} without a reward yet"),
+            ("Own releases", f"{own}, {self.num_included} in the sum in use"),
+            ("Other agents", f"{others}; their numbers of trials are not sent"),
+            ("Promised", f"{promised} for one trial, all releases together"),
+            ("Spent", f"epsilon {self.epsilon_spent:g}"),
+        ]
+
+    @property
+    def coordinates(self) -> list[tuple[str, float, float]]:
+        """Name, estimate and confidence width of each coordinate."""
+        d, several = self.estimate.shape[-1], self.estimate.ndim > 1
+        pairs = zip(self.estimate.flat, self.confidence_width.flat, strict=True)
+        return [
+            (
+                f"estimator {k // d}, theta_{k % d}" if several else f"theta_{k}",
+                float(estimate),
+                float(width),
+            )
+            for k, (estimate, width) in enumerate(pairs)
+        ]
+
+    @property
+    def interval_text(self) -> str:
+        """What the intervals mean, in a sentence."""
+        return (
+            f"All intervals hold together with a probability of at least "
+            f"{self.confidence:.4g}; half-width w sqrt((V^-1)_ii)."
+        )
+
+    def __str__(self) -> str:
+        """Return the summary as lines of text."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for name, text in self.facts:
+            yield f"{name:<15} {text}"
+        for name, estimate, width in self.coordinates:
+            yield f"{name:<15} {estimate:.4g} +- {width:.4g}"
+        yield self.interval_text
+        if self.warning:
+            yield self.warning

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo import (
     DPFTSDE,
+    Callback,
     ContinualSettings,
     Durability,
     FedGOUCB,
@@ -39,6 +40,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.cli import app
 from tests.federation import SPACE, make_objective, numpy_app, strategy
+from tests.tuner.apps import tuner as _tuner
 
 LINEAR = LinearUCBSettings(ContinualSettings(3, 2, 1.0, 1e-3))
 X = {"x": FloatDistribution(0.0, 1.0)}
@@ -72,6 +74,11 @@ PYTHON: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: _vote(privacy=3), "privacy=3", "Privacy"),
     (lambda: _vote(seeds=3), "seeds=3", "Seeds"),
     (lambda: _vote(durability=3), "durability=3", "Durability"),
+    (lambda: _vote(callbacks=3), "callbacks=3", "Callback objects"),
+    (lambda: _vote(callbacks=Callback()), "callbacks=<", "a list or tuple"),
+    (lambda: _vote(callbacks=[Callback]), "callbacks=[<class", "Callback objects"),
+    (lambda: _vote(callbacks=[print]), "callbacks=[<built-in", "Callback objects"),
+    (lambda: _tuner(callbacks=Callback()), "callbacks=<", "a list or tuple"),
     (lambda: _vote(client_api="grpc"), "client_api='grpc'", "message"),
     (lambda: _vote(metrics=["loss"]), "metrics=['loss']", "best-value"),
     (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from flwr_fbo._compat import ClientApi
 from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.protocol.callbacks import Callback, Started
 from flwr_fbo.protocol.codec import Study
 from flwr_fbo.servers.base import Server
 from flwr_fbo.strategies.options import Durability, check_folder
@@ -48,6 +49,8 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         Whom the messages are written for. ``"both"`` is read by `NumPyClient` and
         Message-API clients alike, but Flower's own client mods refuse it: name the
         one you use if you use mods. ``"action"`` is for apps with `add_tuning`.
+    callbacks : list or tuple of Callback
+        Told of each round and of the result. See `Callback`.
     """
 
     result_type: type[ResultT]
@@ -61,11 +64,12 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         folder: str | Path | None = None,
         durability: Durability | None = None,
         client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         durability = Durability() if durability is None else durability
         ok = isinstance(durability, Durability)
         require(ok, "durability", durability, "a Durability")
-        super().__init__(server, study, durability, client_api)
+        super().__init__(server, study, durability, client_api, callbacks)
         self._patience = durability.patience
         self._folder = check_folder("folder", folder)
         self._record = StudyRecord(None, {})
@@ -136,6 +140,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         identity = self._identity(num_rounds)
         with StudyRecord(self._folder, identity, self._patience) as self._record:
             self._resume(num_rounds)
+            self._callbacks.on_start(self._begun(identity))
             self._running = True
             try:
                 result = self._run(
@@ -150,6 +155,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
                 self._running = False
                 self._stop_waiting()
         self._end(result)
+        self._callbacks.on_end(result)
         return result
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
@@ -163,6 +169,16 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
             "num_agents": self.server.num_agents,
             **fields,
         }
+
+    def _begun(self, identity: dict[str, Any]) -> Started:
+        """Return what callbacks are told of the study; seeds are not public."""
+        settings = {
+            name: value
+            for name, value in identity.items()
+            if name != "kind" and "seed" not in name
+        }
+        method, num_done = type(self).__name__, len(self._rounds)
+        return Started(self.study.study_id, method, settings, num_done)
 
     def _resume(self, num_rounds: int) -> None:
         """Go on with what the folder holds, if it holds anything."""

@@ -8,32 +8,9 @@ from flwr.serverapp.strategy import Result
 
 from flwr_fbo.models.features import FloatArray
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.protocol.callbacks import Round
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.recommendation import Recommendation
-
-
-@dataclass(frozen=True)
-class Round:
-    """How the agents answered in one round.
-
-    Attributes
-    ----------
-    server_round : int
-        From 1.
-    results, failures, missing : int
-        Agents that answered, answered with an error, did not answer.
-    epsilon : float or None
-        Spent so far; None where the method releases nothing, or all of it.
-    release : int
-        Which release agents were asked for, from 1; 0 for none.
-    """
-
-    server_round: int
-    results: int
-    failures: int
-    missing: int
-    epsilon: float | None = None
-    release: int = 0
 
 
 @dataclass(repr=False)

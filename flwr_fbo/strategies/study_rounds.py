@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,11 @@ from flwr_fbo._compat import (
     to_array_record,
 )
 from flwr_fbo._validation import require
+from flwr_fbo.protocol.callbacks import Callback, Callbacks, Round
 from flwr_fbo.protocol.codec import Study
 from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
 from flwr_fbo.strategies.options import Durability
-from flwr_fbo.strategies.result import Round
 from flwr_fbo.strategies.waiting import Waiting, duration
 
 _log = logging.getLogger("flwr.fbo")
@@ -45,6 +45,7 @@ class StudyRounds(Strategy):
         study: Study,
         durability: Durability,
         client_api: ClientApi,
+        callbacks: Sequence[Callback],
     ) -> None:
         """Check and keep the arguments, which are those of `StudyStrategy`."""
         num_agents, min_agents = server.num_agents, durability.min_agents
@@ -52,6 +53,7 @@ class StudyRounds(Strategy):
         ok = min_agents is None or min_agents <= num_agents
         require(ok, "min_agents", min_agents, allowed)
         check_client_api(client_api)
+        self._callbacks = Callbacks(callbacks)
         self.server = server
         self.study = study
         self._client_api: ClientApi = client_api
@@ -177,6 +179,7 @@ class StudyRounds(Strategy):
         if step.is_over:
             self._rounds.append(Round(step.iteration + 1, 0, 0, 0))
             self._commit()
+            self._callbacks.on_round(self._rounds[-1])
             return None, None
         self._seconds.append(self._stop_waiting())
         answers = self._answers(step, replies)
@@ -190,6 +193,8 @@ class StudyRounds(Strategy):
             # What is not on disk must not be seen: a new run would draw it again.
             self.server.resume(self.server.ledger[:before])
             raise
+        # Once it is on disk: a new run would report this round again.
+        self._callbacks.on_round(self._rounds[-1])
         if len(self.server.ledger) > before:
             self._up_to_date.clear()
         return vectors_record(self.server.vectors), self._reported(answers)

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from flwr_fbo._validation import require, require_choice, require_int
+from flwr_fbo.protocol.callbacks import Callback, Callbacks, Started
 from flwr_fbo.protocol.codec import fresh_seed
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -108,6 +109,8 @@ class FederationTuner:
     seeds : Seeds, optional
         ``study`` makes settings and ties repeat. ``noise`` is for experiments only. No
         ``features``: there are none.
+    callbacks : list or tuple of Callback
+        Told of each rung and of the result. See `Callback`.
 
     Raises
     ------
@@ -150,6 +153,7 @@ class FederationTuner:
         folder: str | Path | None = None,
         enqueue: Sequence[Params] = (),
         seeds: Seeds | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.space = SearchSpace(space)
         for key, distribution in self.space.distributions.items():
@@ -174,6 +178,7 @@ class FederationTuner:
         self._folder = check_folder("folder", folder)
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
+        self._callbacks = Callbacks(callbacks)
         self._comparison = Comparison(
             metric=metric,
             maximize=direction == "maximize",
@@ -222,12 +227,14 @@ class FederationTuner:
         defaults = app_defaults(self.space, context.run_config)
         if not has_begun(self._folder):
             self._check_nodes(grid)
-        with TunerRecord(self._folder, self._identity(defaults), _PATIENCE) as record:
+        identity = self._identity(defaults)
+        with TunerRecord(self._folder, identity, _PATIENCE) as record:
             seed = self._seeds.study
             seed = fresh_seed() if seed is None else seed
             candidates = Candidates(self.space, defaults, self._enqueue, seed, record)
             rungs = record.rungs()
             self._say(len(rungs))
+            self._callbacks.on_start(_begun(record.name(), identity, len(rungs)))
             if len(rungs) < len(self.schedule.rungs):
                 run = TrialRun(
                     main,
@@ -238,12 +245,14 @@ class FederationTuner:
                     self._chooser,
                     self._comparison,
                     self._folder,
+                    self._callbacks,
                 )
                 run.climb(record, rungs)
         spent = self._chooser.spent(len(rungs))
         result = FederationResult(tuple(candidates.settings), tuple(rungs), spent)
         stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
         _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
+        self._callbacks.on_end(result)
         return result
 
     def _check_nodes(self, grid: Grid) -> None:
@@ -304,6 +313,12 @@ class FederationTuner:
                 num_decided,
                 len(rungs),
             )
+
+
+def _begun(name: str, identity: Mapping[str, Any], num_done: int) -> Started:
+    """Return what callbacks are told of a tuner; seeds are not public."""
+    settings = {key: value for key, value in identity.items() if key != "noise_seed"}
+    return Started(name, FederationTuner.__name__, settings, num_done)
 
 
 def _check_choices(key: str, distribution: BaseDistribution) -> None:

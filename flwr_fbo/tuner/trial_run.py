@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
 
+from flwr_fbo.protocol.callbacks import Callback, DecidedRung
 from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.choice import survivors as best_of
@@ -71,6 +72,8 @@ class TrialRun:
     comparison : Comparison
     folder : Path or None
         In which each trial has its working directory.
+    callbacks : Callback
+        Told of each rung that is decided.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class TrialRun:
         chooser: Chooser,
         comparison: Comparison,
         folder: Path | None,
+        callbacks: Callback,
     ) -> None:
         self._main, self._grid, self._context = main, grid, context
         self._candidates = candidates
@@ -90,6 +94,7 @@ class TrialRun:
         self._chooser = chooser
         self._comparison = comparison
         self._folder = folder
+        self._callbacks = callbacks
         self._attempt = secrets.token_hex(8)
         self._first_rung = 0
         self._overlays: list[Overlay] = []
@@ -158,6 +163,17 @@ class TrialRun:
             progress.left(number, trials),
         )
         self._warn(trials, rounds)
+        self._callbacks.on_rung(self._decided(number, rung))
+
+    def _decided(self, number: int, rung: Rung) -> DecidedRung:
+        spent = self._chooser.spent(number + 1)
+        settings = [dict(self._candidates.settings[trial]) for trial in rung.trials]
+        return DecidedRung(
+            number=number + 1,
+            settings=tuple(settings),
+            epsilon=None if spent is None else spent.epsilon,
+            **vars(rung),
+        )
 
     def _trial(self, number: int) -> TrialThread:
         """Return a trial, new unless it is under way."""

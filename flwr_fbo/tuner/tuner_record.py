@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +21,7 @@ from flwr_fbo.tuner.schedule import Halving
 
 FILE_NAME = "tuner.sqlite"
 
-_SETTINGS = "settings"
+_SETTINGS, _NAME = "settings", "name"
 
 
 class TunerRecord:
@@ -56,6 +57,14 @@ class TunerRecord:
 
     def __exit__(self, *_: object) -> None:
         self._journal.close()
+
+    def name(self) -> str:
+        """Return the name of the tuner; drawn, and on disk when this returns."""
+        stored = self._journal.load_array(_NAME)
+        if stored is None:
+            stored = np.frombuffer(secrets.token_hex(8).encode(), dtype=np.uint8)
+            self._journal.put({_NAME: stored})
+        return stored.tobytes().decode()
 
     def settings(self) -> list[Params]:
         """Return the settings of all trials so far."""

@@ -7,12 +7,12 @@ import numpy as np
 
 from flwr_fbo import InProcessGrid, ThompsonSettings
 from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.protocol.callbacks import Round
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.recommendation import Recommendation
-from flwr_fbo.strategies.result import Round
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
 

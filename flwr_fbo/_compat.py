@@ -10,7 +10,7 @@ import hashlib
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 from typing import Any, Literal, get_args
 
@@ -20,9 +20,19 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_public_key,
 )
-from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    RecordDict,
+)
 from flwr.client import Client as Client
 from flwr.client import NumPyClient as NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import SType
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run as Run
@@ -65,6 +75,22 @@ def message_type(client_api: ClientApi) -> str:
     """Return the type of the messages for the clients of ``client_api``."""
     plain = MessageType.TRAIN
     return f"{plain}.{TUNE_ACTION}" if client_api == "action" else plain
+
+
+def add_first_mod(app: ClientApp, mod: Mod) -> None:
+    """Have a mod see the messages of a Message-API app before the app's other mods.
+
+    Also those of functions that are registered already.
+    """
+    app._mods = [mod, *app._mods]
+    for name, registered in app._registered_funcs.items():
+        app._registered_funcs[name] = partial(_through, mod, registered)
+
+
+def _through(
+    mod: Mod, call_next: ClientAppCallable, message: Message, context: Context
+) -> Message:
+    return mod(message, context, call_next)
 
 
 def reply_arrays(content: RecordDict) -> list[np.ndarray[Any, Any]]:

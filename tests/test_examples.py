@@ -81,22 +81,46 @@ def test_the_plain_app_trains_with_its_defaults(import_app: Import) -> None:
     assert Played(*import_app("before")).used == [DEFAULT] * NUM_SITES
 
 
-def test_after_tuning_each_site_trains_with_its_own_best(import_app: Import) -> None:
-    played = Played(*import_app("after"))
+def test_after_tuning_each_site_trains_with_the_better_setting(
+    import_app: Import, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "flwr.fbo"):
+        client_app, server_app = import_app("after")
+        played = Played(client_app, server_app)
     best = [best_params(c, default=DEFAULT) for c in played.grid.contexts.values()]
     assert played.used == best
-    assert all(set(params) == set(DEFAULT) and params != DEFAULT for params in best)
     assert len({params["learning_rate"] for params in best}) > 1
+    lines = [r.getMessage() for r in caplog.records if "held-out" in r.getMessage()]
+    assert len(lines) == NUM_SITES  # once a site, not once a round
+    for context, params in zip(played.grid.contexts.values(), best, strict=True):
+        default, score = client_app.compare(context)
+        assert default == DEFAULT
+        assert params == default or score(params) > score(default)
 
 
-def test_the_tuning_stage_takes_fifteen_lines() -> None:
+def test_a_site_compares_on_digits_that_its_tuning_has_not_seen(
+    import_app: Import,
+) -> None:
+    client_app, server_app = import_app("after")
+    for context in InProcessGrid(client_app.app, NUM_SITES).contexts.values():
+        site = client_app.task.load_site(context)
+        to_tune, to_compare = client_app.split(site)
+        held_out = {image.tobytes() for image in to_compare.X_validation}
+        test, _ = server_app.task.load_test()
+        seen = [*to_tune.X_train, *to_tune.X_validation, *test]
+        assert len(held_out) >= 40
+        assert not held_out & {image.tobytes() for image in seen}
+        assert held_out < {image.tobytes() for image in site.X_train}
+
+
+def test_the_tuning_stage_takes_few_lines() -> None:
     init = "digits_fedavg/__init__.py"
     for version in ("before", "after"):
         found = (EXAMPLE / version).rglob("*")
         names = [str(p.relative_to(EXAMPLE / version)) for p in found if p.is_file()]
         names = [name for name in names if name.endswith((".py", ".toml"))]
         assert sorted(names) == sorted([*CODE, init, "pyproject.toml"])
-    assert 0 < sum(_num_changed(name) for name in CODE) <= 15
+    assert 0 < sum(_num_changed(name) for name in CODE) <= 32
     assert _num_changed("pyproject.toml") == 1
     assert _num_changed(init) == 0
 

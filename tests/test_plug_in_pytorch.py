@@ -20,7 +20,7 @@ SETTINGS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
 CONFIG: UserConfig = SETTINGS["tool"]["flwr"]["app"]["config"]
 DEFAULT = {"learning_rate": 0.01, "weight_decay": 0.0}
 # As little as shows everything.
-SHORT: UserConfig = {"num-server-rounds": 2, "local-epochs": 1, "tuning-rounds": 6}
+SHORT: UserConfig = {"num-server-rounds": 4, "local-epochs": 1, "tuning-rounds": 6}
 
 pytestmark = needs_torch
 
@@ -39,7 +39,8 @@ def _play(
     task, used = compare.client_app.task, []
 
     def noting(model: Any, data: Any, epochs: int, size: int, params: Any) -> None:
-        used.append(dict(params))
+        if epochs == SHORT["local-epochs"]:  # a round: trials train for all rounds
+            used.append(dict(params))
         train(model, data, epochs, size, params)
 
     train = task.train
@@ -48,29 +49,44 @@ def _play(
         patch.setattr(task, "train", noting)
         grid = InProcessGrid(compare.client_app.app, 5, run_config=config)
         accuracies = compare.server_app.tune_and_train(grid, config)
-    return grid, used[-10:], accuracies
+    return grid, used[-20:], accuracies
 
 
-def test_after_tuning_each_site_trains_with_its_own_best(
-    compare: Any, monkeypatch: pytest.MonkeyPatch
+def test_after_tuning_each_site_trains_with_the_better_setting(
+    compare: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grid, used, accuracies = _play(compare, monkeypatch, {})
+    with caplog.at_level("INFO", "flwr.fbo"):
+        grid, used, accuracies = _play(compare, monkeypatch, {})
+    assert sum("held-out" in r.getMessage() for r in caplog.records) == 5
     best = [best_params(c, default=DEFAULT) for c in grid.contexts.values()]
     assert len({params["learning_rate"] for params in best}) > 1
 
     def ordered(all_params: Any) -> list[list[float]]:
         return sorted(list(params.values()) for params in all_params)
 
-    # FedAvg asks the sites in any order, twice.
-    assert ordered(used) == ordered(best * 2)
+    # FedAvg asks the sites in any order, four times.
+    assert ordered(used) == ordered(best * 4)
     assert min(accuracies) > 0.3  # of ten classes
+
+
+def test_a_site_compares_on_digits_that_its_tuning_has_not_seen(compare: Any) -> None:
+    grid = InProcessGrid(compare.client_app.app, 5, run_config=CONFIG)
+    task = compare.client_app.task
+    for context in grid.contexts.values():
+        data, validation = task.load_site(context)
+        to_train, held_out = task.hold_out(data)
+        seen = [*to_train.X, *validation.X, *task.load_test(0).X]
+        images = {image.numpy().tobytes() for image in held_out.X}
+        assert len(images) >= 40
+        assert not images & {image.numpy().tobytes() for image in seen}
+        assert len(to_train.y) + len(held_out.y) == len(data.y)
 
 
 def test_untuned_it_is_plain_federated_averaging(
     compare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = _play(compare, monkeypatch, {"tuning-rounds": 0})
-    assert run[1] == [DEFAULT] * 10
+    assert run[1] == [DEFAULT] * 20
     # The same seed, the same accuracy, but for the order in which FedAvg adds up.
     again = _play(compare, monkeypatch, {"tuning-rounds": 0})
     assert again[2] == pytest.approx(run[2], abs=0.005)

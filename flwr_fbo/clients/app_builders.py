@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._compat import TUNE_ACTION, Client, NumPyClient
+from flwr_fbo._compat import (
+    TUNE_ACTION,
+    Client,
+    NumPyClient,
+    add_first_mod,
+    message_type,
+)
 from flwr_fbo._validation import require
+from flwr_fbo.agents.tuning.comparison import Score
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import SiteClient, add_site, site_app
+from flwr_fbo.clients.tuning_journals import best_params
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.protocol.codec import is_instruction
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params
+
+# Returns the default setting, and the score of a setting on held-out data.
+Compare = Callable[[Context], tuple[Params, Score]]
 
 
 def tuning_app(
@@ -84,6 +96,7 @@ def add_tuning(
     app: ClientApp,
     make_objective: Callable[[Context], Objective],
     *,
+    compare: Compare | None = None,
     enqueue: Sequence[Params] = (),
     trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
@@ -116,13 +129,22 @@ def add_tuning(
     >>> len(result.rounds)
     4
 
+    Parameters
+    ----------
+    app : ClientApp
+    compare : callable, optional
+        See `with_tuning`.
+
     Returns
     -------
     ClientApp
         The same app.
     """
     site = TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
+    _check(compare)
     add_site(app, site, TUNE_ACTION)
+    if compare is not None:
+        add_first_mod(app, _comparing(compare))
     return app
 
 
@@ -130,6 +152,7 @@ def with_tuning(
     client_fn: Callable[[Context], Client | NumPyClient],
     make_objective: Callable[[Context], Objective],
     *,
+    compare: Compare | None = None,
     enqueue: Sequence[Params] = (),
     trial_timeout: float | None = None,
     space: Mapping[str, BaseDistribution] | None = None,
@@ -165,6 +188,13 @@ def with_tuning(
     ----------
     client_fn : callable
         The app's own; called for every message that is not of a flwr_fbo strategy.
+    compare : callable, optional
+        Takes the client's context and returns a pair: the default setting, and the
+        score of a setting on held-out data. It is called before each of the app's own
+        messages, so load the data in the score. Both settings are scored before the
+        first of these messages that follows the tuning; see `best_params`, which then
+        returns the better one to ``client_fn``. Without it `best_params` returns the
+        tuned setting, and warns that it was not compared with the default.
 
     Returns
     -------
@@ -172,15 +202,50 @@ def with_tuning(
         For ``ClientApp(client_fn=...)``.
     """
     require(callable(client_fn), "client_fn", client_fn, "a function")
+    _check(compare)
     site = TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)
+
+    def own_client(context: Context) -> Client:
+        if compare is not None:
+            _settle(context, compare)
+        return client_fn(context).to_client()
 
     def tuning_client_fn(context: Context) -> Client:
         return _TwoStages(
-            lambda: client_fn(context).to_client(),
+            lambda: own_client(context),
             lambda: SiteClient(lambda: site, context).to_client(),
         )
 
     return tuning_client_fn
+
+
+def _check(compare: object) -> None:
+    allowed = "a function of the context, or None"
+    require(compare is None or callable(compare), "compare", compare, allowed)
+
+
+def _settle(context: Context, compare: Compare) -> None:
+    """Decide between the default and the tuned setting, unless that was done."""
+    pair = compare(context)
+    ok = isinstance(pair, tuple) and len(pair) == 2
+    require(ok, "what compare returned", pair, "a pair: the default, and a score")
+    default, score = pair
+    best_params(context, default, compare=score)
+
+
+def _comparing(
+    compare: Compare,
+) -> Callable[[Message, Context, ClientAppCallable], Message]:
+    """Return a mod that compares before each message that is not of the tuning."""
+
+    def compare_first(
+        message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
+        if message.metadata.message_type != message_type("action"):
+            _settle(context, compare)
+        return call_next(message, context)
+
+    return compare_first
 
 
 class _TwoStages(Client):

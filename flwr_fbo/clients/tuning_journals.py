@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
 
 from flwr_fbo._files import write_whole
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.tuning_record import KIND, load_agent
 from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.comparison import Comparison, Score, as_json, compared
 from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
     record_name,
 )
-from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
 
@@ -30,6 +33,10 @@ _log = logging.getLogger("flwr.fbo")
 # In a site's folder: by study and slot, and by slot.
 _JOURNAL = "study-{}-agent-{}.sqlite"
 _NOTE = "last-study-agent-{}"
+# In a journal: the last comparison with the default. In context.state: what was said.
+_COMPARISON, _WARNED = "comparison", "flwr-fbo-not-compared"
+# Seconds to wait for a journal that another process, such as a report, is reading.
+_PATIENCE = 10.0
 
 
 def journal_path(folder: Path | None, study: TuningStudy, slot: int) -> Path | None:
@@ -101,11 +108,19 @@ def note_last_study(folder: Path, study: TuningStudy, slot: int) -> None:
     write_whole(path, study.study_id)
 
 
-def best_params(context: Context, default: Params) -> Params:
-    """Return this client's best setting of its last study.
+def best_params(
+    context: Context, default: Params, *, compare: Score | None = None
+) -> Params:
+    """Return this client's best setting of its last study, or the default.
 
     The study may be over, or another run's if the client's journals are in a folder,
     which notes the last study of each agent.
+
+    The best of many trials looks better than it is. With ``compare`` the default and
+    the tuned setting are scored, and the better one is returned. The outcome is logged,
+    as a warning where the default is better. Without ``compare`` a comparison of the
+    same two settings that is on record decides; without one a warning says that none
+    was made.
 
     Examples
     --------
@@ -126,27 +141,112 @@ def best_params(context: Context, default: Params) -> Params:
     ----------
     context : flwr.app.Context
     default : dict
-        What to return where no trial has succeeded, or, with a warning, where it is not
-        known which journal is meant. Not empty.
+        The setting to use without a better one. Not empty. It is returned where no
+        trial has succeeded and, with a warning, where it is not known which journal is
+        meant.
+    compare : callable, optional
+        Score of a setting on the site's held-out data: takes a dict, returns a float.
+        The study's direction says which score is better; at a tie the default is kept.
+        A score that raises or is NaN has failed: the other setting is better, and if
+        both fail the default is kept. It is called for both settings once, and again
+        when either of them changes. A new run tries failed scores again.
 
     Raises
     ------
     ValueError
-        If ``default`` is not allowed.
+        If ``default`` or ``compare`` is not allowed.
     JournalError
-        If the journal cannot be read.
+        If the journal cannot be used.
     """
     ok = isinstance(default, Mapping) and len(default) > 0
     require(ok, "default", default, "a setting: a dict that is not empty")
+    ok = compare is None or callable(compare)
+    require(ok, "compare", compare, "a function of a setting, or None")
+    tuned = _tuned(context)
+    if tuned is None or as_json(tuned.params) == as_json(default):
+        return dict(default)
+    comparison = tuned.comparison
+    if comparison and not comparison.is_of(default, tuned.params, context.run_id):
+        comparison = None
+    if comparison is None and compare is None:
+        _warn_once(context, tuned)
+        return tuned.params
+    if comparison is None:
+        assert compare is not None
+        settings = default, tuned.params
+        # The journal is closed: a score may take long, and a report wait for it.
+        comparison = compared(compare, *settings, tuned.direction, context.run_id)
+        _log_outcome(tuned, comparison)
+        _keep(context, tuned, comparison)
+    return tuned.params if comparison.tuned_is_better else dict(default)
+
+
+@dataclass(frozen=True)
+class _Tuned:
+    """What the journal of a client's last study says of its best setting."""
+
+    params: Params
+    direction: Direction
+    slot: int
+    study_id: str
+    path: Path | None
+    comparison: Comparison | None
+
+
+def _tuned(context: Context) -> _Tuned | None:
+    """Return the best setting of this client's last study, if there is one."""
     journal = _last_journal(context)
     if journal is None:
-        return dict(default)
+        return None
     with journal:
         trials = [t for t in journal.trials() if t.state == "complete"]
-        sign = 1.0 if journal.identity["direction"] == "maximize" else -1.0
+        comparison = recorded_comparison(journal)
+        identity = journal.identity
     if not trials:
-        return dict(default)
-    return max(trials, key=lambda trial: sign * trial.value).params
+        return None
+    sign = 1.0 if identity["direction"] == "maximize" else -1.0
+    best = max(trials, key=lambda trial: sign * trial.value)
+    about = identity["direction"], identity["slot"], identity["study_id"]
+    return _Tuned(best.params, *about, journal.path, comparison)
+
+
+def recorded_comparison(journal: Journal) -> Comparison | None:
+    """Return the comparison with the default that a journal keeps, if there is one."""
+    array = journal.load_array(_COMPARISON)
+    return None if array is None else Comparison.from_array(array)
+
+
+def _keep(context: Context, tuned: _Tuned, comparison: Comparison) -> None:
+    """Keep a comparison in the journal, in place of an older one."""
+    arrays = {_COMPARISON: comparison.to_array()}
+    if tuned.path is not None:
+        with open_patiently(None, tuned.path, _PATIENCE) as journal:
+            journal.put(arrays)
+        return
+    record = context.state.config_records[record_name(KIND)]
+    content = record["journal"]
+    assert isinstance(content, bytes)
+    with Journal(None, content=content) as journal:
+        journal.put(arrays)
+        record["journal"] = journal.to_bytes()
+
+
+def _log_outcome(tuned: _Tuned, comparison: Comparison) -> None:
+    level = logging.WARNING if comparison.is_alarming else logging.INFO
+    _log.log(level, "agent %d, on held-out data: %s", tuned.slot, comparison.outcome)
+
+
+def _warn_once(context: Context, tuned: _Tuned) -> None:
+    """Warn that no comparison was made: once a run and study, not at each message."""
+    records = context.state.config_records
+    if _WARNED in records and records[_WARNED]["study_id"] == tuned.study_id:
+        return
+    records[_WARNED] = ConfigRecord({"study_id": tuned.study_id})
+    _log.warning(
+        "agent %d: the tuned setting is used. It was not compared with the default on "
+        "held-out data: give `compare` to best_params, with_tuning or add_tuning.",
+        tuned.slot,
+    )
 
 
 def _last_journal(context: Context) -> Journal | None:

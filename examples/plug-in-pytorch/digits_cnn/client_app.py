@@ -16,11 +16,7 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """Train the model that the server sent."""
     config, (data, _) = context.run_config, task.load_site(context)
-    default = {
-        "learning_rate": config["learning-rate"],
-        "weight_decay": config["weight-decay"],
-    }
-    params = best_params(context, default=default)
+    params = best_params(context, default=default_params(context))
     model = _received(message)
     epochs, batch_size = int(config["local-epochs"]), int(config["batch-size"])
     task.train(model, data, epochs, batch_size, params)
@@ -44,20 +40,42 @@ def _received(message: Message) -> Any:
     return model
 
 
+def default_params(context: Context) -> dict[str, Any]:
+    """Return the setting that the app has had all along."""
+    config = context.run_config
+    learning_rate, weight_decay = config["learning-rate"], config["weight-decay"]
+    return {"learning_rate": learning_rate, "weight_decay": weight_decay}
+
+
 def make_objective(context: Context) -> Callable[[Mapping[str, Any]], float]:
-    """Return the validation accuracy of a model of this site's own, to be maximised.
+    """Return the validation accuracy of a model of this site's own, to be maximised."""
+    data, validation = task.load_site(context)
+    to_train, _ = task.hold_out(data)
+    return _own_accuracy(context, to_train, validation)
+
+
+def compare(context: Context) -> tuple[dict[str, Any], Callable[..., float]]:
+    """Return the default, and the accuracy of a setting on held-out training digits."""
+    data, _ = task.load_site(context)
+    return default_params(context), _own_accuracy(context, *task.hold_out(data))
+
+
+def _own_accuracy(
+    context: Context, data: task.Digits, held_out: task.Digits
+) -> Callable[[Mapping[str, Any]], float]:
+    """Return the accuracy of a model of this site's own, by its setting.
 
     It is trained for as many epochs as the federation trains.
     """
-    config, (data, validation) = context.run_config, task.load_site(context)
+    config = context.run_config
     epochs = int(config["num-server-rounds"]) * int(config["local-epochs"])
 
-    def objective(params: Mapping[str, Any]) -> float:
+    def accuracy(params: Mapping[str, Any]) -> float:
         model = task.make_model(int(config["seed"]))
         task.train(model, data, epochs, int(config["batch-size"]), params)
-        return task.accuracy(model, validation)
+        return task.accuracy(model, held_out)
 
-    return objective
+    return accuracy
 
 
-add_tuning(app, make_objective)
+add_tuning(app, make_objective, compare=compare)

@@ -43,8 +43,16 @@ def load_site(context: Context) -> tuple[Digits, Digits]:
     digits = _shuffled(int(context.run_config["seed"]))
     mine = slice(NUM_TEST + site, None, num_sites)
     X, y = digits.X[mine], digits.y[mine]
-    cut = 2 * len(y) // 3
-    return Digits(X[:cut], y[:cut]), Digits(X[cut:], y[cut:])
+    return _divided(Digits(X, y), 2 * len(y) // 3)
+
+
+def hold_out(data: Digits) -> tuple[Digits, Digits]:
+    """Return three quarters of training digits, and the held-out rest."""
+    return _divided(data, 3 * len(data.y) // 4)
+
+
+def _divided(data: Digits, cut: int) -> tuple[Digits, Digits]:
+    return Digits(data.X[:cut], data.y[:cut]), Digits(data.X[cut:], data.y[cut:])
 
 
 def make_model(seed: int) -> nn.Module:

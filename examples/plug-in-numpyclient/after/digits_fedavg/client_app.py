@@ -9,6 +9,8 @@ from flwr.clientapp import ClientApp
 from digits_fedavg import task
 from flwr_fbo import best_params, with_tuning
 
+DEFAULT = {"learning_rate": 0.1, "l2": 1e-3}
+
 
 class DigitsClient(NumPyClient):
     """Trains with its own learning rate and weight decay."""
@@ -27,14 +29,27 @@ class DigitsClient(NumPyClient):
 
 def client_fn(context: Context) -> Client:
     """Return the client of one site."""
-    params = {"learning_rate": 0.1, "l2": 1e-3}
-    params = best_params(context, default=params)
+    params = best_params(context, default=DEFAULT)
     return DigitsClient(task.load_site(context), params).to_client()
+
+
+def split(site: task.Site) -> tuple[task.Site, task.Site]:
+    """Return digits to tune with, and training digits held out to compare with."""
+    X, y, cut = site.X_train, site.y_train, 3 * len(site.y_train) // 4
+    to_tune = task.Site(X[:cut], y[:cut], site.X_validation, site.y_validation)
+    return to_tune, task.Site(X[:cut], y[:cut], X[cut:], y[cut:])
 
 
 def make_objective(context: Context) -> Any:
     """Return the validation accuracy of a site's own model, to be maximised."""
-    return lambda params: task.train(task.INITIAL, task.load_site(context), **params)[1]
+    site, _ = split(task.load_site(context))
+    return lambda params: task.train(task.INITIAL, site, **params)[1]
 
 
-app = ClientApp(client_fn=with_tuning(client_fn, make_objective))
+def compare(context: Context) -> Any:
+    """Return the default, and the held-out accuracy of a setting."""
+    _, site = split(task.load_site(context))
+    return DEFAULT, lambda params: task.train(task.INITIAL, site, **params)[1]
+
+
+app = ClientApp(client_fn=with_tuning(client_fn, make_objective, compare=compare))

@@ -1,0 +1,302 @@
+"""The default and the tuned setting are compared before training, and once."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+    UserConfig,
+)
+from flwr.clientapp import ClientApp
+
+from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
+from flwr_fbo._compat import NumPyClient
+from flwr_fbo.agents.tuning.comparison import Comparison, compared
+from flwr_fbo.clients.tuning_journals import recorded_comparison
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.space.search_space import Params
+from tests.federation import make_objective, numpy_app, strategy
+
+DEFAULT = {"x": 9.0, "C": 1.0, "depth": 3}
+BAD, GOOD = 0.403, 0.574
+
+
+@pytest.fixture(autouse=True)
+def _all_levels(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        yield
+
+
+def _tuned_context(
+    app: ClientApp, folder: Path | None = None, **options: Any
+) -> Context:
+    """Return the context of one site after a study of it alone."""
+    config: UserConfig = {"fbo-folder": str(folder)} if folder else {}
+    grid = InProcessGrid(app, 1, run_config=config)
+    strategy(num_agents=1, **options).start(grid, num_rounds=3)
+    (context,) = grid.contexts.values()
+    return context
+
+
+class Scores:
+    """A score of the default and of any other setting, which counts its calls."""
+
+    def __init__(self, default: Any, tuned: Any) -> None:
+        self.default, self.tuned = default, tuned
+        self.asked: list[Params] = []
+
+    def __call__(self, params: Params) -> float:
+        self.asked.append(params)
+        value = self.default if params["x"] == DEFAULT["x"] else self.tuned
+        if isinstance(value, BaseException):
+            raise value
+        return value  # type: ignore[no-any-return]
+
+
+def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was said of a comparison."""
+    said = [r.getMessage() for r in caplog.records if r.name == "flwr.fbo"]
+    return [line for line in said if "held-out data" in line]
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_a_default_that_scores_better_is_kept_and_said_once(
+    in_folder: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = _tuned_context(numpy_app(), tmp_path if in_folder else None)
+    score = Scores(GOOD, BAD)
+    for _ in range(3):
+        assert best_params(context, DEFAULT, compare=score) == DEFAULT
+    assert best_params(context, DEFAULT) == DEFAULT  # it is on record
+    assert len(score.asked) == 2
+    said = "The default is kept: it scores 0.574, the tuned setting scores 0.403."
+    assert _lines(caplog) == [f"agent 0, on held-out data: {said}"]
+    assert caplog.records[-1].levelno == logging.WARNING
+
+
+def test_a_comparison_in_a_folder_outlives_the_run(tmp_path: Path) -> None:
+    config: UserConfig = {"fbo-folder": str(tmp_path)}
+    context, score = _tuned_context(numpy_app(), tmp_path), Scores(GOOD, BAD)
+    best_params(context, DEFAULT, compare=score)
+    fresh = Context(99, 5, {"partition-id": 0}, RecordDict(), config)
+    assert best_params(fresh, DEFAULT, compare=score) == DEFAULT
+    assert len(score.asked) == 2
+    (path,) = tmp_path.glob("study-*.sqlite")
+    with Journal(None, path) as journal:
+        comparison = recorded_comparison(journal)
+    assert comparison is not None
+    assert (comparison.default_score, comparison.tuned_score) == (GOOD, BAD)
+    assert comparison.default == DEFAULT
+
+
+def test_a_tuned_setting_that_scores_better_is_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    context = _tuned_context(numpy_app())
+    tuned = best_params(context, DEFAULT, compare=Scores(BAD, GOOD))
+    assert tuned != DEFAULT
+    said = "The tuned setting is used: it scores 0.574, the default scores 0.403."
+    assert _lines(caplog) == [f"agent 0, on held-out data: {said}"]
+    assert caplog.records[-1].levelno == logging.INFO
+
+
+def test_the_direction_of_the_study_decides() -> None:
+    context = _tuned_context(numpy_app(), direction="minimize")
+    assert best_params(context, DEFAULT, compare=Scores(BAD, GOOD)) == DEFAULT
+    context = _tuned_context(numpy_app(), direction="minimize")
+    assert best_params(context, DEFAULT, compare=Scores(GOOD, BAD)) != DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("default", "tuned", "keeps", "said"),
+    [
+        (0.5, 0.5, True, "it scores 0.5, as does the tuned setting."),
+        (0.5, math.nan, True, "it scores 0.5, the tuned setting could not be scored"),
+        (0.5, OSError("gone"), True, "the tuned setting could not be scored."),
+        (0.5, (0.9, 1), True, "the tuned setting could not be scored."),
+        (math.nan, 0.1, False, "it scores 0.1, the default could not be scored."),
+        (OSError("gone"), 0.1, False, "the default could not be scored."),
+        (OSError("gone"), OSError("gone"), True, "it could not be scored, the tuned"),
+    ],
+)
+def test_ties_and_failed_scores(
+    default: Any,
+    tuned: Any,
+    keeps: bool,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    context, score = _tuned_context(numpy_app()), Scores(default, tuned)
+    for _ in range(2):
+        best = best_params(context, DEFAULT, compare=score)
+        assert (best == DEFAULT) is keeps
+    assert len(score.asked) == 2
+    (line,) = _lines(caplog)
+    assert said in line
+    level = logging.INFO if default == tuned == 0.5 else logging.WARNING
+    assert [r.levelno for r in caplog.records if r.getMessage() == line] == [level]
+    failures = [str(v) for v in (default, tuned) if isinstance(v, OSError)]
+    assert caplog.text.count("OSError: gone") == len(failures)
+
+
+def test_failed_scores_are_tried_again_in_another_run(tmp_path: Path) -> None:
+    context = _tuned_context(numpy_app(), tmp_path)
+    assert best_params(context, DEFAULT, compare=Scores(0.5, math.nan)) == DEFAULT
+    fresh = Context(99, 5, context.node_config, RecordDict(), context.run_config)
+    assert best_params(fresh, DEFAULT, compare=Scores(0.5, 0.6)) != DEFAULT
+
+
+def test_it_is_made_again_when_either_setting_has_changed() -> None:
+    app, score = numpy_app(), Scores(GOOD, BAD)
+    grid = InProcessGrid(app, 1)
+    study = strategy(num_agents=1)
+    study.start(grid, num_rounds=2)
+    (context,) = grid.contexts.values()
+    first = best_params(context, DEFAULT)
+    best_params(context, DEFAULT, compare=score)
+    other = {**DEFAULT, "depth": 4}
+    assert best_params(context, other, compare=score) == other
+    assert len(score.asked) == 4
+    strategy(num_agents=1, study_seed=3).start(grid, num_rounds=2)
+    assert best_params(context, other) != first != other
+    best_params(context, other, compare=score)
+    assert len(score.asked) == 6
+
+
+def test_a_tuned_setting_that_is_the_default_is_not_scored() -> None:
+    context, score = _tuned_context(numpy_app()), Scores(GOOD, BAD)
+    tuned = best_params(context, DEFAULT)
+    assert best_params(context, tuned, compare=score) == tuned
+    assert score.asked == []
+
+
+def test_without_trials_there_is_nothing_to_compare(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    score = Scores(GOOD, BAD)
+    fresh = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+    assert best_params(fresh, DEFAULT, compare=score) == DEFAULT
+    assert score.asked == [] == _lines(caplog)
+
+
+def test_a_setting_that_is_no_json_can_be_a_default() -> None:
+    default = {"x": 9.0, "layers": (3, np.int64(2)), "kind": float}
+    context, score = _tuned_context(numpy_app()), Scores(GOOD, BAD)
+    for _ in range(2):
+        assert best_params(context, default, compare=score) == default
+    assert len(score.asked) == 2
+
+
+def test_a_comparison_is_kept_bit_for_bit() -> None:
+    made = compared(lambda params: 1 / 3, {"x": 0.1}, {"x": 1 / 7}, "minimize", 4)
+    assert Comparison.from_array(made.to_array()) == made
+    assert not made.tuned_is_better
+
+
+class Trainer(NumPyClient):
+    """An app's own client, made with a setting."""
+
+    used: list[Params]
+
+    def fit(self, parameters: Any, config: Any) -> tuple[Any, int, dict[str, Any]]:
+        return parameters, 1, {}
+
+
+def _numpy_app(used: list[Params], **options: Any) -> ClientApp:
+    def client_fn(context: Context) -> Any:
+        used.append(best_params(context, DEFAULT))
+        return Trainer().to_client()
+
+    return ClientApp(client_fn=with_tuning(client_fn, make_objective, **options))
+
+
+def _message_app(used: list[Params], **options: Any) -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        used.append(best_params(context, DEFAULT))
+        return Message(RecordDict({"m": MetricRecord({"a": 1})}), reply_to=message)
+
+    return add_tuning(app, make_objective, **options)
+
+
+def _message_app_tuned_first(used: list[Params], **options: Any) -> ClientApp:
+    """As before, but the app's own function is registered last."""
+    app = add_tuning(ClientApp(), make_objective, **options)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        used.append(best_params(context, DEFAULT))
+        return Message(RecordDict({"m": MetricRecord({"a": 1})}), reply_to=message)
+
+    return app
+
+
+APPS: list[tuple[Callable[..., ClientApp], Any]] = [
+    (_numpy_app, "both"),
+    (_message_app, "action"),
+    (_message_app_tuned_first, "action"),
+]
+
+
+def _train(app: ClientApp, context: Context) -> None:
+    arrays, config = ArrayRecord({"0": Array(np.zeros(1))}), ConfigRecord()
+    record = RecordDict({"fitins.parameters": arrays, "fitins.config": config})
+    app(Message(record, context.node_id, "train"), context)
+
+
+@pytest.mark.parametrize(("make", "client_api"), APPS)
+def test_an_app_compares_before_it_trains(
+    make: Callable[..., ClientApp], client_api: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    used: list[Params] = []
+    score = Scores(GOOD, BAD)
+    app = make(used, compare=lambda context: (DEFAULT, score))
+    context = _tuned_context(app, client_api=client_api)
+    assert score.asked == []  # nothing of it in the tuning stage
+    for _ in range(3):
+        _train(app, context)
+    assert used == [DEFAULT] * 3
+    assert len(score.asked) == 2
+    (line,) = _lines(caplog)
+    assert "The default is kept" in line
+
+
+@pytest.mark.parametrize(("make", "client_api"), APPS)
+def test_an_app_that_does_not_compare_warns_once(
+    make: Callable[..., ClientApp], client_api: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    used: list[Params] = []
+    app = make(used)
+    context = _tuned_context(app, client_api=client_api)
+    for _ in range(3):
+        _train(app, context)
+    assert used[0] != DEFAULT
+    (line,) = _lines(caplog)
+    assert "It was not compared with the default on held-out data" in line
+    levels = {r.levelno for r in caplog.records if r.getMessage() == line}
+    assert levels == {logging.WARNING}
+
+
+def test_misuse_is_named() -> None:
+    context = _tuned_context(numpy_app())
+    with pytest.raises(ValueError, match=r"compare=0\.5"):
+        best_params(context, DEFAULT, compare=0.5)  # type: ignore[arg-type]
+    for make, _ in APPS:
+        with pytest.raises(ValueError, match="compare=3"):
+            make([], compare=3)
+        app = make([], compare=lambda context: 0.5)
+        with pytest.raises(ValueError, match=r"what compare returned=0\.5.* a pair"):
+            _train(app, context)

@@ -107,12 +107,13 @@ class FedWarmStart(PrivateTuningStrategy):
     ImportError
         If real noise is wanted and OpenDP is missing; the message names the extra.
 
-    Notes ----- *Formal guarantees*: those of `WarmStartServer`. Two studies are
-    neighbours if one site's message is zeroed. Each site has a message in one release
-    at most, so ``privacy_spent`` is that of one release. A site that enrols again under
-    another slot, without its old folder, spends again. *Not covered*: the server
-    itself, which reads how each site ranks the pool; who answers and when; and reported
-    metrics.
+    Notes
+    -----
+    *Formal guarantees*: those of `WarmStartServer`. Two studies are neighbours if one
+    site's message is zeroed. Each site has a message in one release at most, so
+    ``privacy_spent`` is that of one release. A site that enrols again under another
+    slot, without its old folder, spends again. *Not covered*: the server itself, which
+    reads how each site ranks the pool; who answers and when; and reported metrics.
 
     Agents of a later cohort wait for the releases before theirs. Give
     ``Durability(min_agents=...)`` if sites are to join while the study runs.

@@ -43,55 +43,58 @@ _FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *GRADIENT_FAULTS})
 
 def audit(
     study: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(STUDIES)}; all unless given.")
+        str | None, typer.Option(help=f"One of {', '.join(STUDIES)}; all by default.")
     ] = None,
-    agents: Annotated[int | None, typer.Option(min=1, help="N.")] = None,
-    sub_regions: Annotated[int | None, typer.Option(min=1, help="P.")] = None,
+    agents: Annotated[
+        int | None, typer.Option(min=1, help="Number of agents N.")
+    ] = None,
+    sub_regions: Annotated[
+        int | None, typer.Option(min=1, help="Number of sub-regions P.")
+    ] = None,
     q: Annotated[float | None, typer.Option(help="Sampling probability.")] = None,
     iteration: Annotated[
         list[int] | None,
-        typer.Option(help="t, after which there is a release; repeat it for more."),
+        typer.Option(help="Iteration t with a release; repeat for more."),
     ] = None,
-    features: Annotated[
-        int | None, typer.Option(help="M, the length of a message.")
-    ] = None,
+    features: Annotated[int | None, typer.Option(help="Length M of a message.")] = None,
     calibration: Annotated[
-        Calibration | None, typer.Option(help="What z is multiplied with.")
+        Calibration | None, typer.Option(help="How z becomes noise.")
     ] = None,
     absent: Annotated[
         Absence | None, typer.Option(help="What an absent agent sends.")
     ] = None,
     z: Annotated[
-        float | None, typer.Option(help="Noise multiplier, in place of --epsilon.")
+        float | None, typer.Option(help="Noise multiplier; replaces --epsilon.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Promised for a study; 2 unless given.")
+        float | None, typer.Option(help="Promised epsilon of a study; 2 by default.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Where epsilon is compared.")] = DELTA,
+    delta: Annotated[
+        float, typer.Option(help="Delta at which epsilon is compared.")
+    ] = DELTA,
     draws: Annotated[
-        int, typer.Option(help="Studies with the canary, and as many without.")
+        int, typer.Option(help="Number of studies with the canary, and without.")
     ] = 10_000,
     plant: Annotated[
-        str | None, typer.Option(help=f"A fault to be found: {', '.join(_FAULTS)}.")
+        str | None, typer.Option(help=f"Fault to plant: {', '.join(_FAULTS)}.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seeded noise: faster, and repeatable.")
+        int | None, typer.Option(min=0, help="Seed of the noise: faster, repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Audit whole studies: bound their epsilon from below, compare with the promise.
 
-    A canary (one agent; in a bandit one trial) takes part in all of a study or in none
-    of it, in many independent studies. How well the two can be told apart from all
-    that is released bounds epsilon. Exits with 1 on a violation. With --plant it
-    audits studies with that fault, to show what it would find. Options from --agents
-    to --z need --study FedVote or DPFTSDE.
+    It draws many independent studies with a canary and as many without. The canary is
+    one agent; in a bandit one trial. A test guesses from the releases whether the
+    canary took part, and its success bounds epsilon. The exit status is 1 on a
+    violation. With --plant it audits studies with that fault, to show that it finds the
+    fault. Options from --agents to --z need --study FedVote or DPFTSDE.
 
-    It cannot see: an epsilon that is too large by less than so many draws can show;
-    faults that show only in other settings or with other data; what is not in a
-    released number, as timing, logs, metrics, who answers, or the server's memory;
-    secrets in low bits that only a combination of many bits tells; a bad entropy of
-    the operating system.
+    It cannot see: an excess of epsilon too small for this number of studies; faults
+    that appear only in other settings or with other data; timing, logs, metrics, who
+    answers, or the server's memory; secrets that only a combination of many low bits
+    reveals; bad entropy of the operating system.
 
     Examples
     --------

@@ -39,11 +39,11 @@ def claims(
         Path, typer.Option(help="Folder of the results.", file_okay=False)
     ] = Path("results"),
 ) -> None:
-    """Print a Markdown table: what papers claim, and what the runs in OUTPUT say.
+    """Print a Markdown table of the papers' claims and the results in OUTPUT.
 
     The verdicts follow a rule: see flwr_fbo/experiment_runner/claims.py. An experiment
-    without results is a row that says "not run". Without a name the experiments that
-    have claims are listed.
+    without results has a row "not run". Without a name the command lists the
+    experiments that have claims.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from flwr_fbo._validation import nearest
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 _EXAMPLES = "Examples\n--------\n"
 

@@ -24,15 +24,15 @@ app = group()
 
 @app.callback()
 def data() -> None:
-    """Fetch data sets, and say what is there."""
+    """Download data sets, and list them."""
 
 
 def list_data(
     as_json: AsJson = False,
 ) -> None:
-    """List the data sets: which are there, their size, licence and citation.
+    """List the data sets with size, licence and citation, and whether you have them.
 
-    They are looked for in the folder that FLWR_FBO_DATA names, or in a cache folder.
+    It looks in the folder that FLWR_FBO_DATA names, or in a cache folder.
 
     Examples
     --------
@@ -57,10 +57,10 @@ def list_data(
 def download(
     name: Annotated[str, typer.Argument(metavar="|".join(DATASETS))],
 ) -> None:
-    """Fetch a data set over HTTPS, check its SHA-256 and unpack it.
+    """Download a data set over HTTPS, check its SHA-256 and unpack it.
 
-    It goes to the folder that FLWR_FBO_DATA names, or to a cache folder. What is
-    there already is left as it is. After a cut the same command starts anew.
+    The folder is the one that FLWR_FBO_DATA names, or a cache folder. Existing files
+    are kept. Downloads are atomic: after an interruption run the same command again.
 
     Examples
     --------

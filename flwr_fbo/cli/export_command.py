@@ -20,18 +20,18 @@ def export(
         typer.Argument(help="A client's journal, or the folder of a tuner or server."),
     ],
     storage: Annotated[
-        str | None, typer.Argument(help="Of Optuna; with a journal or a tuner.")
+        str | None, typer.Argument(help="Optuna storage, for a journal or a tuner.")
     ] = None,
     knowledge: Annotated[
-        Path | None, typer.Option(help="The file to write; with a server's folder.")
+        Path | None, typer.Option(help="File to write, for a server's folder.")
     ] = None,
 ) -> None:
     """Copy trials to Optuna, or releases to a file.
 
-    A client's journal goes to an Optuna STORAGE, such as sqlite:///trials.db, and so
-    does the folder of a FederationTuner. Once more, it adds what is new. What a server
-    of FedWarmStart has released goes to the file --knowledge, from which other studies
-    and single sites start at no epsilon.
+    The trials of a client's journal, or of a FederationTuner's folder, go to an Optuna
+    STORAGE, such as sqlite:///trials.db. Run it again to add new trials. The releases
+    of a FedWarmStart server go to the file --knowledge. Other studies and single sites
+    start from that file at no epsilon.
 
     Examples
     --------

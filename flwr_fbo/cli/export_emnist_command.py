@@ -33,26 +33,29 @@ class ExportError(RuntimeError):
 
 def export_emnist(
     writers: Annotated[
-        int, typer.Option(min=1, max=3383, help="The first so many, by their ids.")
+        int,
+        typer.Option(min=1, max=3383, help="Number of writers, in order of their ids."),
     ],
     output: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="emnist/emnist_digits.npz of the data."),
+        typer.Option(
+            dir_okay=False, help="File to write; emnist/emnist_digits.npz by default."
+        ),
     ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             dir_okay=False,
-            help=f"TFF's {_NAME}, if it is here; otherwise TFF fetches it.",
+            help=f"TFF's {_NAME}, if you have it; otherwise TFF downloads it.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Export digits of federated EMNIST with tensorflow-federated itself (2.5 GB).
 
-    It runs in an environment of its own, which uv installs. Nobody needs this to use
-    the data: flwr-fbo reads TFF's file as it is.
+    It runs in a separate environment, which uv installs. Optional: flwr-fbo also reads
+    TFF's file directly.
 
     Examples
     --------

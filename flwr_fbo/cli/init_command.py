@@ -27,11 +27,11 @@ _RUN = (
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="New or empty.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="New or empty folder.")] = Path(),
 ) -> None:
     """Write a Flower app that tunes a model.
 
-    FOLDER is the current one unless given. Its name becomes the app's.
+    FOLDER is the current folder by default. The app gets the folder's name.
 
     Examples
     --------

@@ -61,16 +61,16 @@ def show(
         bool, typer.Option("--json", help="Print a list in JSON, with the vectors.")
     ] = False,
     delta: Annotated[
-        float, typer.Option(help="Where the epsilon of several studies is said.")
+        float, typer.Option(help="Delta for the epsilon of several studies.")
     ] = 1e-5,
 ) -> None:
     """Check and print the ledgers in FOLDER, the folder of a server or of a site.
 
-    A study's server has the ledger of its releases, and so have a FederationTuner and
-    a site which plays a bandit. What all studies have spent together is in the folder
-    of a site, or in the `budget` of a server. FOLDER may also be one file. A ledger
-    that was damaged is refused; one that was forged by somebody who can write the file
-    is not noticed. While the server runs it holds its ledger.
+    A study's server, a FederationTuner and a bandit's site each keep a ledger of their
+    releases. The folder of a site, or the `budget` of a server, has a ledger of what
+    all studies have spent together. FOLDER may also be one file. A damaged ledger is
+    refused; a forgery by somebody who can write the file is not noticed. A running
+    server holds its ledger.
 
     Examples
     --------

@@ -81,29 +81,31 @@ class Question:
 
 
 def privacy(
-    agents: Annotated[int, typer.Option(help="N, the slots of the study.")],
+    agents: Annotated[
+        int, typer.Option(help="Number N of agents, the slots of the study.")
+    ],
     rounds: Annotated[
         int | None,
-        typer.Option(help="T, how many releases are made; not with FedWarmStart."),
+        typer.Option(help="Number T of releases; not with FedWarmStart."),
     ] = None,
     q: Annotated[
         float | None,
         typer.Option("--q", help="Sampling probability: 0.35; 1 with FedWarmStart."),
     ] = None,
     z: Annotated[
-        float | None, typer.Option("--z", help="Noise multiplier; 1 unless given.")
+        float | None, typer.Option("--z", help="Noise multiplier; 1 by default.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="In place of z: what all releases may spend.")
+        float | None, typer.Option(help="Epsilon of all releases; replaces z.")
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="The paper's 1/N^1.1 unless given.")
+        float | None, typer.Option(help="The paper's 1/N^1.1 by default.")
     ] = None,
     strategy: Annotated[
         str, typer.Option(help=f"One of {', '.join(_STRATEGIES)}.")
     ] = "DPFTSDE",
     preset: Annotated[
-        str | None, typer.Option(help="Of DPFTSDE: paper or paper-synthetic.")
+        str | None, typer.Option(help="Preset of DPFTSDE: paper or paper-synthetic.")
     ] = None,
     dimensions: Annotated[
         int,

@@ -45,15 +45,16 @@ def report(
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="The page; report.html beside the results, if left out.",
+            help="File to write; report.html beside the results by default.",
         ),
     ] = None,
 ) -> None:
-    """Write RESULTS as one HTML page, which needs no other file and no network.
+    """Write RESULTS as one self-contained HTML page.
 
-    RESULTS is what `flwr-fbo run` wrote, the `folder` of a study's server or of a
-    FederationTuner, or a site's `fbo-folder`. The page of a server or a tuner has
-    nothing of single agents on it; a site's has its best settings, and is for the site.
+    RESULTS is the output of `flwr-fbo run`, the `folder` of a study's server or of a
+    FederationTuner, or a site's `fbo-folder`. The page of a server or a tuner has no
+    data of single agents. A site's page shows the site's best settings, and is for the
+    site only.
 
     Examples
     --------

@@ -33,15 +33,16 @@ from flwr_fbo.experiment_runner.runner import Runs
 def run(
     experiment: Annotated[str, typer.Argument(metavar="NAME|FILE")],
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs of each method, if not as in it.")
+        int | None,
+        typer.Option(min=1, help="Runs of each method; the experiment's by default."),
     ] = None,
     evaluations: Annotated[
         int | None,
-        typer.Option(min=1, help="Of each agent, or its trials, if not as in it."),
+        typer.Option(min=1, help="Evaluations of each agent, or trials of a bandit."),
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Another epsilon than its own, in a folder of its own."),
+        typer.Option(help="Another epsilon, in a folder of its own."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = os.cpu_count()
     or 1,
@@ -52,8 +53,8 @@ def run(
 ) -> None:
     """Run a built-in experiment (`flwr-fbo list`) or a TOML file, with its controls.
 
-    Leaves results and a figure in a folder of the output folder. Stopped, and started
-    again, it goes on.
+    It writes results and a figure into a folder of the output folder. After you stop
+    it, the same command continues.
 
     Examples
     --------

@@ -39,15 +39,15 @@ def show(
     results: Annotated[Path, typer.Argument()],
     until: Annotated[
         int | None,
-        typer.Option(help="The last evaluation that counts; all unless given."),
+        typer.Option(help="Last evaluation that counts; all by default."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the table of RESULTS: a results.jsonl, or the folder it is in.
 
-    Of a run that is not complete it shows the seeds that all methods have run. RESULTS
-    may also be the `folder` of a FederationTuner: its trials are listed, with what was
-    released of each.
+    For an incomplete run it shows the seeds that all methods have run. RESULTS may also
+    be the `folder` of a FederationTuner: the command lists its trials with their
+    released scores.
 
     Examples
     --------

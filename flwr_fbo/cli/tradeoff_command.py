@@ -21,22 +21,22 @@ def tradeoff(
         int | None,
         typer.Option(
             min=1,
-            help="Utility is the mean best value of evaluations 1 to this; of all "
-            "unless given.",
+            help="Last evaluation of the mean best value that is drawn; all "
+            "by default.",
         ),
     ] = None,
     figure: Annotated[
-        Path, typer.Option(dir_okay=False, help="The picture, a PNG.")
+        Path, typer.Option(dir_okay=False, help="PNG file to write.")
     ] = Path("tradeoff.png"),
     time: Annotated[
-        bool, typer.Option("--time", help="Of FTS: against run time.")
+        bool, typer.Option("--time", help="For FTS: draw against run time.")
     ] = False,
 ) -> None:
     """Draw utility against epsilon from the RESULTS of one task at several epsilons.
 
-    They come from: flwr-fbo run NAME, flwr-fbo run NAME --epsilon 8, and so on; results
-    of the published preset may be among them. Of FTS, which has no epsilon: the best
-    value in the end against the length of a message, or with --time the best value
+    Make them with: flwr-fbo run NAME, flwr-fbo run NAME --epsilon 8, and so on. Results
+    of the published preset may be among them. FTS has no epsilon: the figure shows the
+    last best value against the length of a message. With --time it shows the best value
     against run time, of one results file.
 
     Examples

@@ -38,19 +38,19 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
     ----------
     server : Server
     study : Study
-        What all agents are told.
+        The study's settings, which all agents are told.
     folder : str or Path, optional
-        An absolute path: where the server keeps its durable record, one folder a study.
-        If the run is ended before the study is, a new run with the same folder and
-        settings goes on after the last round that was completed.
+        Absolute path of the folder with the server's durable record, one folder a
+        study. If the run is killed, a new run with the same folder and settings
+        continues after the last completed round.
     durability : Durability, optional
-        For whom a study waits, and when it gives up.
+        Which agents a study waits for, and when it gives up.
     client_api : {"both", "message", "numpy", "action"}
-        Whom the messages are written for. ``"both"`` is read by `NumPyClient` and
-        Message-API clients alike, but Flower's own client mods refuse it: name the
-        one you use if you use mods. ``"action"`` is for apps with `add_tuning`.
+        Kind of client that reads the messages. `NumPyClient` and Message-API clients
+        both read ``"both"``, but Flower's own client mods refuse it: with mods, name
+        your kind of client. ``"action"`` is for apps with `add_tuning`.
     callbacks : list or tuple of Callback
-        Told of each round and of the result. See `Callback`.
+        Objects that are told of each round and of the result. See `Callback`.
     """
 
     result_type: type[ResultT]
@@ -91,16 +91,14 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         ----------
         grid : Grid
         initial_arrays : ArrayRecord, optional
-            Not needed, and refused unless empty: the first vectors are released by the
-            server itself.
+            Must be empty: the server itself releases the first vectors.
         num_rounds : int, optional
-            Rounds of Flower, >= 2: iterations 0 to ``num_rounds - 1``. See
+            Number of Flower's rounds, >= 2: iterations 0 to ``num_rounds - 1``. See
             `default_rounds`.
         timeout : float
-            Seconds to wait for the replies of a round. Who has not answered by then
-            counts as zero.
+            Seconds to wait for the replies of a round. A missing reply counts as zero.
         train_config : ConfigRecord, optional
-            Sent to the clients besides what the strategy sends.
+            Extra config that is sent to the clients.
         evaluate_config : ConfigRecord, optional
             Not used: there is no model for clients to evaluate.
         evaluate_fn : callable, optional
@@ -113,8 +111,8 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         TooFewAgentsError
             If too few agents enrol.
         AggregationError
-            If nobody gives a result in ``max_empty_rounds`` rounds in a row: no
-            reply, or only errors.
+            If ``max_empty_rounds`` rounds in a row have no result: no reply, or only
+            errors.
         JournalError
             If the folder cannot be used, is used by another run, or holds a study of
             other settings; the message names the difference.
@@ -122,8 +120,8 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         Returns
         -------
         StudyResult
-            That of the method, of the whole study. Where the folder holds one that is
-            complete, nobody is asked anything and its result is returned again.
+            Result of the whole study. If the folder holds a complete study, its result
+            is returned again without any message.
         """
         if num_rounds is None:
             num_rounds = self.default_rounds()

@@ -80,20 +80,20 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     Parameters
     ----------
     settings : LinearUCBSettings
-        What all agents have in common. Its ``releases`` are those of each agent; their
-        streams are set here.
+        Settings of all agents. ``releases`` are those of each agent; the strategy sets
+        their streams.
     graph : PeerGraph
-        The agents, who hears whom, and how far messages travel: gamma hops.
+        The graph of the agents, and how far messages travel: gamma hops.
     interval : float, optional
-        Seconds before each synchronisation, the gamma rounds after which carry its
-        messages: (gamma + 1) n + 1 rounds, the first of which enrols the sites.
+        Seconds before each synchronisation. The gamma rounds after it carry its
+        messages. There are (gamma + 1) n + 1 rounds; the first one enrols the sites.
     schedule : sequence of int, or DeterminantTrigger, optional
-        After how many trials agents send their sums, gamma trials or more apart. There
-        is one round for each of these and of the gamma trials after it, and a last one
-        that plays on up to ``num_trials``. Or the paper's trigger, with one trial a
-        round and its threshold scaled as `PeerGraph.trigger` says: *not private*.
+        Numbers of trials after which agents send their sums, at least gamma apart.
+        There is one round for each of them and for each of the gamma trials after it. A
+        last round plays on up to ``num_trials``. Or the paper's trigger, with one trial
+        a round and the threshold of `PeerGraph.trigger`: *not private*.
     num_trials : int, optional
-        T, trials of an agent; gamma after the last synchronisation unless given.
+        Number T of trials of an agent; by default gamma after the last synchronisation.
     noise_seed, **options
         See `FedUCB`.
 

@@ -40,14 +40,14 @@ class DPFTSDE(PrivateTuningStrategy):
         The search space of all agents.
     direction : {"maximize", "minimize"}
     num_agents : int
-        N, the slots of the study, whoever answers.
+        Number N of agents, the slots of the study.
     preset : {"paper", "paper-synthetic"}
-        The published setting for real data, or that for synthetic functions.
+        Published settings: those for real data, or those for synthetic functions.
     agent : ThompsonSettings, optional
-        The agents' settings; the preset's unless given.
+        The agents' settings; by default the preset's.
         ``ThompsonSettings(num_sub_regions=1)`` gives DP-FTS.
     privacy : Privacy, optional
-        How releases are made, counted and limited; the preset's unless given: as
+        How releases are made, counted and limited. The default is the preset's: as
         published, until one agent in twenty would follow. FTS-DE is
         ``Privacy(noise_multiplier=0, sampling_probability=1, clip_norm=math.inf)``.
     **options

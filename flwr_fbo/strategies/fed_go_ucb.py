@@ -62,19 +62,20 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     Parameters
     ----------
     settings : NeuralUCBSettings
-        What all agents have in common.
+        Settings of all agents.
     model : RewardModel
         f(x; w). A `Network` is sent to the clients; any other one, such as a
         `TorchModel`, they bring themselves.
     num_agents : int
-        N >= 2, the slots of the study.
+        Number N >= 2 of agents, the slots of the study.
     num_evaluations : int
-        T of each agent, those of phase I included.
+        Number T of evaluations of each agent, including phase I.
     seed : int, optional
-        Of exploration, of the initial parameters and of the regression's noise; the
-        agents are told it. Drawn from the operating system unless given.
+        Seed of exploration, initial parameters and the regression's noise; the agents
+        are told it. By default the operating system draws it.
     noise_seed : int, optional
-        *Experiments only*: makes the agents' noise repeat. Not private.
+        Seed of the agents' noise, *for experiments only*: the study is then not
+        private.
     **options
         See `StudyStrategy`.
 

@@ -35,9 +35,9 @@ _log = logging.getLogger("flwr.fbo")
 class FedUCB(LinearBanditStrategy):
     """Federated linear bandits whose agents pool private sums.
 
-    Sites that play whenever they have to, through `LinearBanditPolicy`, synchronise by
-    the clock: give ``interval``. Agents with an environment, in experiments, play as
-    many trials as ``schedule`` says. Exactly one of the two.
+    Give exactly one of ``interval`` and ``schedule``. Real sites play at any time
+    through `LinearBanditPolicy` and synchronise by the clock: give ``interval``. Agents
+    with an environment, in experiments, play as many trials as ``schedule`` says.
 
     Examples
     --------
@@ -64,22 +64,24 @@ class FedUCB(LinearBanditStrategy):
     Parameters
     ----------
     settings : LinearUCBSettings
-        What all agents have in common; ``settings.releases`` has epsilon, delta and
-        the number of synchronisations.
+        Settings of all agents; ``settings.releases`` has epsilon, delta and the number
+        of synchronisations.
     num_agents : int
-        M >= 1, the slots of the study.
+        Number M >= 1 of agents, the slots of the study.
     interval : float, optional
-        Seconds, 0 to ten years, before each synchronisation. The first round only
-        enrols the sites; then a round with a release and one that hands out the total
-        alternate, so that ``2 n + 1`` rounds have n synchronisations.
+        Seconds before each synchronisation, from 0 to ten years. The first round only
+        enrols the sites. After it, rounds that collect releases and rounds that send
+        the total alternate: ``2 n + 1`` rounds have n synchronisations.
     schedule : sequence of int, or DeterminantTrigger, optional
-        After how many trials there is a synchronisation, increasing: ``n + 1`` rounds
-        for n of them, the last of which plays on up to ``num_trials``. Or the paper's
-        trigger, with one trial a round: *not private*, whatever the noise.
+        Numbers of trials after which agents synchronise, increasing. There are ``n +
+        1`` rounds for n synchronisations; the last one plays on up to ``num_trials``.
+        Or the paper's trigger, with one trial a round: *not private*, whatever the
+        noise.
     num_trials : int, optional
-        T, trials of an agent; that of the last synchronisation unless given.
+        Number T of trials of an agent; by default that of the last synchronisation.
     noise_seed : int, optional
-        *Experiments only*: makes the agents' noise repeat, which protects nobody.
+        Seed of the agents' noise, *for experiments only*: the study is then not
+        private.
     **options
         See `StudyStrategy`.
 

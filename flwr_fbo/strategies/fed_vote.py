@@ -54,13 +54,13 @@ class FedVote(PrivateTuningStrategy):
         The search space of all agents.
     direction : {"maximize", "minimize"}
     num_agents : int
-        N, the slots of the study, whoever answers.
+        Number N of agents, the slots of the study.
     agent : VotingSettings, optional
         The agents' settings.
     privacy : Privacy, optional
-        How releases are made, counted and limited. Unless given all agents take part
-        in each release, and releases follow evaluations 6 and 10, or earlier in a
-        study of fewer than 12 rounds. ``clip_norm`` is 1, the length of a vote.
+        How releases are made, counted and limited. By default all agents take part in
+        each release, and releases follow evaluations 6 and 10, or earlier in a study of
+        fewer than 12 rounds. ``clip_norm`` is 1, the length of a vote.
     **options
         ``epsilon``, ``delta``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
         `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see

@@ -74,25 +74,27 @@ class FedWarmStart(PrivateTuningStrategy):
         The search space of all agents.
     direction : {"maximize", "minimize"}
     num_agents : int
-        N, the slots of the study, whoever answers. Slots that the server issues are in
-        order of joining.
+        Number N of agents, the slots of the study. The server issues slots in order of
+        joining.
     agent : WarmStartSettings, optional
         The agents' settings.
     privacy : Privacy, optional
-        Of it ``noise_multiplier``, ``accountant``, ``max_epsilon``, ``when_exhausted``,
-        ``calibration`` and ``noise_only``.
+        How releases are made, counted and limited. Only ``noise_multiplier``,
+        ``accountant``, ``max_epsilon``, ``when_exhausted``, ``calibration`` and
+        ``noise_only`` may be given.
     cohorts : sequence of int, optional
-        Sites of each cohort that sends a message, in the order of slots; fewer than N
-        together. Unless given, max(4, ceil(6 z)) pioneers, then half of the others if
-        they are more. If that leaves nobody to follow, nobody sends anything, and every
-        agent searches alone or starts from what is ``known``. So it is with ``()``.
+        Sizes of the cohorts that send a message, in the order of slots; together fewer
+        than N. By default max(4, ceil(6 z)) pioneers, then half of the other agents if
+        these are more. If no followers are left, or with ``()``, no agent sends a
+        message: every agent searches alone or starts from what is ``known``.
     known : Knowledge, str or Path, optional
-        What earlier studies have released, or its file: all agents start from it, at
-        no epsilon. It is combined with this study's releases by its precision. Its
-        points that lie in ``space`` are the pool, and ``agent.num_features`` is their
-        number.
+        Releases of earlier studies, or their file. All agents start from them, at no
+        epsilon. They are combined with this study's releases by precision. Their points
+        inside ``space`` are the pool, and ``agent.num_features`` is the number of these
+        points.
     epsilon, delta : float, optional
-        What the one message of a site may spend. See `PrivateTuningStrategy`.
+        Epsilon and delta that a site's one message may spend; see
+        `PrivateTuningStrategy`.
     **options
         ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see `TuningStrategy`.
         ``folder``, ``durability``, ``client_api``: see `StudyStrategy`.
@@ -107,11 +109,10 @@ class FedWarmStart(PrivateTuningStrategy):
     Notes
     -----
     *Formal guarantees*: those of `WarmStartServer`. Two studies are neighbours if one
-    site's message is zeroed. Each site has a message in one release at most, and
-    ``privacy_spent`` is that of one release. A site that is enrolled again under
-    another slot, without the folder that it had, spends again. *Not covered*: the
-    server itself, which reads how each site ranks the pool; who answers and when; and
-    reported metrics.
+    site's message is zeroed. Each site has a message in one release at most, so
+    ``privacy_spent`` is that of one release. A site that enrols again under another
+    slot, without its old folder, spends again. *Not covered*: the server itself, which
+    reads how each site ranks the pool; who answers and when; and reported metrics.
 
     Agents of a later cohort wait for the releases before theirs. Give
     ``Durability(min_agents=...)`` if sites are to join while the study runs.

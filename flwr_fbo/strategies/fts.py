@@ -41,11 +41,11 @@ class FTS(TuningStrategy):
         The search space of all agents.
     direction : {"maximize", "minimize"}
     num_agents : int
-        N, the slots of the study, whoever answers.
+        Number N of agents, the slots of the study.
     agent : FTSSettings, optional
-        Messages after every iteration, or one an agent; whom to follow, and how often.
+        The agents' settings: when they send, whom they follow, and how often.
     seeds : Seeds, optional
-        There is no noise to seed.
+        Seeds of the agents' draws and features; there is no noise to seed.
     **options
         See `TuningStrategy` and `StudyStrategy`.
 

@@ -42,7 +42,7 @@ def check_folder(field: str, folder: str | Path | None) -> Path | None:
 class Privacy:
     """How the releases of a tuning study are made, counted and limited.
 
-    What is not given is what the strategy, or its preset, has.
+    Omitted settings are those of the strategy, or of its preset.
 
     Examples
     --------
@@ -59,43 +59,46 @@ class Privacy:
     Attributes
     ----------
     noise_multiplier : float, optional
-        z >= 0: the noise's standard deviation over the sensitivity. Not with the
-        strategy's ``epsilon``, which decides it; 1 without either.
+        Noise multiplier z >= 0: the noise's standard deviation over the sensitivity. Do
+        not give it together with the strategy's ``epsilon``, which determines it. 1 if
+        neither is given.
     clip_norm : float, optional
         Clipping norm S of an agent's message; ``math.inf`` is allowed without noise.
     sampling_probability : float, optional
-        q in (0, 1]: how likely an agent takes part in a release.
+        Probability q in (0, 1] that an agent takes part in a release.
     sampling : {"poisson", "fixed-size"}
-        See `ReleaseSettings`; a fixed size needs ``accountant="rdp"``, and its epsilon
-        does not compare.
+        How agents are sampled; see `ReleaseSettings`. A fixed size needs
+        ``accountant="rdp"``; do not compare its epsilon with Poisson sampling's.
     calibration : {"joint", "published", "published-per-region"}
-        See `ReleaseSettings`; ``"joint"`` is the least noise for a given z.
+        How z becomes noise; see `ReleaseSettings`. ``"joint"`` gives the least noise
+        for a given z.
     accountant : {"pld", "rdp", "moments"}
-        Counts epsilon: the tightest, Flower's Renyi accountant, or that of the papers.
+        Method that counts epsilon: the tightest, Flower's Renyi accountant, or the
+        papers'.
     release_after : collection of int, optional
-        The iterations, from 0, after which there is a release. At most one of this and
-        the next two. A round without a release costs no privacy, and agents keep the
-        vectors that they have.
+        Iterations, from 0, after which there is a release. Give at most one of this and
+        the next two. A round without a release costs no privacy, and agents keep their
+        last vectors.
     num_releases : int, optional
-        Releases after the first so many iterations, >= 0.
+        Number of releases, >= 0: one after each of the first iterations.
     min_follow_probability : float, optional
-        Releases while an agent follows them with at least this probability, from 0 to
-        below 1: with 0 after every iteration.
+        Probability, from 0 to below 1, with which an agent must follow a release.
+        Releases end when it is lower; with 0 there is one after every iteration.
     min_answers : int, optional
-        Agents, >= 1, that must have answered before a release is made; half of those
-        enrolled unless given. Until then it is postponed, at no epsilon: who answers is
-        public. Late answers count while it is open.
+        Number of agents, >= 1, that must answer before a release; by default half of
+        those enrolled. Until then the release is postponed, at no epsilon, because who
+        answers is public. Late answers count while the release is open.
     max_epsilon : float, optional
-        The privacy budget at the study's delta: a release that would exceed it is not
-        made, and none after it.
+        Privacy budget at the study's delta. A release that would exceed it is not made,
+        and no later one.
     budget : str or Path, optional
-        An absolute path: the folder of a ledger that outlives the study.
-        ``max_epsilon`` then is for all studies with this folder together.
+        Absolute path of the folder with a ledger that outlives the study.
+        ``max_epsilon`` then limits all studies with this folder together.
     when_exhausted : {"halt", "raise"}
-        Then the releases end and the agents go on, or `start` raises
-        ``PrivacyBudgetExhausted``.
+        What happens at ``max_epsilon``: releases end and the agents go on, or `start`
+        raises ``PrivacyBudgetExhausted``.
     noise_only : bool
-        The control: every contribution is replaced by zero.
+        Whether every contribution is replaced by zero, as a control.
 
     Raises
     ------
@@ -196,7 +199,7 @@ def _is_iteration(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Durability:
-    """For whom a study waits, and when it gives up.
+    """Which agents a study waits for, and when it gives up.
 
     Examples
     --------
@@ -212,28 +215,27 @@ class Durability:
     Attributes
     ----------
     min_agents : int, optional
-        Agents that must be enrolled before the first round, from 1 to N; all N unless
-        given. Later rounds go on with whoever is there, and so does a study that is
-        gone on with, once it has waited for them.
+        Number of agents that must enrol before the first round, from 1 to N; all N by
+        default. Later rounds need no minimum. A resumed study waits for these agents
+        once, and then goes on with those that are there.
     patience : float
-        Seconds to wait for them, >= 0, and for a run that still holds the folder.
+        Seconds, >= 0, to wait for these agents, and for a run that still holds the
+        folder.
     authenticated : bool
-        Whether SuperNodes have to prove who they are (``flower-superlink
-        --enable-supernode-auth``): an agent's slot then stays with the first node that
-        names it as its ``agent-id``, and so with its key; where the SuperLink's
-        database was lost, and the node ids with it, go on with False. Otherwise a node
-        that claims the slot of an agent that is away takes its place, since a
-        SuperNode that restarts has a new node id. Whoever is first to name a slot
-        keeps its true agent out: give ``keys``.
+        Whether SuperNodes authenticate (``flower-superlink --enable-supernode-auth``).
+        If True, an agent's slot stays with the first node that names it as its
+        ``agent-id``, and with that node's key. If the SuperLink's database is lost,
+        resume with False. If False, a node that claims the slot of an absent agent
+        takes its place, because a restarted SuperNode has a new node id. The first node
+        that names a slot locks its true agent out: give ``keys`` to prevent that.
     keys : mapping of int to str, optional
         Fingerprint of the SuperNode's public key for each slot, 0 to N - 1, as
-        ``ssh-keygen -lf KEY.pub`` prints it (``"SHA256:..."``). Only that key gets
-        the slot, under whatever node id. Needs ``authenticated=True``.
+        ``ssh-keygen -lf KEY.pub`` prints it (``"SHA256:..."``). Only that key gets the
+        slot, under any node id. Needs ``authenticated=True``.
     max_empty_rounds : int
-        Rounds in a row, >= 1, in which nobody gives a result; then the run ends with an
-        error. In an earlier one a release that is due is postponed. A round in which no
-        node is connected is not begun: the run ends with an error once ``patience`` is
-        over.
+        Number of rounds in a row, >= 1, without any result after which the run ends
+        with an error. Earlier such rounds postpone a release that is due. Without
+        connected nodes no round begins: the run ends with an error after ``patience``.
 
     Raises
     ------
@@ -271,7 +273,7 @@ class Durability:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seeds of a tuning study; drawn from the operating system unless given.
+    """Seeds of a tuning study; by default the operating system draws them.
 
     Examples
     --------
@@ -287,16 +289,17 @@ class Seeds:
     Attributes
     ----------
     study : int, optional
-        Makes the agents' draws repeat; the agents are told it.
+        Seed of the agents' draws; the agents are told it.
     features : int, optional
         Public seed of the shared features.
     noise : int, optional
-        *Experiments only*: makes noise and mask repeat, which protects nobody.
+        Seed of noise and sampling mask, *for experiments only*: the study is then not
+        private.
 
     Raises
     ------
     ValueError
-        If one is no integer >= 0; the message names it.
+        If one is not an integer >= 0; the message names it.
     """
 
     study: int | None = None

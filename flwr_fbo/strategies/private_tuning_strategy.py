@@ -47,20 +47,21 @@ class PrivateTuningStrategy(TuningStrategy):
         The search space of all agents.
     direction : {"maximize", "minimize"}
     num_agents : int
-        N, the slots of the study, whoever answers.
+        Number N of agents, the slots of the study.
     agent : ThompsonSettings or VotingSettings
         The agents' settings.
     weights : WeightSchedule
-        Of the agents in each sub-region.
+        Weights of the agents in each sub-region, by iteration.
     privacy : Privacy
-        How releases are made, counted and limited; with all that has no default.
+        How releases are made, counted and limited. All fields without a default must be
+        given.
     epsilon : float, optional
-        From 1e-3 to 1e3: what the whole study may spend at ``delta``, which must be
-        given. `start` takes the smallest noise multiplier that keeps to it over the
-        rounds' releases.
+        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3; ``delta``
+        must be given. `start` computes the smallest noise multiplier for the planned
+        releases.
     delta : float, optional
-        In (0, 1): where epsilon is reported. The published 1 / N^1.1 unless given,
-        which is too large for a small federation: 0.17 for five agents.
+        Delta in (0, 1) at which epsilon is reported. The default is the published 1 /
+        N^1.1, which is too large for a small federation: 0.17 for five agents.
     seeds : Seeds, optional
     **options
         See `TuningStrategy` and `StudyStrategy`.

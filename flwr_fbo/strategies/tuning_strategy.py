@@ -32,7 +32,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     study : TuningStudy
     metrics : collection of str
         Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
-        They are *not* covered by any privacy guarantee.
+        No privacy guarantee covers them.
     **options
         See `StudyStrategy`.
     """

@@ -27,10 +27,10 @@ class NotEnrolledError(JournalError):
 class LinearBanditPolicy:
     """Chooses actions at one site, and learns from their rewards.
 
-    Whatever Flower does, the site goes on: it opens the policy, chooses, and gives each
-    reward back when it is known. Every call is on disk when it returns. Any number of
-    processes may have the policy open: each holds the journal for the time of a call,
-    and reads it anew in the first call after another process has changed it.
+    A site opens the policy, chooses, and returns each reward when it is known,
+    independently of Flower. Every call is on disk when it returns. Several processes
+    may open the policy. Each holds the journal during a call, and reads it again after
+    another process has changed it.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class LinearBanditPolicy:
     Parameters
     ----------
     path : Path
-        The journal; see `open`.
+        Path of the journal; see `open`.
     patience : float
         Seconds, >= 0, to wait while another process has the journal.
     """
@@ -75,7 +75,7 @@ class LinearBanditPolicy:
         Parameters
         ----------
         folder : str or Path
-            That of the site's ``linear_bandit_app``.
+            The folder of the site's ``linear_bandit_app``.
         patience : float
             Seconds, >= 0, to wait for the journal: until the site has enrolled, and
             later in each call, while another process has it.
@@ -85,8 +85,8 @@ class LinearBanditPolicy:
         ValueError
             If an argument is not allowed.
         JournalError
-            If there is none, or the server did not take the site: it decides what all
-            agents have in common, and tells it in the first round of `FedUCB`.
+            If there is no journal, or the server did not enrol the site. The server
+            sends the study's settings in the first round of `FedUCB`.
         """
         ok = is_number(patience) and patience >= 0
         require(ok, "patience", patience, "a number of seconds >= 0")
@@ -112,9 +112,9 @@ class LinearBanditPolicy:
         Returns
         -------
         index : int
-            The action, from 0 to K - 1.
+            Index of the action, from 0 to K - 1.
         ticket : int
-            For its reward.
+            Ticket for the action's reward.
 
         Raises
         ------
@@ -129,22 +129,21 @@ class LinearBanditPolicy:
     def reward(self, ticket: int, value: float) -> None:
         """Record what an action was rewarded with, however late.
 
-        It is in the releases from the next one on. An action whose reward never comes
-        is in none.
+        The next release includes it. An action without a reward is in no release.
 
         Parameters
         ----------
         ticket : int
-            Of `choose`.
+            Ticket that `choose` returned.
         value : float
-            In [-B, B].
+            The reward, in [-B, B].
 
         Raises
         ------
         ValueError
-            If the ticket is unknown or was used, or the value is not within the bounds,
-            which the guarantee rests on; nothing is recorded then. Whoever would rather
-            clip does so before.
+            If the ticket is unknown or already used, or the value is outside the bounds
+            that the guarantee needs. Then nothing is recorded. Clip the value before,
+            if you want to.
         JournalError
             If the reward could not be recorded.
         """

@@ -85,7 +85,7 @@ def test_they_are_told_of_start_rounds_and_result(tmp_path: Path) -> None:
     assert told.rounds == result.rounds
     assert [one.release for one in told.rounds] == [1, 2, 3, 4, 5, 0]
     assert told.results == [result]
-    assert told.results[0].recommended is not None
+    assert told.results[0].recommendation.score > 0
     (started,) = told.started
     assert started.method == "DPFTSDE"
     assert started.num_done == 0

@@ -17,7 +17,11 @@ from .clients.neural_bandit_client import NeuralBanditClient as NeuralBanditClie
 from .clients.neural_bandit_client import neural_bandit_app as neural_bandit_app
 from .clients.tuning_client import TuningClient as TuningClient
 from .clients.tuning_journals import best_params as best_params
+from .integrations.mlflow_callback import MlflowCallback as MlflowCallback
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
+from .integrations.tensorboard_callback import (
+    TensorBoardCallback as TensorBoardCallback,
+)
 from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
 from .privacy.continual_settings import ContinualSettings as ContinualSettings

@@ -1,1 +1,1 @@
-"""Optuna: a sampler around an agent, and an export of its trials."""
+"""Optuna (a sampler, an export of trials), and trackers: MLflow and TensorBoard."""

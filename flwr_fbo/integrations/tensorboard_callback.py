@@ -1,0 +1,115 @@
+"""TensorBoard: event files for each study."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr_fbo.integrations.tracked import (
+    flat,
+    numbers_of_round,
+    numbers_of_rung,
+    texts_of_result,
+    texts_of_rung,
+)
+from flwr_fbo.protocol.callbacks import Callback, DecidedRung, Round, Started
+from flwr_fbo.strategies.options import check_folder
+
+
+class TensorBoardCallback(Callback):
+    """Writes TensorBoard's files: settings, counts, epsilon, and what is recommended.
+
+    Each study has a folder of its own in ``folder``, named by method and study; after a
+    restart it is the same. Scalars have the round, or the number of the rung, as step.
+    Settings are texts. PyTorch and TensorFlow are not needed.
+
+    Parameters
+    ----------
+    folder : str or Path
+        An absolute path, as for ``tensorboard --logdir``.
+
+    Raises
+    ------
+    ValueError
+        If the folder is not an absolute path.
+    ImportError
+        If tensorboardX is not installed; the message names the extra.
+
+    Examples
+    --------
+    >>> from flwr_fbo import TensorBoardCallback
+    >>> TensorBoardCallback("/srv/tensorboard").folder.name
+    'tensorboard'
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        checked = check_folder("folder", folder)
+        if checked is None:
+            raise ValueError("folder=None is not allowed: an absolute path.")
+        try:
+            import tensorboardX
+        except ImportError as error:
+            raise ImportError(
+                "TensorBoardCallback needs tensorboardX: "
+                "pip install 'flwr-fbo[tensorboard]'."
+            ) from error
+        self._tensorboard: Any = tensorboardX
+        self.folder = checked
+        self._writer: Any = None
+
+    def on_start(self, started: Started) -> None:
+        """Begin a file in the study's folder, and write the settings."""
+        self._close()
+        folder = self.folder / f"{started.method}-{started.study}"
+        # A name has the second: a quick restart would overwrite the file.
+        self._writer = self._tensorboard.SummaryWriter(
+            str(folder), filename_suffix=f".{secrets.token_hex(4)}"
+        )
+        texts = flat({"method": started.method, **started.settings})
+        self._write({}, {"settings": texts}, started.num_done)
+
+    def on_round(self, finished: Round) -> None:
+        """Write counts and epsilon."""
+        self._write(numbers_of_round(finished), {}, finished.server_round)
+
+    def on_rung(self, decided: DecidedRung) -> None:
+        """Write scores and epsilon, and the settings of the trials."""
+        texts = {"trials": texts_of_rung(decided)}
+        self._write(numbers_of_rung(decided), texts, decided.number)
+
+    def on_end(self, result: Any) -> None:
+        """Write the setting that is recommended or chosen, and close the file."""
+        self._write({}, {"result": texts_of_result(result)}, 0)
+        self._close()
+
+    def _write(
+        self,
+        numbers: Mapping[str, float],
+        tables: Mapping[str, Mapping[str, str]],
+        step: int,
+    ) -> None:
+        """Write it to the file at once: the process may be killed."""
+        if self._writer is None:
+            raise RuntimeError("There is no event file for this study.")
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, step)
+        for name, texts in tables.items():
+            self._writer.add_text(name, _markdown(texts), step)
+        self._writer.flush()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+
+def _markdown(texts: Mapping[str, str]) -> str:
+    """Return a table, as TensorBoard shows texts."""
+    rows = [f"| {_cell(name)} | {_cell(text)} |" for name, text in texts.items()]
+    return "\n".join(["| name | value |", "| --- | --- |", *rows])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,76 @@
+"""What trackers log of a study: names with text, and names with numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from flwr_fbo.protocol.callbacks import DecidedRung, Round
+from flwr_fbo.space.search_space import Params
+from flwr_fbo.strategies.result import StudyResult, TuningResult
+from flwr_fbo.tuner.federation_result import FederationResult
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as texts; names are joined by dots, None is left out."""
+    texts: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            texts |= flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            is_text = isinstance(value, str)
+            texts[f"{prefix}{name}"] = value if is_text else json.dumps(value)
+    return texts
+
+
+def numbers_of_round(finished: Round) -> dict[str, float]:
+    """Return what there is to plot of a round."""
+    counts = {
+        "results": finished.results,
+        "failures": finished.failures,
+        "missing": finished.missing,
+        "release": finished.release,
+    }
+    return _finite({**counts, "epsilon": finished.epsilon})
+
+
+def numbers_of_rung(decided: DecidedRung) -> dict[str, float]:
+    """Return what there is to plot of a rung; a trial that has failed has no score."""
+    counts = {"rounds": decided.rounds, "trials": len(decided.trials)}
+    scores = {
+        f"score.trial-{trial}": score
+        for trial, score in zip(decided.trials, decided.scores, strict=True)
+    }
+    return _finite({**counts, **scores, "epsilon": decided.epsilon})
+
+
+def texts_of_rung(decided: DecidedRung) -> dict[str, str]:
+    """Return the settings of a rung's trials, and which of them go on."""
+    texts = {f"rung-{decided.number}.survivors": json.dumps(decided.survivors)}
+    for trial, setting in zip(decided.trials, decided.settings, strict=True):
+        texts |= flat(setting, f"trial-{trial}.")
+    return texts
+
+
+def texts_of_result(result: StudyResult | FederationResult) -> dict[str, str]:
+    """Return the setting that is recommended or chosen, and the privacy spent."""
+    chosen: Params = {}
+    if isinstance(result, FederationResult):
+        chosen = {"chosen-trial": result.best_trial, "chosen": result.best}
+    elif isinstance(result, TuningResult) and result.recommended is not None:
+        chosen = {"recommended": result.recommended}
+    spent = result.privacy_spent
+    if spent is not None and math.isfinite(spent.epsilon):
+        of_spent = {"epsilon": spent.epsilon, "delta": spent.delta}
+        chosen["privacy-spent"] = {**of_spent, "num-releases": spent.num_releases}
+    return flat(chosen)
+
+
+def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
+    }

@@ -248,7 +248,7 @@ def test_whatever_is_killed_the_study_goes_on(
     federation.start_superlink()
     with begun(federation, app, config) as end:
         printed = end(400)
-    assert "Going on with the study" in printed
+    assert "Resuming the study" in printed
     assert "(score " in printed, printed
 
     fields, ledger = _record(federation)

@@ -67,8 +67,8 @@ class SiteBudget:
         is_own = "fbo-folder" in self._context.node_config
         if self._folder is None or not (is_own or str(self._folder) != str(of_run)):
             _log.warning(
-                "This site's limits count what this run, or its folder, has released: "
-                "give the node config an fbo-folder, and they hold for all studies."
+                "This site's limits cover only this run, or its folder. Set fbo-folder "
+                "in the node config to cover all studies."
             )
         others = []
         if self._folder is None or (self._folder / FILE_NAME).is_file():

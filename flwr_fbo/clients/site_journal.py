@@ -104,8 +104,8 @@ def held_journal(
     if not may_begin and not (content if path is None else path.is_file()):
         where = "in context.state" if path is None else str(path)
         text = (
-            "This agent's journal is lost, and with it the noise of its releases, so "
-            "it stops: give it back, or begin another study."
+            "This agent's journal is lost, with the noise of its releases, so the "
+            "agent stops. Restore the journal, or begin another study."
         )
         raise JournalError(f"{text} It was {where}.", public=text)
     try:
@@ -115,8 +115,8 @@ def held_journal(
             journal = open_patiently(identity, path, patience)
     except JournalHeldError:
         busy = (
-            "This site is busy: its journal is held by another process, such as an "
-            "evaluation of an earlier round that still runs."
+            "This site is busy: another process holds its journal, such as a running "
+            "evaluation of an earlier round."
         )
         raise JournalHeldError(busy, public=busy) from None
     with closing(journal):

@@ -33,7 +33,7 @@ class TimeLimit:
         if now - self._began > self._seconds:
             raise OutOfTimeError(
                 f"The trials of this message took longer than max_seconds="
-                f"{self._seconds:g}: the next message goes on with them."
+                f"{self._seconds:g}: the next message continues them."
             )
 
     def on_objective(self, objective: Objective) -> Objective:

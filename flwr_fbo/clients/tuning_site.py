@@ -184,8 +184,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             raise ObjectiveFailedError(text, public=text) from error
         if not callable(objective):
             text = (
-                f"make_objective returned a {type(objective).__name__}, which is no "
-                "function of a trial."
+                f"make_objective returned a {type(objective).__name__}, not a function "
+                "of a trial."
             )
             raise ObjectiveFailedError(text, public=text)
         return objective

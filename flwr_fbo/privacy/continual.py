@@ -110,9 +110,9 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
         if k > self.num_released + 1:
             raise JournalError(
                 f"Release {k} is asked for, but the record ends with release "
-                f"{self.num_released}: the rest of it is lost. Noise drawn again for "
-                "sums that were released would lay them open, so this agent stops: "
-                "give it back its journal, or begin another study."
+                f"{self.num_released}: later rows are lost. Two noises for one sum "
+                "would reveal the sum, so this agent stops. Restore its journal, or "
+                "begin another study."
             )
         self._check(total)
         draw = self._draw(k)

@@ -234,7 +234,7 @@ class FedGOUCBServer(Server):
             "of an agent, in either phase",
         ]
         if s.privacy.epsilon == math.inf:
-            lines.append("NOT PRIVATE: epsilon is infinite, there is no noise")
+            lines.append("NOT PRIVATE: epsilon is infinite, so there is no noise")
         elif self.study.noise_seed is not None:
             lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
         return lines

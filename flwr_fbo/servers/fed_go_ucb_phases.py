@@ -164,7 +164,7 @@ class NeuralBanditServer:
         taken = []
         for slot, message in messages.items():
             if not (isinstance(message, Sums) and self._is_sum(message.values)):
-                _log.warning("\t> agent %d: what it sent is no sum", slot)
+                _log.warning("\t> agent %d: its message is not a valid sum", slot)
             elif message.num_evaluations >= self.num_included(slot):
                 self._sums[slot] = message
                 taken.append(slot)

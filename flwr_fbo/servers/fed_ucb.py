@@ -135,7 +135,7 @@ class LinearBanditServer(ReleaseCountingServer):
                 releases[slot] = message
                 counts[slot] += 1
             else:
-                _log.warning("\t> agent %d: what it sent is no release", slot)
+                _log.warning("\t> agent %d: its message is not a valid release", slot)
         if counts != self.num_releases:
             self.ledger.append(LedgerRow(step.iteration, self._facts(counts), releases))
 

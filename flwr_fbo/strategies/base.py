@@ -193,14 +193,14 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         self._rounds = progress.rounds
         if len(self._rounds) == num_rounds:
             _log.warning(
-                "The study in %s is complete: this is its result, and nobody is asked "
-                "anything. A new study needs another folder.",
+                "The study in %s is complete: its result is returned without any "
+                "message. A new study needs another folder.",
                 self._folder,
             )
             return
         _log.warning(
-            "Going on with the study in %s after round %d of %d; Flower counts its "
-            "rounds from 1 again.",
+            "Resuming the study in %s after round %d of %d. Flower counts rounds from "
+            "1 again.",
             self._folder,
             len(self._rounds),
             num_rounds,

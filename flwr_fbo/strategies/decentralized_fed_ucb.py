@@ -157,7 +157,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         Raises
         ------
         ValueError
-            If there is a trigger: nobody knows when it fires.
+            If there is a trigger: its times are not known in advance.
         """
         allowed = "given, with a trigger"
         require(self.study.trigger is None, "num_rounds", None, allowed)

@@ -163,7 +163,7 @@ class Enrolment:
             over = time.monotonic() >= deadline or nobody_else
             if over and len(present) >= needed and some_play:
                 _log.warning(
-                    "Going on with %d of %d agents.", len(present), self._num_agents
+                    "Continuing with %d of %d agents.", len(present), self._num_agents
                 )
                 return in_order
             if over:
@@ -237,8 +237,8 @@ class Enrolment:
             if claim.slot in self._keys and self._keys[claim.slot] != found.get(node):
                 key = found.get(node, "no key")
                 self._refused[node] = (
-                    f"agent-id={claim.slot} came with {key}, which is not the key that "
-                    "Durability(keys=) has for it"
+                    f"agent-id={claim.slot} came with {key}, not with its key in "
+                    "Durability(keys=)"
                 )
                 trouble.append(self._refused[node])
             else:
@@ -284,19 +284,19 @@ class Enrolment:
         """Return why a slot cannot be given now, or nothing."""
         if self.journals.get(slot, journal) != journal:
             why = (
-                f"agent-id={slot} came without the journal that it had, in which "
-                "its releases are: give it back, or begin another study"
+                f"agent-id={slot} came without its journal, which has its releases: "
+                "restore the journal, or begin another study"
             )
             if self._keys is not None:
                 return why
             return (
-                f"{why}; or another node took the slot first, which Durability(keys=) "
-                "prevents"
+                f"{why}. Or another node took the slot first; Durability(keys=) "
+                "prevents this"
             )
         if owner not in (-1, slot) or (is_held and owner == slot):
             return (
-                f"agent-id={slot} came with the journal of agent {owner}, which "
-                "another node has: every agent needs a folder of its own"
+                f"agent-id={slot} came with the journal of agent {owner} on another "
+                "node: every agent needs a folder of its own"
             )
         return f"agent-id={slot} is held by another node" if is_held else ""
 
@@ -313,9 +313,9 @@ class Enrolment:
             return "no agent-id in the node config, which authenticated=True needs"
         if claim < 0 and journal is not None and self._begun:
             return (
-                "no agent-id in the node config, and a journal that nobody knows: "
-                "after the first round only its agent-id tells an agent that is new "
-                "from one that has lost its journal"
+                "no agent-id in the node config, and an unknown journal: "
+                "after the first round an agent needs an agent-id, as it may have "
+                "lost its journal"
             )
         if claim < 0 and free >= self._num_agents:
             return f"all {self._num_agents} slots are taken"

@@ -131,7 +131,7 @@ class FedUCB(LinearBanditStrategy):
         Raises
         ------
         ValueError
-            If there is a trigger: nobody knows when it fires.
+            If there is a trigger: its times are not known in advance.
         """
         allowed = "given, with a trigger"
         require(self.study.trigger is None, "num_rounds", None, allowed)
@@ -150,7 +150,7 @@ class FedUCB(LinearBanditStrategy):
             allowed = f"at most {most}, for {planned} releases"
             require(horizon < most, "num_rounds", horizon + 1, allowed)
             odd = horizon % 2 == 0
-            allowed = "odd, or the last release would be of use to nobody"
+            allowed = "odd, or no agent would use the last release"
             require(odd, "num_rounds", horizon + 1, allowed)
             self.server.iterations = range(1, horizon + 1, 2)
 
@@ -198,8 +198,8 @@ class FedUCB(LinearBanditStrategy):
             self.server.iterations = [*self.server.iterations, following]
         else:
             _log.warning(
-                "Agents want to synchronise again, and all %d releases that were "
-                "planned are made: they go on without.",
+                "Agents request another synchronisation, but all %d planned releases "
+                "are made. They continue without it.",
                 planned,
             )
 

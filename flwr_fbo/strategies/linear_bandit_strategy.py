@@ -93,8 +93,8 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         lines = super()._lines()
         if self._interval is not None and self._folder is None:
             lines.append(
-                "WARNING: no folder: if this run ends early, nobody can go on with its "
-                "study, and the sites have spent their epsilon"
+                "WARNING: no folder: if this run ends early, its study cannot be "
+                "resumed, and the sites have spent their epsilon"
             )
         return lines
 

@@ -99,9 +99,9 @@ class StudyRounds(Strategy):
         """
         if not self._running:
             raise ValueError(
-                f"{type(self).__name__} has to be started itself: no other strategy, "
-                "such as Flower's DifferentialPrivacy wrappers, can be around it. It "
-                "needs none: its noise and its epsilon are settings of its own."
+                f"Call start() of {type(self).__name__} itself. Other strategies, such "
+                "as Flower's DifferentialPrivacy wrappers, cannot wrap it. It does not "
+                "need them: set its own noise and epsilon."
             )
         # Those before are of an earlier run, and Flower counts from 1 again.
         is_first = server_round == 1
@@ -217,7 +217,7 @@ class StudyRounds(Strategy):
             # An error's source node id may be wrong; what it replies to is not.
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
-                _log.warning("Ignored a reply that nobody asked for, or a second one.")
+                _log.warning("Ignored an unexpected or repeated reply.")
                 continue
             slot = self._enrolment.slots[node]
             if reply.has_error():

@@ -239,8 +239,8 @@ LINEAR_CASES = {
         phase=Phase.ENROL,
     ),
     "a lost journal": Case(
-        "JournalError: This agent's journal is lost, and with it the noise of its "
-        "releases, so it stops: give it back, or begin another study " + ADVICE,
+        "JournalError: This agent's journal is lost, with the noise of its releases, "
+        "so the agent stops. Restore the journal, or begin another study " + ADVICE,
         node_config=FOLDER,
     ),
 }

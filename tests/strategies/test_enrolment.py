@@ -299,7 +299,7 @@ def test_a_slot_is_given_to_the_key_that_is_listed_for_it(
     study._running = True
     nobody = ConfigRecord()
     assert len(list(study.configure_train(1, ArrayRecord(), nobody, grid))) == 3
-    assert f"agent-id=3 came with {PRINTS[-1]}, which is not the key" in caplog.text
+    assert f"agent-id=3 came with {PRINTS[-1]}, not with its key" in caplog.text
     grid.contexts[rest[-1]] = late
     assert len(list(study.configure_train(2, ArrayRecord(), nobody, grid))) == 4
     assert study._enrolment.slots == dict(zip(rest, range(4), strict=True))

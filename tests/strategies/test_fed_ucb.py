@@ -202,7 +202,7 @@ def test_a_site_that_comes_back_without_its_journal_is_not_enrolled(
     sites.after = {3: lose}
     strategy = site_strategy(tmp_path)
     strategy.start(sites)
-    assert "agent-id=1 came without the journal that it had" in caplog.text
+    assert "agent-id=1 came without its journal, which has its releases" in caplog.text
     assert "or another node took the slot first" in caplog.text
     assert strategy.server.num_releases == [3, 1, 3, 3]
 
@@ -467,7 +467,7 @@ def test_an_agent_without_id_that_lost_its_journal_is_refused(
     strategy.start(Replaced(app, 2, node_configs=[{}, {}]))
     assert strategy.server.num_releases == [1, 3, 0, 0]
     assert {node for node, _ in played} == {1001, 1002}
-    assert "no agent-id in the node config, and a journal that nobody kn" in caplog.text
+    assert "no agent-id in the node config, and an unknown journal" in caplog.text
 
 
 def test_a_release_that_was_asked_for_is_spent() -> None:

@@ -124,7 +124,7 @@ def test_a_total_of_no_use_is_left_aside(
     caplog.set_level(logging.WARNING, "flwr.fbo")
     strategy, sites = _linear(tmp_path, releases, [np.zeros((4, 4)), lie, lie])
     assert strategy.server.num_releases == [3, 3, 3, 3]
-    assert "The agents' total is left aside" in caplog.text
+    assert "The agents' total is ignored" in caplog.text
     good = strategy.server.ledger[0].vectors.sum(axis=0)
     with sites.policy(0)._held() as bandit:
         np.testing.assert_array_equal(bandit._state["total"], good)

@@ -137,8 +137,8 @@ class RecordedBanditAgent(RecordedAgent, ABC):
 def say_left_aside() -> None:
     """Log that a total is of no use: without noise a lying agent can make it so."""
     _log.warning(
-        "The agents' total is left aside, as nothing can be learned from it: this "
-        "agent goes on with the last one that was good."
+        "The agents' total is ignored, because it is not positive definite. This "
+        "agent continues with the last valid total."
     )
 
 
@@ -171,8 +171,8 @@ def of_another_slot(known: int, named: int) -> JournalError:
 def another_journal() -> JournalError:
     """Return the error for a journal that the server does not know."""
     text = (
-        "This is not the journal that this agent enrolled with: releases that it has "
-        "made are recorded there, and noise drawn again for their sums would lay them "
-        "open. Give it back, or begin another study."
+        "This agent enrolled with another journal, which has its releases. Two noises "
+        "for one sum would reveal the sum. Restore that journal, or begin another "
+        "study."
     )
     return JournalError(text, public=text)

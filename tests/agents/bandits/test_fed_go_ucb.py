@@ -349,7 +349,7 @@ def test_what_is_no_sum_is_left_out(
     server.receive({0: agent.message()})
     server.receive({0: message, 1: message})
     assert np.array_equal(server.total, agent.message().values)
-    assert "agent 1: what it sent is no sum" in caplog.text
+    assert "agent 1: its message is not a valid sum" in caplog.text
 
 
 def test_a_broken_total_is_refused() -> None:

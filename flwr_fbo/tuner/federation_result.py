@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid
@@ -40,6 +41,33 @@ class Rung:
 def last_at_each_round(rungs: Sequence[Rung]) -> list[Rung]:
     """Return the rungs, without those that batches were compared by before the last."""
     return list({rung.rounds: rung for rung in rungs}.values())
+
+
+def outcome(trial: int, rungs: Sequence[Rung], num_rungs: int) -> str:
+    """Return what has become of a trial."""
+    for rung in rungs:
+        if trial in rung.trials and trial not in rung.survivors:
+            return f"ended at round {rung.rounds}"
+    return "chosen" if len(rungs) == num_rungs else "goes on"
+
+
+def trial_rows(
+    settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
+) -> list[dict[str, Any]]:
+    """Return a row a trial: settings, released score by rung, outcome.
+
+    The score is None in a rung without the trial.
+    """
+    scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in rungs]
+    return [
+        {
+            "trial": trial,
+            **{f"params_{name}": value for name, value in setting.items()},
+            **{f"score_rung_{n}": one.get(trial) for n, one in enumerate(scores, 1)},
+            "outcome": outcome(trial, rungs, num_rungs),
+        }
+        for trial, setting in enumerate(settings)
+    ]
 
 
 @dataclass(frozen=True)

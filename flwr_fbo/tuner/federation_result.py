@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid
 
+from flwr_fbo._frames import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.trial_grid import TunedGrid
@@ -103,6 +104,23 @@ class FederationResult:
     def defaults_stayed_best(self) -> bool:
         """Whether the app's defaults were chosen."""
         return self.best_trial == 0
+
+    def to_dataframe(self) -> Any:
+        """Return the trials as a ``pandas.DataFrame``: one row a trial.
+
+        ``trial`` from 0, ``params_NAME`` for each setting, ``score_rung_N`` for the
+        score released in each rung, and ``outcome``. A score is NaN in a rung without
+        the trial.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed; the message names the extra.
+        """
+        rows = trial_rows(self.settings, self.rungs, len(self.rungs))
+        frame = frame_of(rows, list(rows[0]))
+        scores = [name for name in rows[0] if name.startswith("score_rung_")]
+        return frame.astype(dict.fromkeys(scores, float))
 
     def apply(self, grid: Grid, context: Context) -> tuple[Grid, Context]:
         """Return Grid and context for a training with the settings that were chosen.

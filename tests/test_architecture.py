@@ -18,7 +18,16 @@ PACKAGE = Path(flwr_fbo.__file__).parent
 
 # A room imports only from rooms of a lower storey, or from itself.
 STOREYS = [
-    {"_version", "_arrays", "_errors", "_files", "_random", "_text", "_validation"},
+    {
+        "_version",
+        "_arrays",
+        "_errors",
+        "_files",
+        "_frames",
+        "_random",
+        "_text",
+        "_validation",
+    },
     {"space", "journal", "models", "datasets"},
     {"privacy"},
     {"protocol", "tasks"},

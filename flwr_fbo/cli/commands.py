@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from flwr_fbo._validation import nearest
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")]
 
 _EXAMPLES = "Examples\n--------\n"
 

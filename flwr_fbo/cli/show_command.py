@@ -11,20 +11,22 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from flwr_fbo.cli.commands import AsJson
+from flwr_fbo.cli.commands import AsCsv, AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.report.server_page import spent_in_words
-from flwr_fbo.cli.report.tuner_page import outcome, trials_table
+from flwr_fbo.cli.report.tuner_page import trials_table
 from flwr_fbo.cli.tables import (
     RULED,
     TextConsole,
+    csv_of,
     print_report,
+    report_csv,
     report_json,
     wide_console,
 )
 from flwr_fbo.experiment_runner.results import read_results
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.tuner.federation_result import Rung
+from flwr_fbo.tuner.federation_result import Rung, outcome, trial_rows
 from flwr_fbo.tuner.tuner_record import (
     FILE_NAME,
     not_private_because,
@@ -42,6 +44,7 @@ def show(
         typer.Option(help="Last evaluation that counts; all by default."),
     ] = None,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Print the table of RESULTS: a results.jsonl, or the folder it is in.
 
@@ -49,27 +52,35 @@ def show(
     be the `folder` of a FederationTuner: the command lists its trials with their
     released scores.
 
+    JSON has also each method's mean curve by step. CSV has a row for each method and
+    seed, or for each trial.
+
     Examples
     --------
     $ flwr-fbo show results/digits
     $ flwr-fbo show results/digits --json
+    $ flwr-fbo show results/digits --csv
     $ flwr-fbo show /var/lib/fbo
     """
     tuner = results / FILE_NAME
     if tuner.is_file() and until is not None:
         raise typer.BadParameter("counts evaluations of a run.", param_hint="--until")
+    if as_csv and as_json:
+        raise typer.BadParameter("cannot be given with --json.", param_hint="--csv")
     with plain_errors(ValueError):
         if tuner.is_file():
-            _show_tuner(tuner, as_json)
+            _show_tuner(tuner, as_json, as_csv)
             return
         experiment, runs = read_results(results)
         if as_json:
             typer.echo(report_json(experiment, runs, until))
+        elif as_csv:
+            typer.echo(report_csv(experiment, runs, until), nl=False)
         else:
             print_report(experiment, runs, TextConsole(), until)
 
 
-def _show_tuner(path: Path, as_json: bool) -> None:
+def _show_tuner(path: Path, as_json: bool, as_csv: bool) -> None:
     with Journal(None, path) as journal:
         identity, ledger = journal.identity, journal.ledger()
         settings = recorded_settings(journal)
@@ -85,6 +96,10 @@ def _show_tuner(path: Path, as_json: bool) -> None:
         values: dict[str, Any] = {"trials": trials, "private": not reason}
         values["epsilon"] = None if spent is None else _finite(spent.epsilon)
         typer.echo(json.dumps(values, indent=2))
+        return
+    if as_csv:
+        rows = trial_rows(settings, rungs, num_rungs)
+        typer.echo(csv_of(rows), nl=False)
         return
     listed = trials_table(settings, rungs, num_rungs)
     table = Table(title=listed.caption, box=RULED, padding=(0, 1, 0, 0))

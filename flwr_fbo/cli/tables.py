@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -16,7 +18,11 @@ from rich.text import Text
 
 from flwr_fbo._text import printable
 from flwr_fbo.experiment_runner.base import Column, Experiment, Row, Run
-from flwr_fbo.experiment_runner.curves import common_seeds
+from flwr_fbo.experiment_runner.curves import (
+    common_seeds,
+    mean_curves,
+    rows_by_seed,
+)
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.wording import humanised
 
@@ -83,12 +89,52 @@ def report_json(
             "until": until or experiment.num_steps,
             **experiment.counts(runs),
             "methods": {name: _values_of(row) for name, row in rows.items()},
+            "curves": _curves(experiment, runs, until),
             "notes": experiment.notes(runs, until)[1],
             "verdict": experiment.verdict(rows),
         },
         indent=2,
         allow_nan=False,
     )
+
+
+def report_csv(
+    experiment: Experiment, runs: Sequence[Run], until: int | None = None
+) -> str:
+    """Return a line a method and seed, below headings."""
+    return csv_of(rows_by_seed(experiment, runs, until))
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as CSV; None becomes an empty cell."""
+    text = io.StringIO()
+    headings = list(rows[0]) if rows else []
+    writer = csv.DictWriter(text, headings, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {name: _cell(value) for name, value in row.items()} for row in rows
+    )
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Return what CSV has in place of a bool."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _curves(
+    experiment: Experiment, runs: Sequence[Run], until: int | None
+) -> dict[str, Any]:
+    """Return each method's curve: mean and standard error by step."""
+    steps, curves = mean_curves(experiment, runs, until)
+    methods = {
+        name: {
+            "mean": [finite(one.mean) for one in estimates],
+            "standard_error": [finite(one.standard_error) for one in estimates],
+        }
+        for name, estimates in curves.items()
+    }
+    return {"steps": steps, "methods": methods}
 
 
 def _values_of(row: Row) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -98,10 +98,79 @@ def _index_of(experiment: Experiment, until: int | None) -> int:
     return index
 
 
+def rows_by_seed(
+    experiment: Experiment, runs: Sequence[Run], until: int | None
+) -> list[dict[str, Any]]:
+    """Return a row a method and seed, over the seeds that all methods have run.
+
+    It has the run's epsilon, and a value for each estimate of a row; None where there
+    is nothing to compare. The mean over seeds is the estimate.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    runs : sequence of Run
+    until : int, optional
+
+    Raises
+    ------
+    ValueError
+        If there is no seed that all methods have run, or no such step.
+    """
+    last = _index_of(experiment, until)
+    values = {
+        name: _values(experiment, column, runs, last)
+        for name, column in experiment.estimates().items()
+    }
+    by_key = {(run.method, run.seed): run for run in runs}
+    rows = []
+    for method in experiment.methods:
+        for index, seed in enumerate(common_seeds(experiment.methods, runs)):
+            run = by_key[method, seed]
+            row: dict[str, Any] = {"method": method, "seed": seed}
+            row |= {"epsilon": run.epsilon, "private": run.private}
+            for name, one in values.items():
+                of_method = one[method]
+                row[name] = None if of_method is None else float(of_method[index])
+            rows.append(row)
+    return rows
+
+
+def mean_curves(
+    experiment: Experiment, runs: Sequence[Run], until: int | None
+) -> tuple[list[int], dict[str, list[Estimate]]]:
+    """Return steps, and by method an estimate at each of them.
+
+    Over the seeds that all methods have run.
+
+    Raises
+    ------
+    ValueError
+        If there is no such seed, or no such step.
+    """
+    end = _index_of(experiment, until) + 1
+    curves = curves_by_method(experiment.methods, runs)
+    steps = [int(step) for step in experiment.steps[:end]]
+    return steps, {
+        name: [Estimate.of(values) for values in curve[:, :end].T]
+        for name, curve in curves.items()
+    }
+
+
 def _estimates(
     experiment: Experiment, column: Column, runs: Sequence[Run], last: int
 ) -> dict[str, Estimate | None]:
     """Return an estimate of each method; None where there is nothing to compare."""
+    return {
+        name: None if values is None else Estimate.of(values)
+        for name, values in _values(experiment, column, runs, last).items()
+    }
+
+
+def _values(
+    experiment: Experiment, column: Column, runs: Sequence[Run], last: int
+) -> dict[str, FloatArray | None]:
+    """Return a value a seed of each method; None where there is nothing to compare."""
     window = {
         "end": slice(-1, None),
         "last": slice(last, last + 1),
@@ -109,13 +178,13 @@ def _estimates(
     }[column.reads]
     known = experiment.known_methods
     curves = curves_by_method(experiment.methods, runs, column.of)
-    estimates: dict[str, Estimate | None] = {}
+    by_method: dict[str, FloatArray | None] = {}
     for name, curve in curves.items():
-        values, estimates[name] = curve[:, window], None
+        values, by_method[name] = curve[:, window], None
         if column.control is not None:
             control = known[name].control(column.control)
             if control == name or control not in curves:
                 continue
             values = column.compare(values, curves[control][:, window])
-        estimates[name] = Estimate.of(values.mean(axis=1))
-    return estimates
+        by_method[name] = values.mean(axis=1)
+    return by_method

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from flwr.serverapp.strategy import Result
 
+from flwr_fbo._frames import frame_of
 from flwr_fbo.models.features import FloatArray
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.protocol.callbacks import Round
@@ -26,6 +28,20 @@ class StudyResult(Result):
 
     privacy_spent: PrivacySpent | None = None
     rounds: list[Round] = field(default_factory=list)
+
+    def to_dataframe(self) -> Any:
+        """Return the rounds as a ``pandas.DataFrame``: one row a round.
+
+        Its columns are the attributes of `Round`. Epsilon is NaN where there is none.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed; the message names the extra.
+        """
+        columns = [one.name for one in fields(Round)]
+        frame = frame_of([asdict(one) for one in self.rounds], columns)
+        return frame.astype({"epsilon": float})
 
     def __repr__(self) -> str:
         """Say what came out; Flower's own records stay in their attributes."""

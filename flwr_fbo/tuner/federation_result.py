@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid
 
+from flwr_fbo._frames import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.trial_grid import TunedGrid
@@ -40,6 +42,33 @@ class Rung:
 def last_at_each_round(rungs: Sequence[Rung]) -> list[Rung]:
     """Return the rungs, without those that batches were compared by before the last."""
     return list({rung.rounds: rung for rung in rungs}.values())
+
+
+def outcome(trial: int, rungs: Sequence[Rung], num_rungs: int) -> str:
+    """Return what has become of a trial."""
+    for rung in rungs:
+        if trial in rung.trials and trial not in rung.survivors:
+            return f"ended at round {rung.rounds}"
+    return "chosen" if len(rungs) == num_rungs else "goes on"
+
+
+def trial_rows(
+    settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
+) -> list[dict[str, Any]]:
+    """Return a row a trial: settings, released score by rung, outcome.
+
+    The score is None in a rung without the trial.
+    """
+    scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in rungs]
+    return [
+        {
+            "trial": trial,
+            **{f"params_{name}": value for name, value in setting.items()},
+            **{f"score_rung_{n}": one.get(trial) for n, one in enumerate(scores, 1)},
+            "outcome": outcome(trial, rungs, num_rungs),
+        }
+        for trial, setting in enumerate(settings)
+    ]
 
 
 @dataclass(frozen=True)
@@ -119,6 +148,23 @@ class FederationResult:
     def defaults_stayed_best(self) -> bool:
         """Whether the app's defaults were chosen."""
         return self.best_trial == 0
+
+    def to_dataframe(self) -> Any:
+        """Return the trials as a ``pandas.DataFrame``: one row a trial.
+
+        ``trial`` from 0, ``params_NAME`` for each setting, ``score_rung_N`` for the
+        score released in each rung, and ``outcome``. A score is NaN in a rung without
+        the trial.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed; the message names the extra.
+        """
+        rows = trial_rows(self.settings, self.rungs, len(self.rungs))
+        frame = frame_of(rows, list(rows[0]))
+        scores = [name for name in rows[0] if name.startswith("score_rung_")]
+        return frame.astype(dict.fromkeys(scores, float))
 
     def apply(self, grid: Grid, context: Context) -> tuple[Grid, Context]:
         """Return Grid and context for a training with the settings that were chosen.

@@ -1,10 +1,13 @@
 """The command ``flwr-fbo``."""
 
+import csv
+import io
 import json
 import os
 import re
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -114,6 +117,47 @@ def test_json_is_all_that_goes_to_stdout(tmp_path: Path, file: str) -> None:
     assert json.loads(shown.stdout) == values
     listed = json.loads(_invoke("list", "--json").stdout)
     assert {"digits", "landmine", "synthetic"} <= {e["name"] for e in listed}
+
+
+def test_show_prints_csv_by_seed_and_curves_by_step(tmp_path: Path, file: str) -> None:
+    run = ("run", file, "--seeds=2", "--evaluations=11", f"--output={tmp_path}")
+    assert _invoke(*run).exit_code == 0
+    folder = str(tmp_path / "mine")
+    for options, until in (((), 11), (("--until=3",), 3)):
+        values = json.loads(_invoke("show", folder, "--json", *options).stdout)
+        printed = _invoke("show", folder, "--csv", *options)
+        assert printed.exit_code == 0, printed.output
+        rows = list(csv.DictReader(io.StringIO(printed.stdout)))
+        keys = [(row["method"], int(row["seed"])) for row in rows]
+        seeds = values["seeds"]
+        assert keys == [(name, seed) for name in values["methods"] for seed in seeds]
+        assert {row["private"] for row in rows} == {"true", "false"}
+        assert "inf" in {row["epsilon"] for row in rows}
+        assert values["curves"]["steps"] == list(range(1, until + 1))
+        for name, estimates in values["methods"].items():
+            mine = [row for row in rows if row["method"] == name]
+            for column in ("final", "mean", "over_alone"):
+                cells = [row[column] for row in mine]
+                if estimates[column] is None:
+                    assert cells == ["", ""]
+                    continue
+                mean = statistics.mean(map(float, cells))
+                assert mean == pytest.approx(estimates[column]["mean"])
+            curve = values["curves"]["methods"][name]
+            final = estimates["final"]
+            assert len(curve["mean"]) == len(curve["standard_error"]) == until
+            if until == 11:
+                last = {key: curve[key][-1] for key in ("mean", "standard_error")}
+                assert last == pytest.approx(final)
+            assert statistics.mean(curve["mean"]) == pytest.approx(
+                estimates["mean"]["mean"]
+            )
+
+
+def test_a_single_seed_has_curves_without_errors(tmp_path: Path, file: str) -> None:
+    run = ("run", file, "--seeds=1", "--evaluations=11", f"--output={tmp_path}")
+    values = json.loads(_invoke(*run, "--json").stdout)
+    assert values["curves"]["methods"]["alone"]["standard_error"] == [None] * 11
 
 
 def test_list() -> None:

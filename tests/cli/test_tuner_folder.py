@@ -1,5 +1,7 @@
 """``flwr-fbo report``, ``show`` and ``ledger show`` of the folder of a tuner."""
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,34 @@ def test_show_prints_json_without_infinity(tuners: Path) -> None:
     assert [trial["settings"] for trial in found["trials"]] == list(result.settings)
     assert None in [trial["scores"]["1"] for trial in found["trials"]]
     assert (found["private"], found["epsilon"]) == (False, None)
+
+
+@pytest.mark.parametrize("kind", ["private", "exact", "ended"])
+def test_show_prints_a_line_of_csv_a_trial(kind: str, tuners: Path) -> None:
+    headings, *lines = csv.reader(io.StringIO(_printed("show", tuners / kind, "--csv")))
+    found = json.loads(_printed("show", tuners / kind, "--json"))["trials"]
+    num_rungs = 1 if kind == "ended" else 2
+    names = ["params_learning-rate", "params_local-epochs"]
+    scores = [f"score_rung_{number}" for number in range(1, num_rungs + 1)]
+    assert headings == ["trial", *names, *scores, "outcome"]
+    assert len(lines) == len(found) == 6
+    for line, trial in zip(lines, found, strict=True):
+        row = dict(zip(headings, line, strict=True))
+        assert int(row["trial"]) == trial["trial"]
+        assert row["outcome"] == trial["outcome"]
+        rate = float(row["params_learning-rate"])
+        assert rate == trial["settings"]["learning-rate"]
+        released = list(trial["scores"].values())
+        cells = [row[name] for name in scores if row[name]]
+        assert [float(c) if c != "-inf" else None for c in cells] == released
+
+
+def test_csv_and_json_together_are_refused(tuners: Path) -> None:
+    command = ["show", str(tuners / "exact"), "--csv", "--json"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert "--csv" in done.output
+    assert "cannot be given with --json" in done.output
 
 
 def test_the_ledger_has_a_row_a_rung(tuners: Path) -> None:

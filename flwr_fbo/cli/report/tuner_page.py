@@ -24,7 +24,11 @@ from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.tuner.federation_result import Rung, last_at_each_round
+from flwr_fbo.tuner.federation_result import (
+    Rung,
+    last_at_each_round,
+    outcome,
+)
 from flwr_fbo.tuner.tuner_record import (
     not_private_because,
     recorded_settings,
@@ -146,11 +150,3 @@ def trials_table(
     headings = ("trial", "setting", *by_round, "outcome")
     caption = "All trials, with what was released of each. Trial 0 is the app's own."
     return Table(headings, rows, caption, numeric=False)
-
-
-def outcome(trial: int, rungs: Sequence[Rung], num_rungs: int) -> str:
-    """Return what has become of a trial."""
-    for rung in rungs:
-        if trial in rung.trials and trial not in rung.survivors:
-            return f"ended at round {rung.rounds}"
-    return "chosen" if len(rungs) == num_rungs else "goes on"

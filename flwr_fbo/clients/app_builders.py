@@ -64,28 +64,28 @@ def tuning_app(
     Parameters
     ----------
     make_objective : callable
-        Takes the client's context and returns the objective: a function of a dict of
-        parameters that returns a float. It is called before a round's trials; what it
-        raises is the client's error, not a failed trial.
+        Function from the client's context to the objective: a function of a dict of
+        parameters that returns a float. It is called before a round's trials; an
+        exception in it is the client's error, not a failed trial.
     enqueue : sequence of dict
         Known-good settings, evaluated first.
     trial_timeout : float, optional
         Seconds after which an evaluation is ended and counts as failed.
     space, direction : optional
-        Declare what the study's must be. The server owns both; a study that differs is
-        the client's error.
+        Space and direction that the study must have. The server owns both; a different
+        study is the client's error.
     limits : Limits, optional
-        What all studies at a site may spend together, and what a message may cost. The
-        node config may give more: ``fbo-max-epsilon`` and its like. Without any a site
+        Limits on the spending of all studies at a site, and on the cost of a message.
+        The node config may set more, such as ``fbo-max-epsilon``. Without limits a site
         takes part in any study, private or not, whose messages cost no more than the
         defaults of `Limits`.
 
     Notes
     -----
     The server reads each message: in a study of `FedVote` the site's exact best
-    setting, in one of `DPFTSDE` or `FTS` what the site believes of its objective. What
-    is private is what the server gives to others. What goes wrong at a site is said in
-    its log; the server learns the error's type.
+    setting, in one of `DPFTSDE` or `FTS` a sample of the site's model. Only what the
+    server sends to others is private. A site's log has the details of an error; the
+    server learns the error's type.
     """
     return site_app(
         TuningSite(make_objective, enqueue, trial_timeout, space, direction, limits)

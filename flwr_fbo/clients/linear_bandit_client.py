@@ -261,19 +261,19 @@ def linear_bandit_app(
     Parameters
     ----------
     folder : str or Path, optional
-        Absolute path of the folder with the site's journal, which
-        `LinearBanditPolicy.open` opens. Unless given, what ``fbo-folder`` of the node
-        config, else of the run config, names.
+        Absolute path of the folder with the site's journal, for
+        `LinearBanditPolicy.open`. The default is ``fbo-folder`` of the node config,
+        else of the run config.
     make_environment : callable, optional
-        Takes the client's context, returns a `BanditEnvironment`, which is then played
-        as far as the server's schedule says. Without a folder the journal is in
-        ``context.state``, which lives as long as the run.
+        Function from the client's context to a `BanditEnvironment`, which the client
+        plays up to the server's schedule. Without a folder the journal is in
+        ``context.state``, which lasts as long as the run.
     limits : Limits, optional
-        What all studies at a site may spend together, and what a message may cost. The
-        node config may give more: ``fbo-max-epsilon`` and its like. Unless epsilon is
-        limited, a site without an environment takes part in any *private* study: with
-        noise, not seeded, and without a trigger. ``Limits(max_epsilon=math.inf)`` takes
-        part in any whose messages cost no more than the defaults of `Limits`.
+        Limits on the spending of all studies at a site, and on the cost of a message.
+        The node config may set more, such as ``fbo-max-epsilon``. Without a limit on
+        epsilon, a site without an environment takes part in any *private* study: with
+        unseeded noise and no trigger. With ``Limits(max_epsilon=math.inf)`` it takes
+        part in any study whose messages cost no more than the defaults of `Limits`.
 
     Raises
     ------

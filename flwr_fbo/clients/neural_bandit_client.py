@@ -172,15 +172,15 @@ def neural_bandit_app(
     Parameters
     ----------
     make_environment : callable
-        Takes the client's context, returns a `BanditEnvironment`. Without a folder
+        Function from the client's context to a `BanditEnvironment`. Without a folder
         (``fbo-folder`` of the node or run config) the journal is in ``context.state``,
-        which lives as long as the run.
+        which lasts as long as the run.
     make_model : callable, optional
-        Takes the context, returns the reward model, where the study has no network:
-        such as `TorchModel`.
+        Function from the context to the reward model, such as a `TorchModel`, if the
+        study has no network.
     limits : Limits, optional
-        What all studies at a site may spend together, and what a message may cost. The
-        node config may give more: ``fbo-max-epsilon`` and its like. Without any a site
+        Limits on the spending of all studies at a site, and on the cost of a message.
+        The node config may set more, such as ``fbo-max-epsilon``. Without limits a site
         takes part in any study, private or not, whose messages cost no more than the
         defaults of `Limits`.
 

@@ -37,10 +37,10 @@ class TuningClient(SiteClient):
     Parameters
     ----------
     make_objective : callable
-        Takes the client's context and returns the objective: a function of a `Trial`,
-        a dict of parameters with Optuna's ``suggest_`` methods, that returns a float.
-        An exception in it (``optuna.TrialPruned`` too) or a value that is not finite
-        makes it a failed trial; the agent goes on.
+        Function from the client's context to the objective. The objective takes a
+        `Trial`, a dict of parameters with Optuna's ``suggest_`` methods, and returns a
+        float. After an exception (``optuna.TrialPruned`` too) or a value that is not
+        finite the trial has failed, and the agent goes on.
     context : flwr.app.Context
         The client's context. The agent's memory is a journal in the folder that
         ``fbo-folder`` of the node or run config names, else in ``context.state``.
@@ -54,8 +54,8 @@ class TuningClient(SiteClient):
     Notes
     -----
     The server reads each message: in a study of `FedVote` the site's exact best
-    setting, in one of `DPFTSDE` or `FTS` what the site believes of its objective. What
-    is private is what the server gives to others.
+    setting, in one of `DPFTSDE` or `FTS` a sample of the site's model. Only what the
+    server sends to others is private.
     """
 
     def __init__(

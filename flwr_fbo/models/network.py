@@ -74,7 +74,7 @@ class Network:
     dimension : int
         D >= 1.
     width : int
-        Hidden units, >= 1; 25 in the paper.
+        Number of hidden units, >= 1; 25 in the paper.
     spread : float
         > 0: the standard deviation of W1 x in the initial network for a point x of
         norm sqrt(D). Not given in the paper. From small ones a regression starts at

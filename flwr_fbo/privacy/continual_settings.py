@@ -54,7 +54,7 @@ def replace_one_sensitivity(max_action_norm: float, max_reward: float) -> float:
 
 @dataclass(frozen=True)
 class ContinualSettings:
-    """What the guarantee of an agent's releases rests on; public, fixed for a study.
+    """Settings of an agent's releases and their guarantee; public, fixed for a study.
 
     Examples
     --------
@@ -68,27 +68,28 @@ class ContinualSettings:
     Attributes
     ----------
     num_releases : int
-        n, from 1 to 2**17: the planned synchronisations. One more is an error.
+        Number n of planned synchronisations, from 1 to 2**17. One more is an error.
     dimension : int
-        d, from 1 to 1000, of an action.
+        Dimension d of an action, from 1 to 1000.
     epsilon : float
-        From 1e-3 to 1e3, of all releases together; inf releases without noise.
+        Epsilon of all releases together, from 1e-3 to 1e3; with inf there is no noise.
     delta : float
-        From 1e-15 to below 1.
+        Delta, from 1e-15 to below 1.
     max_action_norm : float
-        L, from 1e-6 to 1e6.
+        Largest norm L of an action, from 1e-6 to 1e6.
     max_reward : float
-        B, from 1e-6 to 1e6: rewards lie in [-B, B].
+        Largest reward B, from 1e-6 to 1e6: rewards lie in [-B, B].
     mechanism : {"toeplitz", "tree", "tree-honaker"}
-        See `flwr_fbo.privacy.factorisation`.
+        Factorisation of the running sum; see `flwr_fbo.privacy.factorisation`.
     calibration : {"exact", "paper"}
-        ``"exact"``: the least sigma that is (epsilon, delta)-DP. ``"paper"``: that of
-        Dubey & Pentland (2020), for ``mechanism="tree"`` and B <= 1 only; ``mu`` says
-        what it spends, far less than allowed; but more than that from an epsilon of
-        about 260 on at delta = 0.1, where it is refused.
+        How sigma is computed. ``"exact"``: the smallest sigma that is (epsilon,
+        delta)-DP. ``"paper"``: sigma of Dubey & Pentland (2020), for
+        ``mechanism="tree"`` and B <= 1 only. It spends far less than allowed (``mu``).
+        At delta = 0.1 it spends more than allowed from an epsilon of about 260 on;
+        there it is refused.
     num_streams : int
-        From 1 to 1000: running sums that are released together, with independent noise.
-        Every trial is in one of them.
+        Number of running sums, from 1 to 1000, that are released together with
+        independent noise. Every trial is in one of them.
     """
 
     num_releases: int

@@ -16,7 +16,7 @@ from flwr_fbo.privacy.gradients import GradientSettings
 
 @dataclass(frozen=True)
 class NeuralPrivacy:
-    """What one trial of an agent is protected by, in both phases.
+    """Privacy of one trial of an agent, in both phases.
 
     Examples
     --------
@@ -42,22 +42,23 @@ class NeuralPrivacy:
     Attributes
     ----------
     epsilon : float
-        From 1e-3 to 1e3; inf clips, and sends by the schedule, without noise.
+        Epsilon, from 1e-3 to 1e3; inf clips and keeps the schedule, without noise.
     delta : float
-        From 1e-15 to below 1.
+        Delta, from 1e-15 to below 1.
     num_synchronisations : int
-        n >= 1, of phase II, evenly spaced. More of them mean more noise in each.
+        Number n >= 1 of synchronisations in phase II, evenly spaced. More of them mean
+        more noise in each.
     regression_clip : float
-        C: the norm to which a trial's part in the gradient of phase I is clipped.
+        Clipping norm C of a trial's gradient in phase I.
     num_features : int
-        k, from 2 to 1000: the features of an action in phase II, in place of the
+        Number k of features of an action in phase II, from 2 to 1000. They replace the
         network's gradients; see `flwr_fbo.models.reference_features`.
     feature_clip, residual_clip : float
-        L and B of phase II: the norm to which an action's features are clipped, in mean
-        square 1 over the unit cube, and the largest residual y - f(x; w0) on either
-        side. Noise grows with L^2 + B^2.
+        Clipping norms L and B of phase II: of an action's features, which have mean
+        square 1 over the unit cube, and of the residual y - f(x; w0). Noise grows with
+        L^2 + B^2.
     mechanism : {"toeplitz", "tree", "tree-honaker"}
-        Of phase II; see `flwr_fbo.privacy.factorisation`.
+        Factorisation of phase II; see `flwr_fbo.privacy.factorisation`.
     """
 
     epsilon: float

@@ -35,7 +35,7 @@ LocalData = Literal["released", "raw"]
 
 @dataclass(frozen=True)
 class LinearUCBSettings:
-    """What all agents of a study have in common.
+    """Settings that all agents of a study share.
 
     Examples
     --------
@@ -50,22 +50,23 @@ class LinearUCBSettings:
     Attributes
     ----------
     releases : ContinualSettings
-        What an agent hands out, with d, L and B. Without noise (``epsilon=inf``) the
-        agent is that of non-private FedUCB, or of plain linear UCB.
+        Settings of an agent's releases, with d, L and B. Without noise
+        (``epsilon=inf``) the agent plays non-private FedUCB, or plain linear UCB.
     noise_scale : float
-        sigma > 0: rewards are sigma-subgaussian around x'theta. Rewards in [0, 1] are
-        so with 1/2 (Hoeffding, 1963).
+        Scale sigma > 0 of the reward noise: rewards are sigma-subgaussian around
+        x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding, 1963).
     parameter_norm : float
-        S > 0, at least ||theta||.
+        Bound S > 0 on ||theta||.
     alpha : float
         In (0, 1): how likely any agent's ellipsoid may ever miss theta.
     ridge : float
-        lambda > 0, in place of noise and shift where there is no noise.
+        Regularisation lambda > 0; used only without noise, instead of noise and shift.
     width : {"observed", "exact", "paper"}
-        See `Confidence.width_at`; the observed one is never above the exact one.
+        Formula of the ellipsoid's width; see `Confidence.width_at`. The observed width
+        is never above the exact one.
     local_data : {"released", "raw"}
-        What an agent acts on between synchronisations: what was released only, or its
-        own raw trials too, as the paper has it.
+        Data that an agent acts on between synchronisations: releases only, or also its
+        own raw trials, as in the paper.
 
     Notes
     -----

@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NeuralUCBSettings:
-    """What all agents of a study have in common, but for the model.
+    """Settings that all agents of a study share, except the model.
 
     The defaults were found on Hartmann-6 with rewards of noise 0.01, 20 agents and 100
     rounds. A small ridge lets the linearised network bend: what it cannot bend to, the
@@ -33,17 +33,17 @@ class NeuralUCBSettings:
     Attributes
     ----------
     num_exploration : int
-        T0 >= 0: what each agent tries at random. With 0 there is no phase I: w0 is
-        where a regression would have started.
+        Number T0 >= 0 of random actions of each agent. With 0 there is no phase I: w0
+        is the start of the regression.
     regression : LangevinSettings
     ridge : float
-        lambda > 0.
+        Regularisation lambda > 0.
     beta : float
-        > 0: the squared radius of the ball. A constant, as in the experiments of such
-        papers; the theory's is too large to act on.
+        Squared radius > 0 of the confidence ball. It is a constant, as in the papers'
+        experiments; the radius of the theory is too large in practice.
     threshold : float
-        gamma > 0: the larger, the fewer synchronisations. Of no effect with privacy,
-        where they follow a public schedule.
+        Threshold gamma > 0 of the trigger: a larger one means fewer synchronisations.
+        With privacy it has no effect, as synchronisations follow a public schedule.
     num_refinements : int
         >= 0. With 0 an action's bound is that of the network linearised at w0. Else it
         is a value of the network itself: the largest at so many points of the ball, and
@@ -52,8 +52,8 @@ class NeuralUCBSettings:
         give a well-known action a large value, and does on Hartmann-6, where agents
         with 3 do no better than DisLinUCB.
     privacy : NeuralPrivacy, optional
-        None sends gradients and sums of raw evaluations, as the paper has it. See
-        `flwr_fbo.agents.bandits.private_fed_go_ucb`.
+        Privacy of each trial. With None agents send gradients and sums of raw
+        evaluations, as in the paper. See `flwr_fbo.agents.bandits.private_fed_go_ucb`.
     """
 
     num_exploration: int = 1

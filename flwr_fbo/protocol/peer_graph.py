@@ -37,7 +37,7 @@ _MAX_DRAWS = 1000
 
 @dataclass(frozen=True)
 class PeerGraph:
-    """The agents' graph, and what they make of it; public, fixed for a study.
+    """The agents' graph, and how they use it; public, fixed for a study.
 
     Examples
     --------
@@ -51,20 +51,21 @@ class PeerGraph:
     Attributes
     ----------
     num_agents : int
-        M >= 2.
+        Number M >= 2 of agents.
     edges : iterable of (int, int)
         Pairs of slots that hear each other, from 0 to M - 1, such as the ``edges`` of a
         networkx graph; kept as a sorted tuple. All agents must be connected.
     hops : int
-        gamma, from 1 to the graph's diameter: how far messages travel.
+        Number gamma of hops that messages travel, from 1 to the graph's diameter.
     pooling : {"clique", "neighbourhood"}
-        Whose sums an agent adds up. ``"clique"``, the paper's: those of its clique in a
-        clique cover of the power graph, so that all of a clique believe the same.
-        ``"neighbourhood"``: of all that it hears, which are as many or more.
+        Agents whose sums an agent adds up. ``"clique"``, the paper's: those of its
+        clique in a clique cover of the power graph, so that all agents of a clique have
+        the same sum. ``"neighbourhood"``: all agents that it hears, which are as many
+        or more.
     num_estimators : int, optional
-        How many estimators an agent keeps and plays in turn, from 1 to gamma; gamma
-        unless given, as in the paper, whose analysis needs them. With 1 each learns
-        from all of the agent's trials, and the guarantee is the same.
+        Number of estimators that an agent keeps and plays in turn, from 1 to gamma. The
+        default is gamma, which the paper's analysis needs. With 1 the estimator learns
+        from all of the agent's trials; the guarantee is the same.
 
     Raises
     ------

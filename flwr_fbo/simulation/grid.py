@@ -56,15 +56,16 @@ class InProcessGrid(Grid):
     ----------
     client_app : ClientApp
     num_nodes : int
-        N >= 1.
+        Number N >= 1 of nodes.
     run_config : dict, optional
         ``context.run_config`` of every client.
     node_configs : sequence of dict, optional
-        One a node, in place of ``partition-id`` and ``num-partitions``.
+        Node config of each node; replaces ``partition-id`` and ``num-partitions``.
     shuffle_seed : int, optional
-        Shuffles the replies, which no result may depend on.
+        Seed of a shuffle of the replies; no result depends on their order.
     num_workers : int
-        Processes that answer, >= 1, with one BLAS thread each; 1 is this process.
+        Number of processes that answer, >= 1, with one BLAS thread each; 1 is this
+        process.
 
     Attributes
     ----------

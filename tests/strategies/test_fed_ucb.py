@@ -203,7 +203,7 @@ def test_a_site_that_comes_back_without_its_journal_is_not_enrolled(
     strategy = site_strategy(tmp_path)
     strategy.start(sites)
     assert "agent-id=1 came without its journal, which has its releases" in caplog.text
-    assert "or another node took the slot first" in caplog.text
+    assert "Or another node took the slot first" in caplog.text
     assert strategy.server.num_releases == [3, 1, 3, 3]
 
 

@@ -179,7 +179,7 @@ def _site(path: Path, identity: dict[str, Any], study: TuningStudy) -> Any:
         last = journal.trials(first=journal.num_trials - 1)
         found = [agent.state_dict(), trials, [one.params for one in last]]
         if last:
-            number = journal.begin_trial(99, {"x": 0.5}, last[0].point)
+            number = journal.begin_trial(99, {"x": 0.5}, last[0].point, "start")
             journal.end_trial(number, 0.25)
         journal.put({"one-more": np.arange(3)})
     return found

@@ -52,7 +52,8 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
     -------
     optuna.Study
         Named ``<study id>-agent-<slot>``; each trial has the user attributes
-        ``iteration`` and ``interruptions``.
+        ``iteration``, ``interruptions`` and ``source``: "enqueued", "start" (a first
+        point), "own search" or "federation".
 
     Raises
     ------
@@ -172,6 +173,7 @@ def _frozen(trial: Trial, agent: Agent) -> FrozenTrial:
         user_attrs={
             "iteration": trial.iteration,
             "interruptions": trial.interruptions,
+            "source": trial.source,
         },
         system_attrs={
             POINT: trial.point.tolist(),

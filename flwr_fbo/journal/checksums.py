@@ -39,7 +39,7 @@ LABELS = {
     "part": "the checksum of {!r}",
 }
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 SCHEMA = """
 CREATE TABLE identity (
@@ -68,6 +68,7 @@ CREATE TABLE trial (
     interruptions INTEGER NOT NULL,
     started REAL NOT NULL,
     finished REAL,
+    source TEXT CHECK (source IN ('enqueued', 'start', 'own search', 'federation')),
     digest BLOB NOT NULL
 );
 CREATE TABLE state (

@@ -18,18 +18,28 @@ from flwr_fbo.journal.npy import from_npy, to_npy
 from flwr_fbo.journal.state_table import StateTable, state_rows
 
 TrialState = Literal["running", "complete", "failed"]
+TrialSource = Literal["enqueued", "start", "own search", "federation"]
 
 # The values of the columns.
 TrialRow = tuple[
-    int, int, str, bytes, TrialState, float | None, int, float, float | None
+    int,
+    int,
+    str,
+    bytes,
+    TrialState,
+    float | None,
+    int,
+    float,
+    float | None,
+    TrialSource | None,
 ]
 # With the digest.
 StoredRow = tuple[*TrialRow, bytes]
 
-_INSERT = f"INSERT INTO trial VALUES ({'?, ' * 9}?)"
+_INSERT = f"INSERT INTO trial VALUES ({'?, ' * 10}?)"
 _UPDATE = (
     "UPDATE trial SET (number, iteration, params, point, state, value, interruptions,"
-    f" started, finished, digest) = ({'?, ' * 9}?) WHERE number = ?"
+    f" started, finished, source, digest) = ({'?, ' * 10}?) WHERE number = ?"
 )
 _DELETE = "DELETE FROM trial WHERE number = ?"
 
@@ -54,6 +64,8 @@ class Trial:
         How often the evaluation was cut off and run again.
     started, finished : float
         Unix times; ``finished`` is NaN while running.
+    source : {"enqueued", "start", "own search", "federation"}, optional
+        Where the setting came from; None for an action of a bandit.
     """
 
     number: int
@@ -65,6 +77,7 @@ class Trial:
     interruptions: int
     started: float
     finished: float
+    source: TrialSource | None
 
 
 class TrialTable(StateTable):
@@ -78,6 +91,7 @@ class TrialTable(StateTable):
         iteration: int,
         params: Mapping[str, Any],
         point: NDArray[np.float64],
+        source: TrialSource,
         arrays: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
         """Record that an evaluation starts, and arrays: at once; return its number.
@@ -95,10 +109,9 @@ class TrialTable(StateTable):
             number = self.num_trials if cut_off is None else cut_off[0]
             cuts = 0 if cut_off is None else cut_off[6] + 1
             now = time.time()
-            self._replace(
-                cut_off,
-                (number, iteration, text, content, "running", None, cuts, now, None),
-            )
+            about = number, iteration, text, content
+            row: TrialRow = (*about, "running", None, cuts, now, None, source)
+            self._replace(cut_off, row)
             return number
 
     def end_trial(self, number: int, value: float) -> None:
@@ -115,21 +128,18 @@ class TrialTable(StateTable):
         old = self._rows(number // TRIALS_IN_PART).get(number)
         if old is None:
             return
-        _, began_in, params, point, _, _, cuts, started, *_ = old
+        _, began_in, params, point, _, _, cuts, started, _, source, _ = old
         where = began_in if iteration is None else iteration
-        now = time.time()
-        self._replace(
-            old, (number, where, params, point, state, value, cuts, started, now)
-        )
+        about, times = (number, where, params, point), (started, time.time())
+        self._replace(old, (*about, state, value, cuts, *times, source))
 
     def add_trial(self, iteration: int, point: NDArray[np.float64]) -> int:
         """Record an action whose reward is awaited, one of many; return its number."""
         [content] = to_npy([point])
         with self._transaction():
             number, now = self.num_trials, time.time()
-            self._replace(
-                None, (number, iteration, "{}", content, "running", None, 0, now, None)
-            )
+            about = number, iteration, "{}", content
+            self._replace(None, (*about, "running", None, 0, now, None, None))
         return number
 
     def awaited(self) -> dict[int, NDArray[np.float64]]:
@@ -193,6 +203,7 @@ class TrialTable(StateTable):
                     interruptions=row[6],
                     started=row[7],
                     finished=math.nan if row[8] is None else row[8],
+                    source=row[9],
                 )
                 for row, point in zip(rows, points, strict=True)
             ]

@@ -215,6 +215,10 @@ def test_a_journal_becomes_an_optuna_study_and_goes_on(tmp_path: Path) -> None:
     study = export_journal(path, url)
     assert [t.value for t in study.trials] == agent.values
     assert [t.user_attrs["iteration"] for t in study.trials] == agent.iterations
+    sources = [t.user_attrs["source"] for t in study.trials]
+    assert sources[:4] == ["start"] * 4
+    assert set(sources[4:]) <= {"own search", "federation"}
+    assert sources[4] == "federation"  # 1 - p_1 = 1
     assert all(t.duration is not None and t.duration.days == 0 for t in study.trials)
     # It goes on where the client would.
     expected = deepcopy(agent).ask(4)[0]
@@ -235,7 +239,9 @@ def test_a_journal_becomes_an_optuna_study_and_goes_on(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "optuna.db").stat().st_mode) == 0o600
     # The federation goes on; what is new comes after the sampler's own trials.
     with Journal(None, path) as own:
-        number = own.begin_trial(9, study.trials[0].params, agent.points[0])
+        number = own.begin_trial(
+            9, study.trials[0].params, agent.points[0], "own search"
+        )
         own.end_trial(number, 0.25)
     assert number == 7
     again = export_journal(path, url)

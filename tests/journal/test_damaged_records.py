@@ -203,19 +203,27 @@ def test_a_failed_change_leaves_the_checksums_as_they_were(path: Path) -> None:
 def test_all_that_a_trial_can_become_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     with Journal(ME, path) as journal:
-        journal.end_trial(journal.begin_trial(0, {"x": "ä"}, HERE), -0.0)
-        journal.end_trial(journal.begin_trial(1, {}, HERE), float("inf"))
-        journal.end_trial(journal.begin_trial(1, {}, HERE), float("nan"))
-        journal.end_trial(journal.begin_trial(2, {}, HERE), np.float64(3))
-        journal.drop_trial(journal.begin_trial(2, {}, HERE))
+        journal.end_trial(journal.begin_trial(0, {"x": "ä"}, HERE, "start"), -0.0)
+        journal.end_trial(journal.begin_trial(1, {}, HERE, "start"), float("inf"))
+        journal.end_trial(journal.begin_trial(1, {}, HERE, "start"), float("nan"))
+        journal.end_trial(journal.begin_trial(2, {}, HERE, "start"), np.float64(3))
+        journal.drop_trial(journal.begin_trial(2, {}, HERE, "start"))
         journal.drop_trial(77)  # which does not exist
-        journal.begin_trial(2, {}, HERE)
-        journal.begin_trial(3, {}, HERE)
+        journal.begin_trial(2, {}, HERE, "start")
+        journal.begin_trial(3, {}, HERE, "start")
     with Journal(ME, path) as journal:
         assert journal.num_trials == 5
         assert [t.interruptions for t in journal.trials(since=3)] == [1]
         assert [t.value for t in journal.trials()][:2] == [0.0, float("inf")]
     read_all(path)
+
+
+def test_a_source_that_is_changed_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite"
+    with Journal(ME, path) as journal:
+        journal.end_trial(journal.begin_trial(0, {}, HERE, "federation"), 1.0)
+    changed(path, "UPDATE trial SET source = 'own search' WHERE number = 0")
+    assert "trial 0" in refusal(path)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ HERE = np.array([0.25, 0.5])
 
 
 def _fill(journal: Journal) -> None:
-    first = journal.begin_trial(0, {"x": 1.5, "k": None}, HERE)
+    first = journal.begin_trial(0, {"x": 1.5, "k": None}, HERE, "start")
     journal.end_trial(first, 0.75)
-    second = journal.begin_trial(1, {"x": 2.5, "k": "a"}, HERE)
+    second = journal.begin_trial(1, {"x": 2.5, "k": "a"}, HERE, "start")
     journal.end_trial(second, math.nan)
     journal.put({"vectors": np.eye(2), "count": np.array(3)})
 
@@ -52,16 +52,17 @@ def test_what_is_recorded_comes_back(tmp_path: Path, in_memory: bool) -> None:
 def test_an_interrupted_trial_is_the_next_one_and_marked(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     with Journal(ME, path) as journal:
-        assert journal.begin_trial(0, {"x": 1}, HERE) == 0
+        assert journal.begin_trial(0, {"x": 1}, HERE, "start") == 0
     with Journal(ME, path) as journal:
         (cut,) = journal.trials()
-        assert cut.state == "running"
+        assert (cut.state, cut.source) == ("running", "start")
         assert math.isnan(cut.finished)
-        assert journal.begin_trial(0, {"x": 1}, HERE) == 0
+        assert journal.begin_trial(0, {"x": 1}, HERE, "start") == 0
         journal.end_trial(0, 2.0)
         (done,) = journal.trials()
         assert (done.state, done.interruptions, done.value) == ("complete", 1, 2.0)
-        assert journal.begin_trial(1, {"x": 2}, HERE) == 1
+        assert done.source == "start"
+        assert journal.begin_trial(1, {"x": 2}, HERE, "start") == 1
 
 
 def test_a_journal_that_is_opened_again_knows_whether_it_has_changed(
@@ -160,7 +161,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
         with pytest.raises(JournalError, match="cannot be used"):
             journal.put({"other": np.zeros(1)})
         with pytest.raises(JournalError, match="cannot be used"):
-            journal.begin_trial(2, {}, HERE)
+            journal.begin_trial(2, {}, HERE, "start")
         journal._connection.execute("PRAGMA query_only = OFF")
         assert set(journal.load_state()) == {"vectors", "count"}
         assert len(journal.trials()) == 2

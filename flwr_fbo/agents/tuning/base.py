@@ -20,6 +20,7 @@ from flwr_fbo.agents.tuning.trial import (
     Trial,
 )
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.trial_table import TrialSource
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
@@ -60,6 +61,8 @@ class Agent(ABC):
         Where each trial was, failed ones too, on the unit cube.
     values : list of float
         What the objective returned; NaN for a failed trial.
+    sources : list of {"enqueued", "start", "own search", "federation"}
+        Where each of the points came from that `ask` returned last.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Agent(ABC):
         self.iterations: list[int] = []
         self.points: FloatArray = np.empty((0, space.dim))
         self.values: list[float] = []
+        self.sources: list[TrialSource] = []
         self._sub_regions = sub_regions
         self._num_initial = num_initial
         self._enqueued = np.empty((0, space.dim))
@@ -104,10 +108,14 @@ class Agent(ABC):
         Points already told are not asked for again, so an iteration that was
         interrupted goes on where it stopped.
         """
-        if len(self.values) < self.num_first:
-            return self.first_points()[len(self.values) :]
+        done = len(self.values)
+        if done < self.num_first:
+            self.sources = self.first_sources()[done:]
+            return self.first_points()[done:]
         if iteration in self.iterations:
+            self.sources = []
             return np.empty((0, self.space.dim))
+        self.sources = ["own search"]  # `suggest` may find out that it is not
         return self.suggest(iteration)[None, :]
 
     @property
@@ -122,6 +130,13 @@ class Agent(ABC):
         rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         initial = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
         return np.vstack([self._enqueued, [self.space.snap(x) for x in initial]])
+
+    def first_sources(self) -> list[TrialSource]:
+        """Return where the first points come from."""
+        num_enqueued = len(self._enqueued)
+        sources: list[TrialSource] = ["enqueued"] * num_enqueued
+        sources += ["start"] * (self.num_first - num_enqueued)
+        return sources
 
     def suggest(self, iteration: int) -> FloatArray:
         """Return where to evaluate next, shape (D,), for iteration >= 1."""
@@ -271,8 +286,8 @@ def play_round(
     state = {} if journal is None else agent.state_dict()
     if journal is not None and len(points) == 0:
         journal.put(state)
-    for x in points:
-        _evaluate_at(agent, objective, iteration, x, journal, state)
+    for x, source in zip(points, agent.sources, strict=True):
+        _evaluate_at(agent, objective, iteration, x, source, journal, state)
         state = {}
     if np.all(np.isnan(agent.values)):
         _log.error(
@@ -305,7 +320,9 @@ def _finish_cut_off(
         agent.tell(cut_off.iteration, cut_off.point, math.nan)
         journal.end_trial(cut_off.number, math.nan)
     elif cut_off.number >= agent.num_first and cut_off.iteration < iteration:
-        _evaluate_at(agent, objective, cut_off.iteration, cut_off.point, journal)
+        assert cut_off.source is not None
+        about = cut_off.iteration, cut_off.point, cut_off.source
+        _evaluate_at(agent, objective, *about, journal)
 
 
 def _evaluate_at(
@@ -313,6 +330,7 @@ def _evaluate_at(
     objective: Objective,
     iteration: int,
     x: FloatArray,
+    source: TrialSource,
     journal: Journal | None,
     state: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
@@ -320,7 +338,7 @@ def _evaluate_at(
     params, number = agent.space.from_unit(x), len(agent.values)
     trial = Trial(params, agent.space.distributions, number)
     if journal is not None:
-        number = journal.begin_trial(iteration, trial, x, state)
+        number = journal.begin_trial(iteration, trial, x, source, state)
     try:
         value = evaluate(objective, trial, f"agent {agent.slot}")
     except _NOT_A_TRIAL:

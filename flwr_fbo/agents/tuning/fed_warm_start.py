@@ -28,6 +28,7 @@ from flwr_fbo.agents.tuning.expected_improvement import (
     standardised,
 )
 from flwr_fbo.agents.tuning.own_search import LeanAgent
+from flwr_fbo.journal.trial_table import TrialSource
 from flwr_fbo.models.led_gp import LedPosterior
 from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
@@ -167,6 +168,13 @@ class WarmStartAgent(LeanAgent):
         start = self._head_start()
         return super()._start() if start is None else self.space.snap(start.tops[0])
 
+    def first_sources(self) -> list[TrialSource]:
+        """Return where the first points come from: h's maximiser is of others."""
+        sources = super().first_sources()
+        if len(self._enqueued) == 0 and self._head_start() is not None:
+            sources[0] = "federation"
+        return sources
+
     def suggest(self, iteration: int) -> FloatArray:
         """Return where to evaluate next, shape (D,): if it was there, at random.
 
@@ -199,6 +207,7 @@ class WarmStartAgent(LeanAgent):
         if number < self.settings.num_led:
             x = self._follow(self._released, number)
             if x is not None:
+                self.sources = ["federation"]
                 return x
         return self._own_query(*x_and_y, number)
 

@@ -106,12 +106,14 @@ class SearchAgent(Agent):
         if np.any(np.all(self.points == x, axis=1)):
             rng = generator(self.entropy, self.slot, iteration, Purpose.REPEATED_QUERY)
             x = self.space.snap(rng.random(len(x)))
+            self.sources = ["own search"]
         return x
 
     def _suggest(self, iteration: int) -> FloatArray:
         if self._vectors is not None:
             x = self._follow(self._vectors, iteration)
             if x is not None:
+                self.sources = ["federation"]
                 return x
         return self._own_query(*self._observations(iteration), iteration)
 

@@ -1,5 +1,6 @@
 """A message is a function of its agent's record: made again, it is the same."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
-from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.search_space import Params, SearchSpace
 from tests.federation import SPACE, objective_of
 
 AGENTS: dict[str, AgentSettings] = {
@@ -51,3 +52,40 @@ def test_a_message_is_made_again_from_the_record(tmp_path: Path, name: str) -> N
         for release, message in enumerate(sent, 1):
             assert release in recorded.made_after
             np.testing.assert_array_equal(recorded.message(release), message)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_interrupted_trial_keeps_its_source(tmp_path: Path, name: str) -> None:
+    """Each evaluation is cut off, and goes on in the same round or in the next."""
+    study = TuningStudy(
+        SearchSpace(SPACE),
+        "maximize",
+        AGENTS[name],
+        study_seed=2,
+        feature_seed=3,
+        votes=VoteCount(3),
+    )
+    identity, path = agent_identity(study, 1), tmp_path / "agent.sqlite"
+    known = [{"x": 0.25, "C": 1.0, "depth": 3}]
+
+    def play(iteration: int, killed: bool, file: Path | None) -> list[str | None]:
+        def objective(params: Params) -> float:
+            if killed:
+                raise KeyboardInterrupt
+            return objective_of(1)(params)
+
+        with Journal(identity, file) as journal:
+            recorded = RecordedTuner(journal, study, 1, known)
+            with suppress(KeyboardInterrupt):
+                recorded.play(objective, iteration, None, 0)
+            return [trial.source for trial in journal.trials()]
+
+    whole = tmp_path / "whole.sqlite"
+    for iteration in range(4):
+        sources = play(iteration, False, whole)
+        cut_off = play(iteration, True, path)
+        assert play(iteration, False, path) == sources
+        assert cut_off == sources[: len(cut_off)]
+    assert sources[0] == "enqueued"
+    assert play(4, True, path)[-1] == "own search"
+    assert play(5, False, path)[-2:] == ["own search", "own search"]

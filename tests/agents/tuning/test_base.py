@@ -199,6 +199,43 @@ def test_an_agent_that_joins_late_explores_first() -> None:
     assert len(late.ask(4)) == 1
 
 
+def test_an_agent_knows_where_its_points_come_from() -> None:
+    vectors = np.random.default_rng(0).standard_normal((4, 30))
+    agent = create_agent(study(), 1, 5)
+    agent.enqueue([{"x": 0.5, "C": 1.0, "depth": 2}])
+    assert len(agent.ask(0)) == len(agent.sources) == 5
+    assert agent.sources == ["enqueued", "start", "start", "start", "start"]
+    play(agent, 0)
+    agent.receive(vectors)
+    agent.ask(1)  # 1 - p_1 = 1
+    assert agent.sources == ["federation"]
+    play(agent, 1)
+    assert len(agent.ask(1)) == len(agent.sources) == 0
+    alone = create_agent(study(agent=replace(AGENT, num_initial=1)), 1, 5)
+    play_round(alone, objective_of(0), 0, None, True)
+    alone.ask(1)
+    assert alone.sources == ["own search"]
+    random = create_agent(study(agent=RandomSearchSettings(num_initial=2)), 0, 5)
+    assert len(random.ask(0)) == 2
+    assert random.sources == ["start", "start"]
+    play(random, 0)
+    random.ask(1)
+    assert random.sources == ["own search"]
+
+
+def test_a_uniform_point_in_place_of_a_repeated_one_is_the_agents_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = create_agent(study(), 1, 5)
+    play(agent, 0)
+    seen = agent.points[0]
+    agent.receive(np.ones((4, 30)))
+    monkeypatch.setattr(agent, "_follow", lambda vectors, iteration: seen)
+    (x,) = agent.ask(1)
+    assert not np.array_equal(x, seen)
+    assert agent.sources == ["own search"]
+
+
 def test_nothing_that_failed_is_learnt_from() -> None:
     calls = 0
 

@@ -126,8 +126,9 @@ def test_it_goes_where_the_crowd_is_and_then_does_not_come_back() -> None:
     tell_initial(who)
     crowd = np.array([0.62, 0.37])
     who.receive(vectors(tuple(crowd)))
-    x = who.suggest(1)
+    (x,) = who.ask(1)
     assert np.linalg.norm(x - crowd) < 0.1
+    assert who.sources == ["federation"]
     for iteration in range(1, 26):
         who.tell(iteration, who.suggest(iteration), 0.1)
     steps = np.linalg.norm(np.diff(who.points[10:], axis=0), axis=1)
@@ -136,7 +137,8 @@ def test_it_goes_where_the_crowd_is_and_then_does_not_come_back() -> None:
     state = who.state_dict()
     del state["vectors"]
     alone.load_state_dict(state)
-    np.testing.assert_array_equal(who.suggest(26), alone.suggest(26))
+    np.testing.assert_array_equal(who.ask(26), alone.ask(26))
+    assert who.sources == alone.sources == ["own search"]
 
 
 def test_it_goes_to_the_greater_of_two_crowds_first() -> None:

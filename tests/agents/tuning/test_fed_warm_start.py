@@ -126,6 +126,29 @@ def test_a_closed_gate_equals_alone_array_for_array(vectors: FloatArray) -> None
     assert not np.array_equal(played(led, 9).points, alone.points)
 
 
+def test_led_points_are_of_the_federation(vectors: FloatArray) -> None:
+    led = agent(9, num_led=3)
+    led.receive(vectors)
+    sources = []
+    for iteration in range(5):
+        led.ask(iteration)
+        sources += led.sources
+        played(led, 1, first=iteration)
+    assert sources == ["federation"] * 3 + ["own search"] * 2
+    closed = agent(9)
+    closed.receive(noise_only())
+    closed.ask(0)
+    assert closed.sources == ["start"]
+    enqueued = agent(9)
+    enqueued.receive(vectors)
+    enqueued.enqueue([{"x": 0.25, "y": 0.75, "depth": 2}])
+    enqueued.ask(0)
+    assert enqueued.sources == ["enqueued"]
+    played(enqueued, 1)
+    enqueued.ask(1)
+    assert enqueued.sources == ["federation"]
+
+
 def test_what_comes_after_the_first_trial_changes_nothing(vectors: FloatArray) -> None:
     one = played(agent(9), 1)
     one.receive(vectors)

@@ -52,6 +52,8 @@ def test_a_page_runs_as_it_is_written(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for package in NEEDS.get(_name(path), ()):
+        pytest.importorskip(package, reason=f"the page needs {package}")
     page = Page(path)
     page.run()
     if check := CHECKS.get(_name(path)):
@@ -120,6 +122,10 @@ def _when_federation_helps(page: Page) -> None:
             assert cell == (f"{crowd}: never" if crowd > sites else str(crowd))
 
 
+# Packages of extras that the test of a page needs.
+NEEDS = {"docs/how-to/track-and-export.md": ("mlflow", "tensorboardX", "pandas")}
+
+
 # What a page must come to, where it prints what differs from run to run.
 CHECKS: dict[str, Callable[[Page], None]] = {
     "README.md": _readme,
@@ -162,7 +168,7 @@ def test_the_first_page_opens_with_the_example_of_the_readme() -> None:
 
 
 def test_checks_and_slow_pages_exist() -> None:
-    assert {*CHECKS, *SLOW} <= {_name(path) for path in (*PAGES, *MENUS)}
+    assert {*CHECKS, *NEEDS, *SLOW} <= {_name(path) for path in (*PAGES, *MENUS)}
 
 
 def test_links_between_pages_and_files_lead_somewhere() -> None:

@@ -23,7 +23,8 @@ class TensorBoardCallback(Callback):
 
     Each study has a folder of its own in ``folder``, named by method and study; after a
     restart it is the same. Scalars have the round, or the number of the rung, as step.
-    Settings are texts. PyTorch and TensorFlow are not needed.
+    Settings are texts. PyTorch and TensorFlow are not needed; where PyTorch is
+    installed, tensorboardX imports it.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,11 @@ class TensorBoardCallback(Callback):
         """Begin a file in the study's folder, and write the settings."""
         self._close()
         folder = self.folder / f"{started.method}-{started.study}"
+        folder.mkdir(parents=True, exist_ok=True)
+        # Not SummaryWriter: its flush() does not wait for what is in its queue.
         # A name has the second: a quick restart would overwrite the file.
-        self._writer = self._tensorboard.SummaryWriter(
-            str(folder), filename_suffix=f".{secrets.token_hex(4)}"
+        self._writer = self._tensorboard.event_file_writer.EventsWriter(
+            str(folder / "events"), f".{secrets.token_hex(4)}"
         )
         texts = flat({"method": started.method, **started.settings})
         self._write({}, {"settings": texts}, started.num_done)
@@ -94,10 +97,13 @@ class TensorBoardCallback(Callback):
         """Write it to the file at once: the process may be killed."""
         if self._writer is None:
             raise RuntimeError("There is no event file for this study.")
-        for name, number in numbers.items():
-            self._writer.add_scalar(name, number, step)
-        for name, texts in tables.items():
-            self._writer.add_text(name, _markdown(texts), step)
+        make, event = self._tensorboard.summary, self._tensorboard.proto.event_pb2.Event
+        summaries = [make.scalar(name, number) for name, number in numbers.items()]
+        summaries += [make.text(name, _markdown(t)) for name, t in tables.items()]
+        for summary in summaries:
+            self._writer.write_event(
+                event(wall_time=time.time(), step=step, summary=summary)
+            )
         self._writer.flush()
 
     def _close(self) -> None:

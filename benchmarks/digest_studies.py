@@ -75,6 +75,7 @@ STUDY_SEED, FEATURE_SEED, NOISE_SEED = 11, 12, 13
 # What decides no number, and what only real noise has.
 _OF_RUNS = {
     "budget",
+    "callbacks",
     "client_api",
     "durability",
     "folder",

@@ -31,6 +31,13 @@ class MlflowCallback(Callback):
     A study has one MLflow run, also after a restart with the same folder. Settings are
     parameters of the run. Metrics have the round, or the number of the rung, as step.
 
+    Examples
+    --------
+    >>> from flwr_fbo import MlflowCallback
+    >>> callback = MlflowCallback("digits", tracking_uri="sqlite:////srv/mlflow.db")
+    >>> callback.experiment
+    'digits'
+
     Parameters
     ----------
     experiment : str
@@ -46,13 +53,6 @@ class MlflowCallback(Callback):
         If an argument is not allowed; the message names it.
     ImportError
         If MLflow is not installed; the message names the extra.
-
-    Examples
-    --------
-    >>> from flwr_fbo import MlflowCallback
-    >>> callback = MlflowCallback("digits", tracking_uri="sqlite:////srv/mlflow.db")
-    >>> callback.experiment
-    'digits'
     """
 
     def __init__(

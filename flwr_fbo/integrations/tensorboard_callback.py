@@ -27,6 +27,12 @@ class TensorBoardCallback(Callback):
     Settings are texts. PyTorch and TensorFlow are not needed; where PyTorch is
     installed, tensorboardX imports it.
 
+    Examples
+    --------
+    >>> from flwr_fbo import TensorBoardCallback
+    >>> TensorBoardCallback("/srv/tensorboard").folder.name
+    'tensorboard'
+
     Parameters
     ----------
     folder : str or Path
@@ -38,12 +44,6 @@ class TensorBoardCallback(Callback):
         If the folder is not an absolute path.
     ImportError
         If tensorboardX is not installed; the message names the extra.
-
-    Examples
-    --------
-    >>> from flwr_fbo import TensorBoardCallback
-    >>> TensorBoardCallback("/srv/tensorboard").folder.name
-    'tensorboard'
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -94,4 +94,4 @@ def test_limits_that_do_not_outlive_a_run_say_so(
     Node(tmp_path).ask(_site(), _study().enrolment())
     assert "fbo-folder" not in caplog.text
     Node(None).ask(_site(), _study().enrolment())
-    assert "give the node config an fbo-folder" in caplog.text
+    assert "Set fbo-folder in the node config" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 from flwr_fbo import FTS, Halving, InProcessGrid, MlflowCallback
 from flwr_fbo.integrations import mlflow_callback
 from flwr_fbo.protocol.callbacks import DecidedRung, Started
-from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
+from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
 from tests.tuner.apps import in_process, main_of, server_context, tuner
 
 # Before it is imported: it would report its use to its makers.
@@ -38,7 +38,7 @@ def _metric(uri: str, run: Any, name: str) -> dict[int, float]:
     return {one.step: one.value for one in history}
 
 
-def test_rounds_epsilon_settings_and_recommendation(uri: str) -> None:
+def test_rounds_epsilon_and_settings(uri: str) -> None:
     study = strategy(callbacks=[MlflowCallback("rounds", tracking_uri=uri)])
     result = study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
     (run,) = _runs(uri, "rounds")
@@ -49,9 +49,6 @@ def test_rounds_epsilon_settings_and_recommendation(uri: str) -> None:
     assert params["num_rounds"] == "4"
     assert params["agent.num_features"] == "30"
     assert [name for name in params if "seed" in name] == []
-    assert result.recommended is not None
-    for name, value in result.recommended.items():
-        assert float(params[f"recommended.{name}"]) == value
     assert result.privacy_spent is not None
     assert float(params["privacy-spent.epsilon"]) == result.privacy_spent.epsilon
     assert _metric(uri, run, "results") == dict.fromkeys((1, 2, 3, 4), NUM_AGENTS)
@@ -59,6 +56,17 @@ def test_rounds_epsilon_settings_and_recommendation(uri: str) -> None:
     assert _metric(uri, run, "release") == {1: 1, 2: 2, 3: 3, 4: 0}
     epsilons = {one.server_round: one.epsilon for one in result.rounds}
     assert _metric(uri, run, "epsilon") == epsilons
+
+
+def test_what_is_recommended(uri: str) -> None:
+    told = MlflowCallback("best", tracking_uri=uri)
+    study = strategy(callbacks=[told], **WITHOUT_NOISE)
+    result = study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
+    (run,) = _runs(uri, "best")
+    params = run.data.params
+    assert result.recommended is not None
+    for name, value in result.recommended.items():
+        assert float(params[f"recommended.{name}"]) == value
 
 
 def test_where_nothing_is_private_there_is_no_epsilon(uri: str) -> None:

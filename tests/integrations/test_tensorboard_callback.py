@@ -12,7 +12,7 @@ import pytest
 
 from flwr_fbo import FTS, Halving, InProcessGrid, TensorBoardCallback
 from flwr_fbo.integrations import tensorboard_callback
-from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
+from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
 from tests.tuner.apps import in_process, main_of, server_context, tuner
 
 pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
@@ -52,7 +52,7 @@ def _read(folder: Path) -> tuple[dict[str, dict[int, float]], dict[str, str]]:
     return scalars, texts
 
 
-def test_rounds_epsilon_settings_and_recommendation(tmp_path: Path) -> None:
+def test_rounds_epsilon_and_settings(tmp_path: Path) -> None:
     told = TensorBoardCallback(tmp_path)
     study = strategy(callbacks=[told])
     result = study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
@@ -67,6 +67,12 @@ def test_rounds_epsilon_settings_and_recommendation(tmp_path: Path) -> None:
     assert "| method | DPFTSDE |" in texts["settings"]
     assert "| agent.num_features | 30 |" in texts["settings"]
     assert "seed" not in texts["settings"]
+
+
+def test_what_is_recommended(tmp_path: Path) -> None:
+    study = strategy(callbacks=[TensorBoardCallback(tmp_path)], **WITHOUT_NOISE)
+    result = study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=4)
+    _, texts = _read(tmp_path)
     assert result.recommended is not None
     for name, value in result.recommended.items():
         assert f"| recommended.{name} | {json.dumps(value)} |" in texts["result"]

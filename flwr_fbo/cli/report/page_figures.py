@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
+from flwr_fbo._text import printable
 from flwr_fbo.cli.report.page import Figure
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.looks import BLUE, line_styles
@@ -129,7 +130,7 @@ def slices(
                 places,
                 released.function(space.snap_discrete(x)),
                 style,
-                label=parameter,
+                label=printable(parameter),
             )
         threshold = released.recommendation.threshold
         if threshold is not None:
@@ -153,7 +154,8 @@ def score_map(
         axes.figure.colorbar(shades, ax=axes, label="released score")
         axes.plot(*released.best, "x", color="#d62728", ms=9, mew=2)
 
-    labels = tuple(f"{one}, position in its range" for one in space.distributions)
+    names = map(printable, space.distributions)
+    labels = tuple(f"{name}, position in its range" for name in names)
     assert len(labels) == 2
     return chart(name, caption, (labels[0], labels[1]), draw, whole_x=False)
 

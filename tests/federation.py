@@ -1,5 +1,6 @@
 """A small federation for tests: quadratic objectives, all seeds fixed."""
 
+import math
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -23,6 +24,12 @@ from flwr_fbo.agents.tuning.base import Agent
 from tests.grouped import grouped
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
+# With these a study's releases are exact, and something is recommended.
+WITHOUT_NOISE: dict[str, Any] = {
+    "noise_multiplier": 0.0,
+    "sampling_probability": 1.0,
+    "clip_norm": math.inf,
+}
 SPACE: dict[str, BaseDistribution] = {
     "x": FloatDistribution(-1.0, 1.0),
     "C": FloatDistribution(1e-3, 1e3, log=True),

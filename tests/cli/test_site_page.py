@@ -119,6 +119,21 @@ def test_a_page_has_all_of_it(tmp_path: Path) -> None:
     assert text == _text(next(tmp_path.glob("*.sqlite")))  # not by chance
 
 
+def test_a_site_can_use_its_journal_while_a_page_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = _journal(tmp_path, 5), []
+
+    def chart(*_: Any, **__: Any) -> str:
+        with Journal(None, path) as journal:
+            opened.append(journal.num_trials)
+        return ""
+
+    monkeypatch.setattr(figures, "chart", chart)
+    _text(path)
+    assert set(opened) == {5}
+
+
 def test_sources_are_told_apart_without_colour() -> None:
     assert set(LOOKS) == set(SOURCES)
     markers = [marker for marker, _ in LOOKS.values()]

@@ -41,6 +41,7 @@ def tuning_page(journal: Journal) -> Page:
     done = [trial for trial in trials if trial.state == "complete"]
     ended = [trial for trial in trials if trial.state != "running"]
     comparison = recorded_comparison(journal)
+    journal.close()  # its site may need it before all is drawn
     sections = [
         _best(agent.best_value, agent.best_setting, comparison),
         worth_section(ended, agent.direction, comparison),

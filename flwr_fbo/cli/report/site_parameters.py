@@ -13,6 +13,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from flwr_fbo._text import printable
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table
@@ -25,7 +26,7 @@ from flwr_fbo.models.threads import one_blas_thread
 # With fewer trials, or parameters, there is nothing to weigh.
 _FEWEST_TRIALS, _FEWEST_PARAMETERS = 4, 2
 # More do not fit a page that is 400 pixels wide.
-_MOST_AXES, _MOST_LETTERS = 6, 12
+_MOST_AXES, _MOST_LETTERS, _MOST_IN_LABEL = 6, 12, 40
 _BEST_SHARE = 0.25
 
 
@@ -101,7 +102,7 @@ def _slice(
         else:
             scatter(axes, done, values)
 
-    about = f"slice-{index}", caption, (literal(name), "value"), draw
+    about = f"slice-{index}", caption, (_short(name, _MOST_IN_LABEL), "value"), draw
     counts = isinstance(distribution, IntDistribution)
     return figures.chart(*about, log_x=is_log, whole_x=counts)
 
@@ -144,9 +145,9 @@ def _parallel(
         for place, (bottom, top) in zip(places, ends, strict=True):
             axes.axvline(place, color="#7f7f7f", lw=0.5)
             text: dict[str, Any] = {"ha": "center", "fontsize": 8}
-            axes.text(place, -0.03, literal(bottom), va="top", **text)
-            axes.text(place, 1.03, literal(top), va="bottom", **text)
-        names = [literal(_short(name)) for name in (*shown, "value")]
+            axes.text(place, -0.03, bottom, va="top", **text)
+            axes.text(place, 1.03, top, va="bottom", **text)
+        names = [_short(name) for name in (*shown, "value")]
         axes.set_xticks(places, names, rotation=25, ha="right")
         axes.tick_params(axis="x", length=0)
         axes.set_yticks([])
@@ -173,6 +174,7 @@ def _ends(distribution: Any) -> tuple[str, str]:
     return f"{distribution.low:.3g}", f"{distribution.high:.3g}"
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
+def _short(value: Any, most: int = _MOST_LETTERS) -> str:
+    """Return a name as matplotlib can draw it, in so many letters."""
+    text = printable(str(value))
+    return literal(text if len(text) <= most else f"{text[: most - 1]}…")

@@ -34,7 +34,11 @@ _log = logging.getLogger("flwr.fbo")
 _JOURNAL = "study-{}-agent-{}.sqlite"
 _NOTE = "last-study-agent-{}"
 # In a journal: the last comparison with the default. In context.state: what was said.
-_COMPARISON, _WARNED = "comparison", "flwr-fbo-not-compared"
+_COMPARISON, _SAID = "comparison", "flwr-fbo-compared"
+_NOT_COMPARED = (
+    "The tuned setting is used, and was not compared with the default: give `compare` "
+    "to best_params, with_tuning or add_tuning."
+)
 # Seconds to wait for a journal that another process, such as a report, is reading.
 _PATIENCE = 10.0
 
@@ -117,10 +121,10 @@ def best_params(
     which notes the last study of each agent.
 
     The best of many trials looks better than it is. With ``compare`` the default and
-    the tuned setting are scored, and the better one is returned. The outcome is logged,
-    as a warning where the default is better. Without ``compare`` a comparison of the
-    same two settings that is on record decides; without one a warning says that none
-    was made.
+    the tuned setting are scored, and the better one is returned. The outcome is logged
+    once a run, as a warning where the default is better. Without ``compare`` a
+    comparison of the same two settings that is on record decides. Where none is, the
+    tuned setting is returned, and a warning says so.
 
     Examples
     --------
@@ -169,15 +173,16 @@ def best_params(
     if comparison and not comparison.is_of(default, tuned.params, context.run_id):
         comparison = None
     if comparison is None and compare is None:
-        _warn_once(context, tuned)
+        _say_once(context, tuned, logging.WARNING, _NOT_COMPARED)
         return tuned.params
     if comparison is None:
         assert compare is not None
         settings = default, tuned.params
         # The journal is closed: a score may take long, and a report wait for it.
         comparison = compared(compare, *settings, tuned.direction, context.run_id)
-        _log_outcome(tuned, comparison)
         _keep(context, tuned, comparison)
+    level = logging.WARNING if comparison.is_alarming else logging.INFO
+    _say_once(context, tuned, level, comparison.outcome)
     return tuned.params if comparison.tuned_is_better else dict(default)
 
 
@@ -231,22 +236,14 @@ def _keep(context: Context, tuned: _Tuned, comparison: Comparison) -> None:
         record["journal"] = journal.to_bytes()
 
 
-def _log_outcome(tuned: _Tuned, comparison: Comparison) -> None:
-    level = logging.WARNING if comparison.is_alarming else logging.INFO
-    _log.log(level, "agent %d, on held-out data: %s", tuned.slot, comparison.outcome)
-
-
-def _warn_once(context: Context, tuned: _Tuned) -> None:
-    """Warn that no comparison was made: once a run and study, not at each message."""
-    records = context.state.config_records
-    if _WARNED in records and records[_WARNED]["study_id"] == tuned.study_id:
+def _say_once(context: Context, tuned: _Tuned, level: int, said: str) -> None:
+    """Log what has become of a study, once a run: not at each of many messages."""
+    records, known = context.state.config_records, {"study": tuned.study_id}
+    known["said"] = said
+    if dict(records.get(_SAID, {})) == known:
         return
-    records[_WARNED] = ConfigRecord({"study_id": tuned.study_id})
-    _log.warning(
-        "agent %d: the tuned setting is used. It was not compared with the default on "
-        "held-out data: give `compare` to best_params, with_tuning or add_tuning.",
-        tuned.slot,
-    )
+    records[_SAID] = ConfigRecord({**known})
+    _log.log(level, "agent %d, on held-out data: %s", tuned.slot, said)
 
 
 def _last_journal(context: Context) -> Journal | None:

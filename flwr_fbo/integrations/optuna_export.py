@@ -74,6 +74,18 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
     return study
 
 
+def study_in_memory(trials: Sequence[Trial], agent: Agent) -> optuna.Study:
+    """Return an Optuna study of trials that have ended, kept nowhere."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # no word of a new study
+    try:
+        study = optuna.create_study(direction=agent.direction)
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+    study.add_trials([_frozen(trial, agent) for trial in trials])
+    return study
+
+
 def export_tuner(folder: str | Path, storage: str) -> optuna.Study:
     """Add a tuner's trials that have ended to an Optuna study; those there stay.
 

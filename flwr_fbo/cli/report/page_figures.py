@@ -73,11 +73,12 @@ def chart(
     log_x: bool = False,
     log_y: bool = False,
     whole_x: bool = True,
+    whole_y: bool = False,
 ) -> Figure:
     """Return what a function draws into the axes that it is given, and their legend.
 
-    A linear x axis counts rounds, unless ``whole_x`` is False. For the name and the
-    caption see `drawn`.
+    A linear axis that counts, such as rounds, has ticks at whole numbers only. For the
+    name and the caption see `drawn`.
     """
 
     def save(file: Any) -> None:
@@ -89,7 +90,12 @@ def chart(
         axes = figure.subplots()
         draw(axes)
         axes.set(xlabel=labels[0], ylabel=labels[1])
-        _set_scales(axes, log_x, log_y, whole_x)
+        if log_x:
+            axes.set_xscale("log")
+        if log_y:
+            axes.set_yscale("log")
+        _set_ticks(axes.xaxis, log_x, whole_x)
+        _set_ticks(axes.yaxis, log_y, whole_y)
         axes.grid(alpha=0.25)
         handles, names = axes.get_legend_handles_labels()
         if handles:
@@ -102,15 +108,20 @@ def chart(
     return drawn(name, caption, save)
 
 
-def by_round(name: str, caption: str, y_label: str, values: FloatArray) -> Figure:
-    """Return a chart of one value after each of rounds 1, 2 and so on."""
+def by_round(
+    name: str, caption: str, y_label: str, values: FloatArray, whole: bool = False
+) -> Figure:
+    """Return a chart of one value after each of rounds 1, 2 and so on.
+
+    ``whole`` values, which count something, have ticks at whole numbers only.
+    """
 
     def draw(axes: Any) -> None:
         rounds = np.arange(1, len(values) + 1)
         axes.plot(rounds, values, color=BLUE, drawstyle="steps-post", marker=".")
         axes.set_ylim(0, None)
 
-    return chart(name, caption, ("round", y_label), draw)
+    return chart(name, caption, ("round", y_label), draw, whole_y=whole)
 
 
 def slices(
@@ -181,17 +192,13 @@ def by_method(
     return chart(name, caption, labels, draw, experiment.log_axes, log_y)
 
 
-def _set_scales(axes: Any, log_x: bool, log_y: bool, whole_x: bool) -> None:
+def _set_ticks(axis: Any, log: bool, whole: bool) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    if log_x:
-        axes.set_xscale("log")
-        _use_plain_numbers(axes.xaxis)
-    elif whole_x:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if log_y:
-        axes.set_yscale("log")
-        _use_plain_numbers(axes.yaxis)
+    if log:
+        _use_plain_numbers(axis)
+    elif whole:
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _use_plain_numbers(axis: Any) -> None:

@@ -158,7 +158,8 @@ def _participation(rounds: Sequence[Mapping[str, Any]], num_agents: int) -> Sect
         f"Chart of how many of the {num_agents} agents answered, by round: "
         f"{answered.mean():.1f} in the mean, {answered.min():.0f} at least."
     )
-    figure = figures.by_round("participation", caption, "agents", answered)
+    about = caption, "agents", answered
+    figure = figures.by_round("participation", *about, whole=True)
     names = ("results", "failures", "missing")
     row = [sum(r[name] for r in rounds) for name in names]
     headings = ("", "answered", "failed", "silent")

@@ -14,6 +14,7 @@ from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.tuning_record import KIND as AGENT_KIND
 from flwr_fbo.agents.durable.tuning_record import recorded_agent
+from flwr_fbo.agents.tuning.comparison import Comparison
 from flwr_fbo.cli.ledger_command import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
@@ -24,9 +25,13 @@ from flwr_fbo.cli.report.page import (
     params_text,
     versions_section,
 )
+from flwr_fbo.cli.report.site_parameters import parameter_sections
+from flwr_fbo.cli.report.site_worth import convergence_figure, worth_section
+from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.protocol.tuning_settings import Direction
 
 _OWN = "For this site alone: it tells of its own data. It is no page to pass on."
 
@@ -36,9 +41,14 @@ def tuning_page(journal: Journal) -> Page:
     agent = recorded_agent(journal)
     trials = journal.trials()
     done = [trial for trial in trials if trial.state == "complete"]
+    ended = [trial for trial in trials if trial.state != "running"]
+    comparison = recorded_comparison(journal)
+    journal.close()  # its site may need it before all is drawn
     sections = [
-        _best(agent.best_value, agent.best_setting),
-        *_best_so_far(done, agent.direction),
+        _best(agent.best_value, agent.best_setting, comparison),
+        worth_section(ended, agent.direction, comparison),
+        *_convergence(done, agent.direction),
+        *parameter_sections(done, agent),
         _trials(trials),
         journal_settings(journal.identity),
         versions_section([]),
@@ -47,33 +57,22 @@ def tuning_page(journal: Journal) -> Page:
     return Page("A site's study of tuning", lead, sections, _OWN)
 
 
-def _best(value: float | None, setting: dict[str, Any] | None) -> Section:
+def _best(
+    value: float | None, setting: dict[str, Any] | None, comparison: Comparison | None
+) -> Section:
     if value is None or setting is None:
         return Section("Best setting", ["No trial has a value yet."])
-    caption = f"Value {value:.6g}. `best_params` gives it to the site's own code."
+    is_used = comparison is None or comparison.tuned_is_better
+    given = "it" if is_used else "the default, which was kept on held-out data,"
+    caption = f"Value {value:.6g}. `best_params` gives {given} to the site's own code."
     table = Table(("parameter", "value"), list(setting.items()), caption, numeric=False)
     return Section("Best setting", [table])
 
 
-def _best_so_far(done: list[Trial], direction: str) -> list[Section]:
+def _convergence(done: list[Trial], direction: Direction) -> list[Section]:
     if not done:
         return []
-    values = np.array([trial.value for trial in done])
-    better = np.maximum if direction == "maximize" else np.minimum
-    best = better.accumulate(values)
-    caption = (
-        "Chart of the value of each trial, as dots, and the best so far, as a line; "
-        f"{'higher' if direction == 'maximize' else 'lower'} is better. "
-        f"In the end: {best[-1]:.4g}."
-    )
-
-    def draw(axes: Any) -> None:
-        numbers = [trial.number for trial in done]
-        axes.plot(numbers, values, "o", ms=3, color="#7f7f7f", label="a trial")
-        axes.plot(numbers, best, color=BLUE, ds="steps-post", label="best so far")
-
-    figure = figures.chart("trials", caption, ("trial", "value"), draw)
-    return [Section("Convergence", [figure])]
+    return [Section("Convergence", [convergence_figure(done, direction)])]
 
 
 def _trials(trials: list[Trial]) -> Section:
@@ -83,11 +82,12 @@ def _trials(trials: list[Trial]) -> Section:
             trial.iteration,
             datetime.fromtimestamp(trial.started).isoformat(" ", "seconds"),
             f"{trial.value:.6g}" if trial.state == "complete" else trial.state,
+            trial.source,
             params_text(trial.params),
         )
         for trial in trials
     ]
-    headings = ("trial", "iteration", "started", "value", "setting")
+    headings = ("trial", "iteration", "started", "value", "source", "setting")
     table = Table(headings, rows, "All trials, in order.", numeric=False)
     return Section("Trials", folded=[(f"{len(trials)} trials", table)])
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import traceback
+from collections.abc import Mapping
+from typing import Any
 
 # Control and format characters, but for tab and newline, and halves of a character.
 _NOT_PRINTABLE = re.compile(
@@ -26,6 +28,17 @@ def printable(text: str) -> str:
     'C\\x1b[2J'
     """
     return _NOT_PRINTABLE.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return what is in nested mappings, by dotted name."""
+    pairs: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            pairs += flat(value, f"{prefix}{name}.")
+        else:
+            pairs.append((f"{prefix}{name}", value))
+    return pairs
 
 
 class PrintableFilter(logging.Filter):

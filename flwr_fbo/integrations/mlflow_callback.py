@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from flwr_fbo._validation import require
 from flwr_fbo.integrations.tracked import (
-    flat,
     numbers_of_round,
     numbers_of_rung,
+    texts_of,
     texts_of_result,
     texts_of_rung,
 )
@@ -79,7 +79,7 @@ class MlflowCallback(Callback):
         self._run = ""
         self._client = self._mlflow.MlflowClient(self._tracking_uri)
         self._run = self._run_of(started)
-        self._log_params(flat({"method": started.method, **started.settings}))
+        self._log_params(texts_of({"method": started.method, **started.settings}))
 
     def on_round(self, finished: Round) -> None:
         """Log counts and epsilon."""

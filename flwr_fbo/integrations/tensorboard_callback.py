@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fbo.integrations.tracked import (
-    flat,
     numbers_of_round,
     numbers_of_rung,
+    texts_of,
     texts_of_result,
     texts_of_rung,
 )
@@ -71,7 +71,7 @@ class TensorBoardCallback(Callback):
         self._writer = self._tensorboard.event_file_writer.EventsWriter(
             str(folder / "events"), f".{secrets.token_hex(4)}"
         )
-        texts = flat({"method": started.method, **started.settings})
+        texts = texts_of({"method": started.method, **started.settings})
         self._write({}, {"settings": texts}, started.num_done)
 
     def on_round(self, finished: Round) -> None:

@@ -7,22 +7,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from flwr_fbo._text import flat
 from flwr_fbo.protocol.callbacks import DecidedRung, Round
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.result import StudyResult, TuningResult
 from flwr_fbo.tuner.federation_result import FederationResult
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested settings as texts; names are joined by dots, None is left out."""
-    texts: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            texts |= flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            is_text = isinstance(value, str)
-            texts[f"{prefix}{name}"] = value if is_text else json.dumps(value)
-    return texts
+def texts_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as texts, by dotted name; what is empty is left out."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in flat(values, prefix)
+        if value is not None and value != {}
+    }
 
 
 def numbers_of_round(finished: Round) -> dict[str, float]:
@@ -50,7 +48,7 @@ def texts_of_rung(decided: DecidedRung) -> dict[str, str]:
     """Return the settings of a rung's trials, and which of them go on."""
     texts = {f"rung-{decided.number}.survivors": json.dumps(decided.survivors)}
     for trial, setting in zip(decided.trials, decided.settings, strict=True):
-        texts |= flat(setting, f"trial-{trial}.")
+        texts |= texts_of(setting, f"trial-{trial}.")
     return texts
 
 
@@ -65,7 +63,7 @@ def texts_of_result(result: StudyResult | FederationResult) -> dict[str, str]:
     if spent is not None and math.isfinite(spent.epsilon):
         of_spent = {"epsilon": spent.epsilon, "delta": spent.delta}
         chosen["privacy-spent"] = {**of_spent, "num-releases": spent.num_releases}
-    return flat(chosen)
+    return texts_of(chosen)
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.acquisition import maximize
-from flwr_fbo.agents.tuning.fed_vote import even_votes
+from flwr_fbo.agents.tuning.fed_vote import SIGNIFICANCE, even_votes
 from flwr_fbo.agents.tuning.fed_warm_start import HeadStart, head_start
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
@@ -26,8 +25,6 @@ from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
 
-# Nothing is recommended where chance and noise reach its score more often than this.
-SIGNIFICANCE = 0.05
 # Votes must also exceed the noise of a count so many times: the most voted place is
 # then known to about a sixth of the width of a vote.
 _LEAST_PRECISION = 6.0
@@ -146,8 +143,7 @@ def _of_votes(
 
     best = _maximiser(study, agent, row.vectors)
     score = float(votes(best[None])[0])
-    deviation = even.threshold / norm.isf(SIGNIFICANCE / agent.num_cells)
-    chance = agent.num_cells * float(norm.sf(score / deviation))
+    chance = even.probability(score)
     reason = _BY_CHANCE if score <= even.threshold else ""
     if not reason and score < _LEAST_PRECISION * study.votes.noise_std:
         reason = "noise hides which setting the sites agree on"
@@ -220,7 +216,7 @@ def _recommend(
     probability: float,
 ) -> Recommendation:
     params = None if reason else study.space.from_unit(best)
-    return Recommendation(params, reason, score, threshold, min(probability, 1.0))
+    return Recommendation(params, reason, score, threshold, probability)
 
 
 def _maximiser(

@@ -50,7 +50,7 @@ class Comparison:
     @property
     def tuned_is_better(self) -> bool:
         """Whether the tuned setting scores better; a tie keeps the default."""
-        if math.isnan(self.tuned_score) or math.isnan(self.default_score):
+        if self.has_failed:
             return not math.isnan(self.tuned_score)
         gain = self.tuned_score - self.default_score
         return gain > 0 if self.direction == "maximize" else gain < 0

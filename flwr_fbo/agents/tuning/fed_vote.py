@@ -43,7 +43,7 @@ from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 FloatArray = NDArray[np.float64]
 
 # How often chance may look like a crowd, over K places together.
-_SIGNIFICANCE = 0.05
+SIGNIFICANCE = 0.05
 # Of the candidates, those with about half of their coordinates moved to a face of the
 # cube: many best settings lie there, and uniform points never do.
 _SHARE_ON_FACES = 1 / 3
@@ -60,8 +60,10 @@ class EvenVotes:
         N.
     mean : ndarray of shape (M,)
         Of a vote. Its count is less near the faces of the cube, where k is cut off.
-    threshold : float
-        Votes above those of N such agents that chance and noise hardly ever give.
+    deviation : float
+        Standard deviation of the count at one place, by chance and noise.
+    num_cells : int
+        K, how many places votes can tell apart.
     smallest_crowd : int
         How many agents must vote for one place for others to go there; more than N: no
         vote can be told from chance and noise.
@@ -69,8 +71,18 @@ class EvenVotes:
 
     num_agents: int
     mean: FloatArray
-    threshold: float
+    deviation: float
+    num_cells: int
     smallest_crowd: int
+
+    @cached_property
+    def threshold(self) -> float:
+        """Votes above those of N such agents that chance and noise rarely give."""
+        return _threshold(self.deviation, self.num_cells)
+
+    def probability(self, votes: float) -> float:
+        """Return how likely chance and noise give as many at any place, at most."""
+        return min(self.num_cells * float(norm.sf(votes / self.deviation)), 1.0)
 
     def excess(self, vectors: FloatArray) -> FloatArray:
         """Return votes above the expected ones, shape (1, M), of what was released."""
@@ -93,12 +105,16 @@ def even_votes(
     by_chance = count.num_agents / count.sampling_probability * per_place
     # What a vote seems to say about places far away.
     afar = count.num_agents * float(np.std(phi @ phi.T - kernel))
-    quantile = float(norm.isf(_SIGNIFICANCE / settings.num_cells))
-    threshold = quantile * math.sqrt(by_chance + count.noise_std**2 + afar**2)
+    deviation = math.sqrt(by_chance + count.noise_std**2 + afar**2)
     # A crowd is seen above what the same number of even votes would give there.
     share = max(1.0 - float((phi @ mean).max()), 1e-3)
-    crowd = math.ceil(threshold / share)
-    return EvenVotes(count.num_agents, mean, threshold, crowd)
+    cells = settings.num_cells
+    crowd = math.ceil(_threshold(deviation, cells) / share)
+    return EvenVotes(count.num_agents, mean, deviation, cells, crowd)
+
+
+def _threshold(deviation: float, num_cells: int) -> float:
+    return float(norm.isf(SIGNIFICANCE / num_cells)) * deviation
 
 
 @lru_cache(maxsize=4)

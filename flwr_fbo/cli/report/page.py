@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from flwr_fbo._files import write_whole
-from flwr_fbo._text import printable
+from flwr_fbo._text import flat, printable
 from flwr_fbo._version import __version__
 from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.space.search_space import SearchSpace
@@ -166,17 +166,6 @@ def versions_section(recorded: Iterable[str]) -> Section:
     ]
     caption = "flwr, numpy and Python are those that wrote this page."
     return Section("Versions", [Table(("what", "version"), rows, caption, False)])
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return what is in nested mappings, by dotted name."""
-    pairs: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            pairs += flat(value, f"{prefix}{name}.")
-        else:
-            pairs.append((f"{prefix}{name}", value))
-    return pairs
 
 
 def _text(value: Any) -> str:

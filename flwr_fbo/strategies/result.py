@@ -66,8 +66,9 @@ class TuningResult(StudyResult):
     Attributes
     ----------
     recommendation : Recommendation
-        One setting for the federation, and how sure it is. It is computed from released
-        vectors alone, and so costs no privacy.
+        One setting for the federation, or with `FedWarmStart` a start for new sites,
+        and how sure it is. It is computed from released vectors alone, and so costs no
+        privacy.
     """
 
     recommendation: Recommendation = field(default_factory=Recommendation)
@@ -75,10 +76,20 @@ class TuningResult(StudyResult):
     @property
     def recommended(self) -> Params | None:
         """The recommended setting; None where none can be recommended."""
-        return self.recommendation.params
+        found = self.recommendation
+        return None if found.is_start else found.params
+
+    @property
+    def warm_start(self) -> Params | None:
+        """Where a new site should start; None where nothing says so.
+
+        Only `FedWarmStart` gives one.
+        """
+        found = self.recommendation
+        return found.params if found.is_start else None
 
     def _lines(self) -> list[str]:
-        return [f"Recommended for all sites: {self.recommendation}", *super()._lines()]
+        return [str(self.recommendation), *super()._lines()]
 
 
 @dataclass(repr=False)

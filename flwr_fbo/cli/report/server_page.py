@@ -98,11 +98,12 @@ def _recommendation(
     if released is None:
         return [Section("Recommendation", ["Nothing was released yet."])]
     found = released.recommendation
-    parts: list[str | Table | Figure] = [f"Recommended for all sites: {found}"]
+    parts: list[str | Table | Figure] = [str(found)]
     if found.params is not None:
         rows = list(found.params.items())
         headings = ("parameter", "value")
-        parts.append(Table(headings, rows, "The recommended setting.", numeric=False))
+        caption = "The start." if found.is_start else "The recommended setting."
+        parts.append(Table(headings, rows, caption, numeric=False))
     setting = params_text(study.space.from_unit(released.best))
     caption = (
         "Chart of the released score along each parameter through its best setting, "

@@ -284,9 +284,12 @@ def test_it_is_the_default_and_keeps_to_its_budget() -> None:
 
 @pytest.mark.parametrize(
     ("num_rounds", "after"),
-    [(2, (0,)), (3, (0, 1)), (6, (2, 4)), (11, (4, 9)), (12, (5, 9)), (60, (5, 9))],
+    [
+        *((2, (0,)), (3, (0, 1)), (6, (2, 4)), (11, (4, 9)), (12, (5, 9)), (20, (5, 9))),
+        *((21, (5, 9, 19)), (60, (5, 9, 58))),
+    ],
 )
-def test_a_short_study_votes_earlier(num_rounds: int, after: tuple[int, ...]) -> None:
+def test_when_agents_vote(num_rounds: int, after: tuple[int, ...]) -> None:
     study = strategy()
     study.plan(num_rounds - 1)
     assert study.server.iterations == after

@@ -237,9 +237,10 @@ class PrivateTuningStrategy(TuningStrategy):
             return lines
         rounds = [str(t + 1) for t in iterations]
         many = len(rounds) > _MOST_LISTED
-        listed = f"{rounds[0]} to {rounds[-1]}" if many else " and ".join(rounds)
         one = len(rounds) == 1
-        when = f"round {listed}" if one else f"rounds {listed}"
+        several = f"{', '.join(rounds[:-1])} and {rounds[-1]}"
+        listed = f"{rounds[0]} to {rounds[-1]}" if many else several
+        when = f"round {rounds[0]}" if one else f"rounds {listed}"
         return [*lines, f"{len(rounds)} release{'' if one else 's'}, after {when}"]
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:

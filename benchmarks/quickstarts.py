@@ -10,14 +10,15 @@ All rows of a seed have the same digits, and the tuned rows the same tuning:
 
 - *untuned*: all sites train with the default.
 - *not compared*: each site trains with its best setting.
-- *compared*: as the app is. Each site keeps the default unless ``compare`` prefers its
-  best setting.
+- *compared*: each site keeps the default unless ``compare`` prefers its best setting.
+- *averages compared* (PyTorch, as its app is): `FederationTuner` then trains with all
+  defaults and with what the sites prefer, and chooses.
 
 Endpoints, fixed before the run: the accuracy of the last average on digits that no site
 has, mean and standard error over seeds, and the paired differences. A run is a *loss*
 if it is more than 0.01 below untuned. A user is *told* of it if a site has logged a
-warning before its training. The bar, over ten seeds: no loss where the sites compare,
-and no loss at all of which the user is not told.
+warning before its training. The bar, over ten seeds: no loss where settings are
+compared, and no loss at all of which the user is not told.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from flwr_fbo import FedVote, InProcessGrid, Seeds
 from flwr_fbo.space.search_space import Params
 
 LOSS = 0.01
-ROWS = ("untuned", "not compared", "compared")
+ROWS = ("untuned", "not compared", "compared", "averages compared")
+TUNED, AVERAGES = ROWS[1], ROWS[3]
 
 _NUM_SITES = 5
 
@@ -63,11 +65,14 @@ class Quickstart:
         The default settings, by name.
     prepare : callable
         Makes an imported app one with a seed and a default; returns its run config.
+    rows : tuple of str
+        Of `ROWS`.
     """
 
     folder: str
     defaults: dict[str, Params]
     prepare: Callable[[App, int, Params], UserConfig]
+    rows: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def _prepare_pytorch(app: App, seed: int, default: Params) -> UserConfig:
 
     torch.set_num_threads(1)
     settings = {name.replace("_", "-"): value for name, value in default.items()}
-    return {**app.config, **settings, "seed": seed}
+    return {**app.config, **settings, "seed": seed, "experiment": True}
 
 
 QUICKSTARTS = {
@@ -113,6 +118,7 @@ QUICKSTARTS = {
             "good": {"learning_rate": 1.0, "l2": 1e-6},
         },
         _prepare_numpy,
+        ROWS[:3],
     ),
     "pytorch": Quickstart(
         "plug-in-pytorch",
@@ -121,6 +127,7 @@ QUICKSTARTS = {
             "good": {"learning_rate": 0.1, "weight_decay": 0.0},
         },
         _prepare_pytorch,
+        ROWS,
     ),
 }
 
@@ -138,25 +145,18 @@ def trained(quickstart: Quickstart, seed: int) -> dict[tuple[str, str], Trained]
         >= 0.
     """
     found: dict[tuple[str, str], Trained] = {}
-    poor = quickstart.defaults["poor"]
     with tempfile.TemporaryDirectory() as folder:
-        at: UserConfig = {"fbo-folder": folder}
-        tuned = _play(quickstart, seed, poor, at, tunes=True, compares=False)
+        # The default plays no part in the first training: all sites find a setting.
+        tuned = _play(quickstart, seed, quickstart.defaults["poor"], TUNED, folder)
         for name, default in quickstart.defaults.items():
-            found[name, "untuned"] = _play(quickstart, seed, default, {})
-            found[name, "not compared"] = tuned
-            found[name, "compared"] = _play(quickstart, seed, default, at)
+            for row in quickstart.rows:
+                again = partial(_play, quickstart, seed, default, row, folder)
+                found[name, row] = tuned if row == TUNED else again()
     return found
 
 
 def _play(
-    quickstart: Quickstart,
-    seed: int,
-    default: Params,
-    changed: UserConfig,
-    *,
-    tunes: bool = False,
-    compares: bool = True,
+    quickstart: Quickstart, seed: int, default: Params, row: str, folder: str
 ) -> Trained:
     results: list[Result] = []
 
@@ -169,28 +169,43 @@ def _play(
         seeds = Seeds(study=seed, features=seed, noise=seed)
         return FedVote(*args, **{**kwargs, "seeds": seeds})
 
-    with _comparing(compares), imported(EXAMPLES / quickstart.folder) as app:
-        app.server.FedVote = seeded_vote if tunes else mock.Mock()
+    with _importing(row), imported(EXAMPLES / quickstart.folder) as app:
         app.server.FedAvg = NotingFedAvg
-        config = {**quickstart.prepare(app, seed, default), **changed}
+        app.server.FedVote = seeded_vote if row == TUNED else mock.Mock()
+        config = quickstart.prepare(app, seed, default)
+        if row != "untuned":
+            config["fbo-folder"] = folder
+        if row != AVERAGES:
+            app.server.FederationTuner = _absent_tuner()
+            config.pop("fbo-tuned", None)
         random.seed(seed)
         grid = InProcessGrid(app.client.app, _NUM_SITES, run_config=config)
         with _said() as lines:
             app.server.app(grid, Context(1, 1, {}, RecordDict(), dict(config)))
     tests: Any = results[-1].evaluate_metrics_serverapp
-    said = [line for line in lines if "on held-out data" in line.getMessage()]
+    at_sites = [line for line in lines if "on held-out data" in line.getMessage()]
+    num_defaults = sum("The default is kept" in line.getMessage() for line in at_sites)
+    if any("chosen: {'fbo-tuned': False}" in line.getMessage() for line in lines):
+        num_defaults = _NUM_SITES
     return Trained(
         float(tests[max(tests)]["accuracy"]),
-        sum("The default is kept" in line.getMessage() for line in said),
-        sum(line.levelno >= logging.WARNING for line in said),
+        num_defaults,
+        sum(line.levelno >= logging.WARNING for line in at_sites),
     )
 
 
+def _absent_tuner() -> Any:
+    """Return what stands for `FederationTuner` where nothing compares averages."""
+    tuner = mock.Mock()
+    tuner.return_value.start.return_value.apply = lambda grid, context: (grid, context)
+    return tuner
+
+
 @contextlib.contextmanager
-def _comparing(compares: bool) -> Iterator[None]:
-    """Without it, import an app as if it had not heard of ``compare``."""
+def _importing(row: str) -> Iterator[None]:
+    """Import an app as if it had no ``compare``, where no setting is compared."""
     with contextlib.ExitStack() as stack:
-        for name in () if compares else ("add_tuning", "with_tuning"):
+        for name in ("add_tuning", "with_tuning") if row == TUNED else ():
             add = getattr(flwr_fbo, name)
             plain = partial(_without_compare, add)
             stack.enter_context(mock.patch.object(flwr_fbo, name, plain))
@@ -221,9 +236,10 @@ def table(name: str, num_seeds: int) -> list[str]:
     num_seeds : int
         >= 2.
     """
-    runs = [trained(QUICKSTARTS[name], seed) for seed in range(num_seeds)]
+    quickstart = QUICKSTARTS[name]
+    runs = [trained(quickstart, seed) for seed in range(num_seeds)]
     lines = []
-    for default, row in itertools.product(QUICKSTARTS[name].defaults, ROWS):
+    for default, row in itertools.product(quickstart.defaults, quickstart.rows):
         untuned = np.array([run[default, "untuned"].accuracy for run in runs])
         here = [run[default, row] for run in runs]
         gain = np.array([one.accuracy for one in here]) - untuned

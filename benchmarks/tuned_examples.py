@@ -155,6 +155,7 @@ def table(name: str, num_seeds: int) -> list[str]:
 
 
 def mean_and_error(values: NDArray[np.float64]) -> str:
+    """Return mean and standard error, as a table has them."""
     return f"{values.mean():.3f} ± {values.std(ddof=1) / len(values) ** 0.5:.3f}"
 
 

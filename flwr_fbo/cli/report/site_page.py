@@ -64,7 +64,10 @@ def _best(
         return Section("Best setting", ["No trial has a value yet."])
     is_used = comparison is None or comparison.tuned_is_better
     given = "it" if is_used else "the default, which was kept on held-out data,"
-    caption = f"Value {value:.6g}. `best_params` gives {given} to the site's own code."
+    caption = (
+        f"Value {value:.6g}. `best_params` gives {given} to the site's own code. With "
+        "`fbo-tuned=false` in a run config it gives the default."
+    )
     table = Table(("parameter", "value"), list(setting.items()), caption, numeric=False)
     return Section("Best setting", [table])
 

@@ -29,7 +29,7 @@ STOREYS = [
         "_validation",
     },
     {"space", "journal", "models", "datasets"},
-    {"privacy"},
+    {"privacy", "secure_sum"},
     {"protocol", "tasks"},
     {"agents", "servers"},
     {"_compat", "strategies", "clients"},

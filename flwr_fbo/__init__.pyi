@@ -46,6 +46,7 @@ from .strategies.fed_warm_start import FedWarmStart as FedWarmStart
 from .strategies.fts import FTS as FTS
 from .strategies.options import Durability as Durability
 from .strategies.options import Privacy as Privacy
+from .strategies.options import SecureAggregation as SecureAggregation
 from .strategies.options import Seeds as Seeds
 from .strategies.result import BanditResult as BanditResult
 from .strategies.result import TuningResult as TuningResult

@@ -14,6 +14,7 @@ from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import is_number, require, require_int, require_positive
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
+from flwr_fbo.protocol.secure_sums import SecureSums
 
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6
@@ -33,6 +34,12 @@ DEFAULT_SIZES: dict[str, float] = {
     "max_trials": 10_000,
     "max_seconds": 86_400,
 }
+
+
+_MIN_SITES, _MIN_NOISE = (
+    ("min_agents", "min_threshold", "min_honest"),
+    "min_noise_multiplier",
+)
 
 
 class StudyRefusedError(PublicError, RuntimeError):
@@ -68,6 +75,12 @@ class Limits:
         ``max_epsilon=math.inf`` alone the site takes part in any study.
     max_releases : int, optional
         Number of releases, >= 1; all releases of a bandit study count as one.
+    min_agents, min_threshold, min_honest : int, optional
+        Smallest number of sites whose messages are summed, of those that must agree on
+        a sum, and of those whose noise alone is enough. With any of them, and with the
+        next, the site takes part in no tuning study without secure aggregation.
+    min_noise_multiplier : float, optional
+        Smallest noise multiplier of a secure sum.
     max_agents : int, optional
         Agents of a study: 100,000 unless given here or in the node config.
     max_peers : int, optional
@@ -112,6 +125,10 @@ class Limits:
     max_epsilon: float | None = None
     max_delta: float | None = None
     max_releases: int | None = None
+    min_agents: int | None = None
+    min_threshold: int | None = None
+    min_honest: int | None = None
+    min_noise_multiplier: float | None = None
     max_agents: int | None = None
     max_peers: int | None = None
     max_features: int | None = None
@@ -138,11 +155,12 @@ class Limits:
             require(ok, "max_epsilon", epsilon, f"{together}delta={delta}")
             ok = epsilon is None or delta is not None
             require(ok, "max_delta", delta, f"{together}epsilon={epsilon}")
-        for field in ("max_releases", *DEFAULT_SIZES):
+        for field in ("max_releases", *_MIN_SITES, *DEFAULT_SIZES):
             if field != "max_seconds" and getattr(self, field) is not None:
                 require_int(field, getattr(self, field), 1)
-        if self.max_seconds is not None:
-            require_positive("max_seconds", self.max_seconds)
+        for field in ("max_seconds", _MIN_NOISE):
+            if getattr(self, field) is not None:
+                require_positive(field, getattr(self, field))
 
     @cached_property
     def bound_epsilon(self) -> bool:
@@ -202,6 +220,38 @@ class Limits:
                 f"max_delta={self.max_delta:g}, and max_epsilon={self.max_epsilon:g}",
                 public="max_epsilon",
             )
+
+    def check_secure(self, secure: SecureSums | None, promise: Promise) -> None:
+        """Raise `StudyRefusedError` unless messages are summed as the site wants.
+
+        Parameters
+        ----------
+        secure : SecureSums, optional
+            How a tuning study sums them.
+        promise : Promise
+            What the study says that it costs.
+        """
+        wanted = [f for f in (*_MIN_SITES, _MIN_NOISE) if getattr(self, f) is not None]
+        if secure is None:
+            if wanted:
+                raise refused(f"no secure aggregation, which {wanted[0]} needs")
+            return
+        z = secure.settings.noise_multiplier
+        if any(c.noise_multiplier > z * (1 + _ROUNDING) for c in promise.charges):
+            raise refused("the sites of a sum add less noise than the study promises")
+        found = {
+            "min_agents": min(g.num_slots for g in secure.groups),
+            "min_threshold": min(g.threshold for g in secure.groups),
+            "min_honest": min(g.honest for g in secure.groups),
+            _MIN_NOISE: z,
+        }
+        for field in wanted:
+            least = getattr(self, field)
+            if found[field] < least:
+                raise refused(
+                    f"{field}={least:g}, and the study has {found[field]:g}",
+                    public=field,
+                )
 
     def check_size(self, limit: str, size: float, what: str) -> None:
         """Raise `StudyRefusedError` if a size is above the limit that it names."""

@@ -78,5 +78,7 @@ def _path(context: Context, name: str) -> Path | None:
     path = Path(str(given))
     if not path.is_absolute():
         allowed = f"{name} is not allowed: an absolute path."
-        raise NodeConfigError(f"node config {name}={given!r}: {allowed}", public=allowed)
+        raise NodeConfigError(
+            f"node config {name}={given!r}: {allowed}", public=allowed
+        )
     return path

@@ -101,7 +101,7 @@ class SecureRelease(PlannedRelease):
 
     def noise_std(self, iteration: int) -> FloatArray:
         """Return the noise's standard deviation in each vector at most, shape (P,)."""
-        return super().noise_std(iteration) * self.excess
+        return np.asarray(super().noise_std(iteration) * self.excess)
 
     def noise(self, num_sites: int, honest: int, num_features: int) -> IntegerNoise:
         """Return what sites add to contributions, which have norm 1 at most."""
@@ -124,14 +124,14 @@ class SecureRelease(PlannedRelease):
         short = clipped(message[None].astype(np.float64), self.settings.message_norm)
         weights = self.weights(iteration)[slot]
         part = np.outer(weights, short[0]).ravel() / self.sensitivity(iteration)
-        return clipped(part[None], 1.0)[0]
+        return np.asarray(clipped(part[None], 1.0)[0])
 
     def decoded(
         self, iteration: int, noise: IntegerNoise, summed: SecureTotal
     ) -> FloatArray:
         """Return the released vectors, shape (P, M)."""
         vectors = noise.decode(summed.total) * self.sensitivity(iteration)
-        return vectors.reshape(self.settings.num_sub_regions, -1)
+        return np.asarray(vectors.reshape(self.settings.num_sub_regions, -1))
 
     def facts_of_sum(
         self, iteration: int, noise: IntegerNoise, slots: Sequence[int]

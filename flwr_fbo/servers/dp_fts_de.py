@@ -144,9 +144,7 @@ class DistributedExplorationServer(Server):
         facts = {**release.facts(planned), "made_after": step.iteration}
         self._append(LedgerRow(planned, facts, vectors))
 
-    def receive_sum(
-        self, step: Step, noise: IntegerNoise, summed: SecureTotal
-    ) -> None:
+    def receive_sum(self, step: Step, noise: IntegerNoise, summed: SecureTotal) -> None:
         """Release what secure aggregation gave in a step.
 
         Parameters

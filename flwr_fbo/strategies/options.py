@@ -401,4 +401,6 @@ class SecureAggregation:
             return Roster.load(self.roster)
         except OSError as error:
             why = f"a file that can be read ({error.strerror})"
-            raise ValueError(f"roster={str(self.roster)!r} is not allowed: {why}.") from error
+            raise ValueError(
+                f"roster={str(self.roster)!r} is not allowed: {why}."
+            ) from error

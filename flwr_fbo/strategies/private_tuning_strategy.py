@@ -285,7 +285,9 @@ class PrivateTuningStrategy(TuningStrategy):
             return [
                 f"the server is trusted: it reads in each agent's message {readable}"
             ]
-        lines = ["secure aggregation: the server learns the noisy sum, and who answered"]
+        lines = [
+            "secure aggregation: the server learns the noisy sum, and who answered"
+        ]
         if self._exchanges.roster is None:
             lines.append(
                 "WARNING: no roster: this holds against a server that follows the "
@@ -367,6 +369,10 @@ class PrivateTuningStrategy(TuningStrategy):
             return summed
         collected, self._collected = self._collected, {}
         return dict(sorted(collected.items()))
+
+    def _read(self, slot: int, reply: Message, step: Step) -> Any:
+        """Return the message in a reply; there is none where the sites sum them."""
+        return None if self._exchanges is not None else super()._read(slot, reply, step)
 
     def _receive(self, step: Step, contributions: Any) -> None:
         if not isinstance(contributions, SecureTotal):

@@ -1,4 +1,4 @@
-"""Secure sums of a study's messages, from the server's side: exchange after exchange."""
+"""Secure sums of a study's messages, from the server's side, exchange by exchange."""
 
 from __future__ import annotations
 

@@ -218,7 +218,6 @@ class StudyRounds(Strategy):
         assert self._grid is not None
         present = set(self._grid.get_node_ids())
         kind = message_type(self._client_api)
-        asked: dict[str, int] = {}
         messages = []
         for node, slot in self._enrolment.slots.items():
             if node not in present or slot not in payloads:
@@ -226,15 +225,17 @@ class StudyRounds(Strategy):
             record = ConfigRecord({**configs[slot]})
             arrays = to_array_record([payloads[slot]])
             content = instruction_content(arrays, record, self._client_api)
-            message = Message(content, node, kind)
-            asked[message.metadata.message_id] = slot
-            messages.append(message)
+            messages.append(Message(content, node, kind))
         timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        # Messages have ids once they are sent.
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         found: dict[int, Any] = {}
-        for reply in self._grid.send_and_receive(messages, timeout=timeout):
-            slot = asked.pop(reply.metadata.reply_to_message_id, -1)
-            if slot < 0:
+        for reply in replies:
+            node_asked = asked.pop(reply.metadata.reply_to_message_id, None)
+            if node_asked is None:
                 continue
+            slot = self._enrolment.slots[node_asked]
             if reply.has_error():
                 reason = first_line(reply.error.reason)
                 _log.warning("\t> agent %d: %s", slot, reason)
@@ -244,9 +245,7 @@ class StudyRounds(Strategy):
                 found[slot] = array
         return found
 
-    def _contributions(
-        self, step: Step, answers: Mapping[int, Message]
-    ) -> Any:
+    def _contributions(self, step: Step, answers: Mapping[int, Message]) -> Any:
         """Return what the server half is to receive, by slot; None for nothing now.
 
         Who answers is public: nobody's silence is worth a release.

@@ -146,7 +146,8 @@ class SumMember:
             raise SumRefusedError(f"Release {release}: this attempt was given up.")
         if exchange != 1:
             raise SumRefusedError(
-                f"Release {release}: exchange {exchange} of an attempt that never began."
+                f"Release {release}: exchange {exchange} of an attempt that did not "
+                "begin."
             )
         if len(known.attempts) >= _MOST_ATTEMPTS:
             raise SumRefusedError(f"Release {release}: too many attempts.")

@@ -103,7 +103,8 @@ def _recommendation(
     found = released.recommendation
     parts: list[str | Table | Figure] = []
     if found.params is None:
-        parts.append(f"Recommended for all sites: {found}.")
+        why = f"{found.reason} ({found.evidence})"
+        parts.append(f"No setting is recommended: {why}.")
     else:
         rows = list(found.params.items())
         caption = f"Recommended for all sites: {found.evidence}."

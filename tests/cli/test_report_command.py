@@ -367,7 +367,7 @@ def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
         space, "maximize", 8, epsilon=8, delta=1e-3, folder=tmp_path / "server"
     )
     client = tuning_app(lambda context: lambda trial: -abs(trial["x"] - trial["n"] / 8))
-    result = study.start(InProcessGrid(client, 8), num_rounds=8)
+    result = study.start(InProcessGrid(client, 8), num_rounds=21)
     text = _page(tmp_path / "server", tmp_path / "a.html")
     _assert_self_contained(text)
     _assert_figures_can_be_read(text)

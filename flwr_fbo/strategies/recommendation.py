@@ -79,19 +79,26 @@ class Recommendation:
     is_start: bool = False
 
     def __str__(self) -> str:
-        whose = "Start for new sites" if self.is_start else "Recommended for all sites"
-        return f"{whose}: {self.params or 'none: ' + self.reason}{self._evidence()}"
+        evidence = f" ({self.evidence})" if self.evidence else ""
+        return f"{self.purpose}: {self.params or 'none: ' + self.reason}{evidence}"
 
-    def _evidence(self) -> str:
+    @property
+    def purpose(self) -> str:
+        """What the setting is for, in words."""
+        return "Start for new sites" if self.is_start else "Recommended for all sites"
+
+    @property
+    def evidence(self) -> str:
+        """What speaks for the setting, in words; empty where nothing was released."""
         if math.isnan(self.score):
             return ""
         p = f"{self.probability:.1g}" if self.probability >= 1e-4 else "below 0.0001"
         p = f"p {p}" if p.startswith("below") else f"p = {p}"
         if self.threshold is None:
-            return f" (score {self.score:.3g}; the sites share nothing with {p})"
+            return f"score {self.score:.3g}; the sites share nothing with {p}"
         return (
-            f" (score {self.score:.3g}; chance and noise reach {self.threshold:.3g} in "
-            f"5 % of studies; {p})"
+            f"score {self.score:.3g}; chance and noise reach {self.threshold:.3g} in "
+            f"5 % of studies; {p}"
         )
 
 

@@ -75,11 +75,11 @@ class TuningResult(StudyResult):
     ...     epsilon=8.0,
     ...     delta=1e-3,
     ... )
-    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=8)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=21)
     >>> round(result.recommended["x"], 1)
     0.7
     >>> len(result.rounds), result.privacy_spent.num_releases
-    (8, 2)
+    (21, 3)
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ def test_fewer_shares_do_not_give_the_secret() -> None:
 def test_fewer_shares_are_those_of_any_secret() -> None:
     """Each other secret has one polynomial through two shares of three."""
     first, second, _ = split(os.urandom(16), 3, 3)
-    drawn = [random.getrandbits(129).to_bytes(SHARE_BYTES) for _ in range(400)]
+    drawn = [random.randrange(2**130 - 5).to_bytes(17) for _ in range(400)]
     secrets = [combine({1: first, 2: second, 3: third}) for third in drawn]
     found = [secret for secret in secrets if secret is not None]
     # A quarter of the field's elements are secrets: six deviations either way.

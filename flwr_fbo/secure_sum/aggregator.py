@@ -181,12 +181,14 @@ class Aggregator:
             case Exchange.SHARE:
                 asked = self._replies[0]
                 shared = self._valid(replies, asked, self._checked_shares)
-                self._go_on(shared, self._terms.min_summed)
+                self._require(len(shared), self._terms.min_summed)
+                self._go_on(shared)
             case Exchange.MASK:
                 self._receive_masked(replies)
             case Exchange.CONFIRM:
                 confirmed = self._valid(replies, self._replies[2], self._checked_vote)
-                self._go_on(confirmed, self._terms.threshold)
+                self._require(len(confirmed), self._terms.threshold)
+                self._go_on(confirmed)
             case Exchange.UNMASK:
                 self._receive_secrets(replies)
             case _:
@@ -221,12 +223,14 @@ class Aggregator:
         text = "Slot %d drops out of exchange %d of a secure sum: %s."
         _log.warning(text, slot, self.exchange, reason)
 
-    def _go_on(self, found: Records, needed: int) -> None:
-        if len(found) < needed:
+    def _require(self, count: int, needed: int) -> None:
+        if count < needed:
             raise SumFailedError(
-                f"Exchange {int(self.exchange)} of a secure sum has {len(found)} valid "
+                f"Exchange {int(self.exchange)} of a secure sum has {count} valid "
                 f"replies and needs {needed}."
             )
+
+    def _go_on(self, found: Records) -> None:
         self._replies.append(found)
         self.exchange = Exchange(self.exchange + 1)
 
@@ -242,7 +246,8 @@ class Aggregator:
         for slot in equal_keys(adverts):
             self._drop(slot, "it has the same key as another")
             del adverts[slot]
-        self._go_on(adverts, self._terms.min_summed)
+        self._require(len(adverts), self._terms.min_summed)
+        self._go_on(adverts)
 
     def _checked_advert(self, slot: int, reply: bytes) -> bytes:
         keys, signature = cut(reply, ADVERT_BYTES)
@@ -277,14 +282,14 @@ class Aggregator:
     def _receive_masked(self, replies: Mapping[int, Any]) -> None:
         masked = self._valid(replies, self._replies[1], self._checked_masked)
         size = self._terms.length * self._terms.num_bytes
-        if masked:
-            lonely, count = self._graph.fewest(masked)
-            if count < self._graph.threshold:
-                raise SumFailedError(
-                    f"Slot {lonely} of a secure sum has {count} neighbours left and "
-                    f"needs {self._graph.threshold}."
-                )
-        self._go_on({s: r[size:] for s, r in masked.items()}, self._terms.min_summed)
+        self._require(len(masked), self._terms.min_summed)
+        lonely, count = self._graph.fewest(masked)
+        if count < self._graph.threshold:
+            raise SumFailedError(
+                f"Slot {lonely} of a secure sum has {count} neighbours left and needs "
+                f"{self._graph.threshold}."
+            )
+        self._go_on({slot: reply[size:] for slot, reply in masked.items()})
         for reply in masked.values():
             self._total += unpack_numbers(reply[:size], self._terms.num_bytes)
 
@@ -322,7 +327,7 @@ class Aggregator:
                 # What the other one added for this member is its negative.
                 public = self._masking_public(other)
                 total += keys.pair_mask(private, public, slot, other)
-        self._go_on(found, self._terms.threshold)
+        self._go_on(found)
         self._total = total & np.uint64(2**self._terms.num_bits - 1)
 
     def _masking_public(self, slot: int) -> bytes:

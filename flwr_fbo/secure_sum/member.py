@@ -174,9 +174,7 @@ class Member:
             last = self._state.answered
             if (exchange, seen) == (last, self._state.request):
                 return to_payload(bytes.fromhex(self._state.reply))
-            _check(
-                exchange not in range(1, last + 1), f"{exchange} is already answered"
-            )
+            _check(exchange not in range(1, last + 1), "it is already answered")
             _check(
                 exchange == last + 1 <= Exchange.UNMASK,
                 f"exchange {exchange} does not follow {last}",

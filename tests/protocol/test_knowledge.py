@@ -27,7 +27,7 @@ SPACE: dict[str, BaseDistribution] = {
     "depth": IntDistribution(1, 10),
     "kind": CategoricalDistribution(["a", "b", "c"]),
 }
-M = 64
+M, Z = 64, 1.5
 
 
 def known(direction: Direction = "maximize") -> Knowledge:
@@ -35,7 +35,7 @@ def known(direction: Direction = "maximize") -> Knowledge:
     pool = WarmStartSettings().pool(space, 3)
     rng = np.random.default_rng(1)
     releases = tuple(
-        KnownRelease(f"s/{k}", n, 1.5, 1.5, 1e-3, True, M, tuple(rng.standard_normal(M)))
+        KnownRelease(f"s/{k}", n, Z, Z, 1e-3, True, M, tuple(rng.standard_normal(M)))
         for k, n in ((1, 9), (2, 5))
     )
     return Knowledge(space, direction, tuple(map(tuple, pool.tolist())), releases)

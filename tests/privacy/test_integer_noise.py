@@ -37,6 +37,8 @@ SETTINGS = [
     {"num_sites": 2**20, "honest": 2**20, "noise_multiplier": 0.03, "max_norm": 1e100},
     {"num_sites": 2**20, "honest": 1, "length": 2**20, "noise_multiplier": 1e6},
     {"num_sites": 1, "honest": 1, "length": 1, "noise_multiplier": 64 / 1024},
+    # Between 2**23 and 2**24: the sign needs another byte.
+    {"num_sites": 300, "honest": 200},
 ]
 
 

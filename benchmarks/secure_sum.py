@@ -2,10 +2,11 @@
 
     python -m benchmarks.secure_sum [--quick] [--large 1000]
 
-It takes about five minutes, nearly all for the sites of the large sum. The plain
-sum is what it replaces: every site sends its integers, the server adds them. Members
-and server run in one process; times are CPU times. A site's time and bytes are those of its five exchanges in both directions. Its
-member is made afresh from its state for each of them, as in a deployment.
+It takes about five minutes, nearly all of them for the sites of the large sum. The
+plain sum is what it replaces: every site sends its integers, the server adds them.
+Members and server run in one process; times are CPU times. A site's time and bytes are
+those of its five exchanges in both directions. Its member is made afresh from its state
+for each of them, as in a deployment.
 
 The last rows compare the split of a secret with pycryptodome's; a site splits two.
 """

@@ -25,7 +25,13 @@ from flwr_fbo.secure_sum.graph import MAX_COMPLETE
 from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES, Roster
 from flwr_fbo.secure_sum.shares import SECRET_BYTES, SHARE_BYTES
 from flwr_fbo.secure_sum.terms import SumTerms
-from flwr_fbo.secure_sum.wire import Numbers, pack_set, slot_bytes, unpack_numbers
+from flwr_fbo.secure_sum.wire import (
+    Numbers,
+    PayloadError,
+    pack_set,
+    slot_bytes,
+    unpack_numbers,
+)
 
 KEY_BYTES, COMMITMENT_BYTES, CHECK_BYTES = 32, 32, 16
 # What a member advertises without its signature: two public keys.
@@ -34,6 +40,7 @@ ADVERT_BYTES = 2 * KEY_BYTES
 SEALED_BYTES = 2 * SHARE_BYTES + 16
 SHARED_BYTES = SEALED_BYTES + 2 * CHECK_BYTES
 _NONCE, _COUNTER = bytes(12), bytes(16)
+_ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,12 @@ class SumKeys:
     def _agree(
         self, private: X25519PrivateKey, public: bytes, label: str, *slots: int
     ) -> bytes:
-        common = private.exchange(X25519PublicKey.from_public_bytes(public))
+        try:
+            common = private.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            first, second = slots
+            text = f"the keys of slots {first} and {second} agree on no secret"
+            raise PayloadError(text) from error
         return self._derive(common, label, *slots)
 
     def _expand(self, key: bytes) -> Numbers:
@@ -149,9 +161,7 @@ def draw_seed() -> bytes:
 def is_usable(public: bytes) -> bool:
     """Return whether an X25519 public key agrees on a secret with any key."""
     try:
-        X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES))).exchange(
-            X25519PublicKey.from_public_bytes(public)
-        )
+        _ANY_KEY.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         return False
     return True

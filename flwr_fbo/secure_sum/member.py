@@ -26,7 +26,6 @@ from flwr_fbo.secure_sum.masks import (
     draw_seed,
     equal_keys,
     is_signed,
-    is_usable,
     signature_bytes,
 )
 from flwr_fbo.secure_sum.member_state import Kept, MemberState, from_hex, to_hex
@@ -224,8 +223,6 @@ class Member:
             signed = keys.advert_text(other, public)
             ok = is_signed(self._roster, other, signature, signed)
             _check(ok, f"the keys of slot {other} lack its signature")
-            usable = is_usable(public[:KEY_BYTES]) and is_usable(public[KEY_BYTES:])
-            _check(usable, f"a key of slot {other} is no key")
             adverts[other] = public
         own = {slot: bytes.fromhex(kept["advert"])}
         equal = equal_keys({**adverts, **own})

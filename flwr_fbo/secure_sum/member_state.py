@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr_fbo.secure_sum.terms import canonical
@@ -38,7 +38,7 @@ class MemberState:
 
     def to_bytes(self) -> bytes:
         """Return the state as JSON."""
-        return canonical(asdict(self)).encode()
+        return canonical(vars(self)).encode()
 
     @classmethod
     def of_bytes(cls, text: bytes) -> MemberState:

@@ -143,12 +143,38 @@ def test_equal_keys_are_refused() -> None:
             assert re.search(expected, attempt.refusals[slot])
 
 
-def test_a_key_without_secrets_is_refused() -> None:
+# Points of a small order: what they agree on does not depend on the other key.
+LOW_ORDER = bytes(32), bytes([1, *bytes(31)])
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_key_that_hides_nothing_is_refused(place: int) -> None:
+    """That for shares before any share leaves, that for masks before any number."""
     attempt = at(2)
-    keys = bytes(ADVERT_BYTES)
-    signature = attempt.keys[8].sign(SumKeys.of(attempt.terms).advert_text(8, keys))
-    requests = advertised(attempt, advert=keys + signature)
-    refused_by_all(attempt, requests, "a key of slot 8 is no key")
+    some = attempt.aggregator.requests()[2]
+    advert = records(some, _FULL, attempt)[8]
+    keys = [advert[:KEY_BYTES], advert[KEY_BYTES:ADVERT_BYTES]]
+    keys[place] = LOW_ORDER[place]
+    text = SumKeys.of(attempt.terms).advert_text(8, b"".join(keys))
+    signature = attempt.keys[8].sign(text)
+    requests = advertised(attempt, advert=b"".join(keys) + signature)
+    if place == 0:
+        refused_by_all(attempt, requests, "the keys of slots .* agree on no secret")
+        return
+    attempt.step(lambda exchange, honest: {**honest, **requests})
+    for slot, request in attempt.aggregator.requests().items():
+        if slot != 8:
+            assert attempt.answer(slot, 3, request) is None
+            assert re.search("slots .* agree on no secret", attempt.refusals[slot])
+
+
+@pytest.mark.parametrize("key", LOW_ORDER)
+def test_a_server_drops_a_member_whose_key_hides_nothing(key: bytes) -> None:
+    attempt = make_attempt(NUM_MEMBERS, signed=False)
+    attempt.step(replies=lambda e, m: {**m, 8: to_payload(m[8].tobytes()[:32] + key)})
+    assert 8 not in attempt.aggregator.requests()
+    attempt.play()
+    attempt.assert_right()
 
 
 def test_too_few_keys_are_refused() -> None:

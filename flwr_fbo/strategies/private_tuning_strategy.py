@@ -395,7 +395,7 @@ class PrivateTuningStrategy(TuningStrategy):
         What could be unmasked is on disk first.
         """
         if self.server.open_sum:
-            self._commit()
+            self._commit(is_round_done=False)
         step = self._step
         planned = self.server.iterations[step.release - 1]
         configs = {

@@ -79,7 +79,7 @@ class StudyRounds(Strategy):
         self._grid: Grid | None = None  # of this run
 
     @abstractmethod
-    def _commit(self) -> None:
+    def _commit(self, is_round_done: bool = True) -> None:
         """Put all that a new run would need on disk."""
 
     @abstractmethod

@@ -14,6 +14,7 @@ from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.secure_sum.graph import COLLUDING, MAX_COMPLETE
 from flwr_fbo.secure_sum.terms import SumTerms
 
 
@@ -30,7 +31,8 @@ class SumGroup:
     honest : int
         Number H of summed sites, >= 1, whose shares alone give the planned noise.
     colluding : int
-        Number C of sites, >= 0, that may collude with the server.
+        Number C of sites, >= 0, that may collude with the server; of more than 50 sites
+        at most a fifth.
     threshold : int
         Number T of sites whose agreement unmasks a sum. C < 2 T - n and C < T - 1.
     """
@@ -45,7 +47,8 @@ class SumGroup:
         n, c = self.num_slots, self.colluding
         require_int("first_slot", self.first_slot, 0)
         require_int("num_slots", n, 2)
-        require_int("colluding", c, 0)
+        most = math.floor(COLLUDING * n) if n > MAX_COMPLETE else n - 2
+        require_int("colluding", c, 0, most)
         least = max((n + c) // 2 + 1, c + 2)
         require_int("threshold", self.threshold, least, n)
         require_int("honest", self.honest, 1)

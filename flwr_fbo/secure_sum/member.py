@@ -257,7 +257,6 @@ class Member:
         named = set(shared) & set(self._neighbours)
         ok = slot in shared and set(sealed) == named
         _check(ok, "the shares are not those of the members who shared")
-        self._enough(sealed, "shares")
         encryption = _private(kept["encryption"])
         shares = {}
         for other, record in sealed.items():

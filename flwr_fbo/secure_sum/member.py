@@ -74,9 +74,9 @@ class Member:
     and C < T - 1, and each honest member answers from its latest `state`, the server
     and its accomplices learn of one attempt nothing but this: the sum, modulo
     2**num_bits, of the numbers of all honest members in one set. The set has at least
-    ``min_summed`` members, of whom at least ``min_summed`` - C are honest. Two attempts are
-    two sums: their difference can be the numbers of one member, if the same numbers are
-    summed twice over different sets.
+    ``min_summed`` members, of whom at least ``min_summed`` - C are honest. Two attempts
+    are two sums: their difference can be the numbers of one member, if the same numbers
+    are summed twice over different sets.
 
     Without a roster this holds for a server that follows the protocol and looks at
     everything, and for C < T - 1.

@@ -74,15 +74,16 @@ class Member:
     and C < T - 1, and each honest member answers from its latest `state`, the server
     and its accomplices learn of one attempt nothing but this: the sum, modulo
     2**num_bits, of the numbers of all honest members in one set. The set has at least
-    ``min_summed`` members, so at least ``min_summed`` - C honest ones. Two attempts are
-    two sums: their difference can be the numbers of one member, if the same numbers are
-    summed twice over different sets.
+    ``min_summed`` members, of whom at least ``min_summed`` - C are honest. Two attempts
+    are two sums: their difference can be the numbers of one member, if the same numbers
+    are summed twice over different sets.
 
     Without a roster this holds for a server that follows the protocol and looks at
     everything, and for C < T - 1.
 
-    Above 50 members C is at most a fifth of n, and the statement holds but with
-    probability 2**-30 over the roster's seed (`flwr_fbo.secure_sum.graph`).
+    Above 50 members C is at most a fifth of n. The statement then fails with
+    probability at most 2**-30 over the roster's seed, or over the attempt without a
+    roster (`flwr_fbo.secure_sum.graph`).
 
     A malicious server can still choose who takes part, claim that members dropped out
     while ``min_summed`` remain, stop, and return a wrong sum. A malicious member can
@@ -101,8 +102,8 @@ class Member:
     roster : Roster, optional
         Pinned public keys of all sites.
     state : bytes
-        `state` of the same member after its last answer; empty at first. An older state
-        would let the member answer an exchange twice.
+        `state` of the same member after its last answer; empty at first. An older
+        state, or a lost one, would let the member answer an exchange twice.
 
     Raises
     ------
@@ -257,7 +258,6 @@ class Member:
         named = set(shared) & set(self._neighbours)
         ok = slot in shared and set(sealed) == named
         _check(ok, "the shares are not those of the members who shared")
-        self._enough(sealed, "shares")
         encryption = _private(kept["encryption"])
         shares = {}
         for other, record in sealed.items():

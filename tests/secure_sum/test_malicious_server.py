@@ -257,6 +257,18 @@ def test_shares_of_others_than_named_are_refused() -> None:
     refused_by_all(attempt, requests, "not those of the members who shared")
 
 
+def test_a_small_group_that_shares_is_refused() -> None:
+    """In a sparse graph a member's neighbours are fewer than a sum needs."""
+    attempt = make_attempt(60)
+    attempt.play(until=3)
+    slots, requests = attempt.terms.slots, {}
+    for slot, request in attempt.aggregator.requests().items():
+        _, sealed = set_and_records(request, SEALED_BYTES, attempt)
+        near = pack_set({slot, *sealed}, slots)
+        requests[slot] = to_payload(near + pack(sealed))
+    refused_by_all(attempt, requests, "39 members shared, fewer than 41")
+
+
 def confirming(attempt: Attempt, summed: set[int]) -> dict[int, Payload]:
     """Return requests of exchange 4 with another set."""
     requests = {}

@@ -20,6 +20,7 @@ from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
 from flwr_fbo.protocol.secure_sums import SumGroup
+from flwr_fbo.secure_sum.graph import MAX_COMPLETE
 from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.terms import default_threshold
 
@@ -404,3 +405,20 @@ class SecureAggregation:
             raise ValueError(
                 f"roster={str(self.roster)!r} is not allowed: {why}."
             ) from error
+
+
+def check_pinned(roster: Roster | None, slots: range) -> None:
+    """Raise ValueError unless the sites that sum together are those of a roster.
+
+    Of more than 50 all must be. Else a server could choose sites by their place in the
+    sparse graph that they mask each other on.
+    """
+    if roster is None:
+        return
+    pinned = set(roster.slots)
+    missing = sorted(set(slots) - pinned)
+    allowed = f"one with the keys of slots {slots.start} to {slots.stop - 1}"
+    require(not missing, "roster", f"without slots {missing[:8]}", allowed)
+    ok = len(slots) <= MAX_COMPLETE or len(slots) == len(pinned)
+    allowed = f"one of the {len(slots)} sites that sum together, as they are over 50"
+    require(ok, "roster", f"{len(pinned)} sites", allowed)

@@ -35,6 +35,7 @@ from flwr_fbo.strategies.options import (
     SecureAggregation,
     Seeds,
     check_folder,
+    check_pinned,
 )
 from flwr_fbo.strategies.recommendation import Recommendation, released_function
 from flwr_fbo.strategies.result import TuningResult
@@ -173,9 +174,10 @@ class PrivateTuningStrategy(TuningStrategy):
         self._aggregation = aggregation
         self._exchanges: SecureExchanges | None = None
         if aggregation is not None:
+            roster = aggregation.load_roster()
             for slots in self._groups():  # so that what does not fit is said at once
                 aggregation.group(slots)
-            roster = aggregation.load_roster()
+                check_pinned(roster, slots)
             self._exchanges = SecureExchanges(server, roster, self._ask_in_sum)
         self._privacy = privacy
         budget = check_folder("budget", privacy.budget)

@@ -242,9 +242,7 @@ class Contributions:
             group = secure.groups[secure.group_of(slots[0])]
             assert set(slots) <= set(group.slots)
             assert len(slots) >= group.min_summed
-            step = (
-                1e-3 * len(slots) * strategy.server.release.sensitivity(row.iteration)
-            )
+            step = 1e-3 * len(slots) * release.sensitivity(row.iteration)
             error = row.vectors - self.sum_of(strategy, row)
             assert np.linalg.norm(error) <= step
 

@@ -81,7 +81,7 @@ def test_sites_that_drop_out_of_an_exchange(
 def test_sites_that_drop_out_anywhere(
     num_studies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten rounds a study; some releases are made, and some rounds make none."""
+    """Eleven rounds a study: some releases are made, and some rounds make none."""
     made = rounds = 0
     for seed in range(num_studies):
         with monkeypatch.context() as patch:
@@ -93,11 +93,11 @@ def test_sites_that_drop_out_anywhere(
             contributions.assert_right(strategy)
             assert_asked_once(grid)
             made += len(strategy.server.ledger)
-            rounds += 10
+            rounds += 11
     assert 0 < made < rounds
 
 
-@pytest.mark.parametrize("arrives_there", [True, False])
+@DIRECTIONS
 def test_the_same_is_unmasked_in_a_later_round(
     arrives_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +115,7 @@ def test_the_same_is_unmasked_in_a_later_round(
 
     grid = SumGrid(node_configs(), tamper=tamper, arrives=kept)
     strategy = played(grid)
-    assert len(strategy.server.ledger) == 3
+    assert len(strategy.server.ledger) == 4
     assert strategy.server.ledger[0].facts["made_after"] == 2
     contributions.assert_right(strategy)
     assert_asked_once(grid)
@@ -134,9 +134,9 @@ def test_too_few_sites_postpone_a_release(monkeypatch: pytest.MonkeyPatch) -> No
 
     grid = SumGrid(node_configs(), tamper=tamper)
     strategy = played(grid)
-    assert [row.facts["made_after"] for row in strategy.server.ledger] == [2, 3, 4]
+    assert [row.facts["made_after"] for row in strategy.server.ledger] == [2, 3, 4, 5]
     contributions.assert_right(strategy)
-    assert contributions.num_shares == 3 * 5
+    assert contributions.num_shares == 4 * 5
 
 
 class Killed(BaseException):

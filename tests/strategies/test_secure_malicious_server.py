@@ -315,7 +315,7 @@ def _floats(heard: Heard, message: Message) -> bool:
         (_other_confirmed, "Exchange 5: slot 4 did not confirm the same sum"),
         (_skipped, "exchange 5 does not follow 3"),
         (_other_attempt, "exchange 3 of an attempt that did not begin"),
-        (_later_release, "release 2 is asked for, and the study promises 1"),
+        (_later_release, "Release 2 cannot be summed now"),
         (_no_array, "Release 1 cannot be summed now"),
         (_floats, "Exchange 1: "),
     ],

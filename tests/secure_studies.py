@@ -38,7 +38,7 @@ from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 N, NUM_FEATURES = 5, 16
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
 PRIVACY = Privacy(noise_multiplier=1.0, num_releases=2)
-_SIZES: dict[str, int] = {"num_features": NUM_FEATURES, "num_candidates": 20}
+_SIZES: dict[str, Any] = {"num_features": NUM_FEATURES, "num_candidates": 20}
 # Four sites must agree, and one may be absent.
 AGGREGATION = SecureAggregation(threshold=4, honest=4)
 
@@ -172,7 +172,7 @@ class SumGrid(InProcessGrid):
         replies = super().send_and_receive(sent, timeout=timeout)
         for (heard, _), reply in zip(asked, replies, strict=True):
             if reply.has_error():
-                heard.refusal = reply.error.reason
+                heard.refusal = str(reply.error.reason)
             else:
                 heard.replies = reply_arrays(reply.content)
             if self._arrives(heard):

@@ -12,7 +12,7 @@ from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.strategies.study_record import read_ledger
-from tests.deployed import begun
+from tests.deployed import DEPLOYMENT, begun
 
 NUM_SITES, NUM_ROUNDS = 3, 4
 
@@ -101,8 +101,6 @@ def main(grid, context):
 
 
 def _app(folder: Path) -> Path:
-    from tests.deployed import DEPLOYMENT
-
     app = folder / "app"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(DEPLOYMENT / "app", app, ignore=ignored)
@@ -124,8 +122,7 @@ def test_whatever_is_killed_in_a_sum_it_is_right(
     folders = [federation.folder / f"site-{site}" for site in range(NUM_SITES)]
     for site, folder in enumerate(folders):
         federation.register(folder.name)
-        config = {**node_config(folder, site), "agent-id": site}
-        federation.start_supernode(folder.name, config)
+        federation.start_supernode(folder.name, node_config(folder, site))
     journals = [folder / "journal" for folder in folders]
     journals[0].mkdir(parents=True, exist_ok=True)
     (journals[0] / f"kill-in-{exchange}").touch()

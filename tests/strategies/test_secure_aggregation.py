@@ -45,6 +45,7 @@ from tests.secure_studies import (
 )
 
 Make = Callable[..., PrivateTuningStrategy]
+_MIN_NOISE = "min_noise_multiplier"
 STRATEGIES = pytest.mark.parametrize("make", [fed_vote, fed_warm_start, dp_fts_de])
 ROUNDS = 6
 
@@ -353,19 +354,22 @@ def test_a_site_that_pins_a_roster_takes_part_in_secure_sums_only(
         ("min_agents", 6),
         ("min_threshold", 5),
         ("min_honest", 5),
-        ("min_noise_multiplier", 1.01),
+        (_MIN_NOISE, 1.01),
     ],
 )
-def test_each_minimum_holds_in_app_and_node_config(field: str, value: float) -> None:
+def test_each_minimum_holds_in_app_and_node_config(field: str, value: Any) -> None:
     entry = f"fbo-{field.replace('_', '-')}"
+    named: dict[str, Any] = {entry: value}
     app = tuning_app(make_objective, limits=Limits(**{field: value}))
     for grid in (
         SumGrid(node_configs(), app),
-        SumGrid(node_configs(**{entry: value})),
+        SumGrid(node_configs(**named)),
     ):
         with pytest.raises(Exception, match=f"takes no part: {field}"):
             fed_vote().start(grid, num_rounds=2)
-    fits = SumGrid(node_configs(**{entry: {"min_agents": 5}.get(field, 1)}))
+    # The largest that the study keeps.
+    named[entry] = int(value) - (field != _MIN_NOISE)
+    fits = SumGrid(node_configs(**named))
     strategy = fed_vote()
     strategy.start(fits, num_rounds=2)
     assert len(strategy.server.ledger) == 1

@@ -134,8 +134,8 @@ def test_a_site_that_is_killed_after_its_journal_knows_repeats_its_reply(
     the_sum.play(until=exchange)
     requests = killed_in(the_sum, "after")
     known = {k: v.tobytes() for k, v in the_sum.sites[KILLED].journal.items()}
-    replies = [the_sum.ask(KILLED, requests) for _ in range(2)]
-    np.testing.assert_array_equal(*replies)
+    first, second = (the_sum.ask(KILLED, requests) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
     now = {k: v.tobytes() for k, v in the_sum.sites[KILLED].journal.items()}
     assert now == known
     the_sum.play()

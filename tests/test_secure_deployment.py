@@ -14,7 +14,7 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.strategies.study_record import read_ledger
 from tests.deployed import DEPLOYMENT, begun
 
-NUM_SITES, NUM_ROUNDS = 3, 4
+NUM_SITES, NUM_ROUNDS = 3, 3
 
 # A client that notes what it adds to a sum, draws no noise, and is killed between its
 # journal and its reply where a file in its folder says so.
@@ -96,7 +96,7 @@ def main(grid, context):
         folder=record,
     )
     rounds = int(context.run_config["num-rounds"])
-    print(strategy.start(grid, num_rounds=rounds, timeout=20.0).recommendation)
+    print(strategy.start(grid, num_rounds=rounds, timeout=10.0).recommendation)
 """
 
 

@@ -97,7 +97,7 @@ def _set(*keys: Any, value: Any) -> Callable[[Any], None]:
         (_set("releases", 0, "noise_multiplier", value=1e9), "from 0 to 1e"),
         (_set("releases", 0, "noise_multiplier", value=10**30), "from 0 to 1e"),
         (_set("releases", 0, "noise_std", value=1.4), "noise_std=1.4 is not allowed"),
-        (_set("releases", 0, "noise_std", value=1e10), "noise_std=1e"),
+        (_set("releases", 0, "noise_std", value=1e10), "noise_std=10000000000"),
         (_set("releases", 0, "vector", value=[1.0]), r"releases\[0\]: len\(vector\)=1"),
         (_set("releases", 0, "vector", 0, value="a"), r"releases\[0\]: vector="),
         (_set("releases", 0, "delta", value=1.5), r"releases\[0\]: delta=1.5"),

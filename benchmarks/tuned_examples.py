@@ -76,7 +76,7 @@ def imported(folder: Path) -> Iterator[App]:
         yield App(
             importlib.import_module(server),
             importlib.import_module(client),
-            settings["config"],
+            settings.get("config", {}),
         )
     finally:
         sys.path.remove(str(folder))
@@ -151,10 +151,11 @@ def table(name: str, num_seeds: int) -> list[str]:
     }
     for row in ("defaults", "tuned, not private"):
         found[f"tuned minus {row}"] = found["tuned"] - found[row]
-    return [f"{name}: {row}: {_mean(values)}" for row, values in found.items()]
+    return [f"{name}: {row}: {mean_and_error(values)}" for row, values in found.items()]
 
 
-def _mean(values: NDArray[np.float64]) -> str:
+def mean_and_error(values: NDArray[np.float64]) -> str:
+    """Return mean and standard error, as a table has them."""
     return f"{values.mean():.3f} ± {values.std(ddof=1) / len(values) ** 0.5:.3f}"
 
 

@@ -111,7 +111,7 @@ def main(grid, context):
         folder=record,
     )
     rounds = int(context.run_config["num-rounds"])
-    print(f"Recommended: {strategy.start(grid, num_rounds=rounds).recommendation}")
+    print(strategy.start(grid, num_rounds=rounds).recommendation)
 """
 
 

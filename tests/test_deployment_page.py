@@ -33,7 +33,7 @@ SERVERS = {
 # What a command must print, whatever its exit status.
 PRINTED = {
     "python -m loopback": "The run is finished:completed.",
-    "flwr run ": "Recommended: ",
+    "flwr run ": "Recommended for all sites: ",
     "flwr list ": "finished:completed",
 }
 

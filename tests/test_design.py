@@ -108,7 +108,7 @@ def test_the_snippets_run_in_the_in_process_grid(
     context = Context(1, 1, {}, RecordDict(), {})
     server(grid, context)
     out = capsys.readouterr().out
-    assert out.startswith(("{'C': ", "None "))  # the noise is real
+    assert out.startswith("None ")  # ten rounds are too few to recommend anything
     assert "num_releases=2" in out
     assert (tmp_path / "record" / "server.sqlite").exists()
 

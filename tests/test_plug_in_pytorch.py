@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import UserConfig
+from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import InProcessGrid, best_params
 from tests.engine import FlwrRun
@@ -48,7 +48,8 @@ def _play(
     with monkeypatch.context() as patch:
         patch.setattr(task, "train", noting)
         grid = InProcessGrid(compare.client_app.app, 5, run_config=config)
-        accuracies = compare.server_app.tune_and_train(grid, config)
+        context = Context(1, 1, {}, RecordDict(), config)
+        accuracies = compare.server_app.tune_and_train(grid, context)
     return grid, used[-20:], accuracies
 
 
@@ -58,6 +59,9 @@ def test_after_tuning_each_site_trains_with_the_better_setting(
     with caplog.at_level("INFO", "flwr.fbo"):
         grid, used, accuracies = _play(compare, monkeypatch, {})
     assert sum("held-out" in r.getMessage() for r in caplog.records) == 5
+    assert "chosen: {'fbo-tuned': True}" in caplog.text
+    for context in grid.contexts.values():
+        context.run_config = {**context.run_config, "fbo-tuned": True}
     best = [best_params(c, default=DEFAULT) for c in grid.contexts.values()]
     assert len({params["learning_rate"] for params in best}) > 1
 
@@ -131,9 +135,9 @@ def test_the_comparison_runs_the_app(
     """All rows with the app's own settings but for what each of them names."""
     configs: list[UserConfig] = []
 
-    def note(grid: InProcessGrid, config: UserConfig) -> tuple[float, float]:
+    def note(grid: InProcessGrid, context: Context) -> tuple[float, float]:
         assert {c.run_config["seed"] for c in grid.contexts.values()} == {7}
-        configs.append(config)
+        configs.append(context.run_config)
         return 0.0, 0.0
 
     monkeypatch.setattr(compare.server_app, "tune_and_train", note)

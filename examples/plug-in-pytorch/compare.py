@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import UserConfig
+from flwr.app import Context, RecordDict, UserConfig
 
 from digits_cnn import client_app, server_app
 from flwr_fbo import InProcessGrid
@@ -39,7 +39,8 @@ def accuracies(changed: UserConfig, seed: int) -> tuple[float, float]:
     config = {**default_config(), "experiment": True, "seed": seed, **changed}
     num_sites = int(config["num-sites"])
     grid = InProcessGrid(client_app.app, num_sites, run_config=config)
-    return server_app.tune_and_train(grid, config)
+    context = Context(1, 1, {}, RecordDict(), config)
+    return server_app.tune_and_train(grid, context)
 
 
 def main(num_seeds: int) -> None:

@@ -264,7 +264,8 @@ def _print_votes(question: Question, dimensions: int) -> None:
         f"dimensions: {crowd} of {s.num_agents}."
         + (" Nobody will be heard." if crowd > s.num_agents else ""),
         "Evaluations of an agent: one in each round. FedVote makes a release after "
-        f"rounds {rounds} unless told otherwise, and earlier in a short study.",
+        f"rounds {rounds} unless told otherwise, earlier in a short study, and one "
+        "round before the last in a study of more than 20 rounds.",
     ]
     for line in lines:
         Console().print(line, highlight=False)

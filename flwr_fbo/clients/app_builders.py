@@ -194,7 +194,9 @@ def with_tuning(
         messages, so load the data in the score. Both settings are scored before the
         first of these messages that follows the tuning; see `best_params`, which then
         returns the better one to ``client_fn``. Without it `best_params` returns the
-        tuned setting, and warns that it was not compared with the default.
+        tuned setting, and warns that it was not compared with the default. With it, a
+        site that prefers its tuned setting warns that the average of all sites was not
+        compared, unless ``fbo-tuned`` is in the run config.
 
     Returns
     -------

@@ -39,6 +39,12 @@ _NOT_COMPARED = (
     "The tuned setting is used, and was not compared with the default: give `compare` "
     "to best_params, with_tuning or add_tuning."
 )
+_AVERAGE_NOT_COMPARED = (
+    "The average of all sites was not compared, and may be worse with it: have "
+    "FederationTuner compare it, by `fbo-tuned` in the run config."
+)
+# Key of the run config: whether sites use what they have found, or their defaults.
+_USES_TUNED = "fbo-tuned"
 # Seconds to wait for a journal that another process, such as a report, is reading.
 _PATIENCE = 10.0
 
@@ -122,9 +128,14 @@ def best_params(
 
     The best of many trials looks better than it is. With ``compare`` the default and
     the tuned setting are scored, and the better one is returned. The outcome is logged
-    once a run, as a warning where the default is better. Without ``compare`` a
-    comparison of the same two settings that is on record decides. Where none is, the
-    tuned setting is returned, and a warning says so.
+    once a run. Without ``compare`` a comparison of the same two settings that is on
+    record decides. Where none is, the tuned setting is returned, and a warning says so.
+
+    A site compares models of its own. What is better there may be worse for the average
+    of all sites, and a warning says so too. `FederationTuner` compares the averages: it
+    tries both values of the key ``fbo-tuned`` of the run config. With
+    ``fbo-tuned=false`` the default is returned in any case; with either value nothing
+    warns that a setting was not compared.
 
     Examples
     --------
@@ -158,7 +169,7 @@ def best_params(
     Raises
     ------
     ValueError
-        If ``default`` or ``compare`` is not allowed.
+        If ``default``, ``compare`` or ``fbo-tuned`` is not allowed.
     JournalError
         If the journal cannot be used.
     """
@@ -166,6 +177,22 @@ def best_params(
     require(ok, "default", default, "a setting: a dict that is not empty")
     ok = compare is None or callable(compare)
     require(ok, "compare", compare, "a function of a setting, or None")
+    uses_tuned = context.run_config.get(_USES_TUNED)
+    ok = uses_tuned is None or isinstance(uses_tuned, bool)
+    require(ok, _USES_TUNED, uses_tuned, "true or false, in the run config")
+    # Compared in any case: a trial of FederationTuner finds it on record.
+    better = _better_here(context, default, compare, warns=uses_tuned is None)
+    return dict(default) if uses_tuned is False else better
+
+
+def _better_here(
+    context: Context, default: Params, compare: Score | None, *, warns: bool
+) -> Params:
+    """Return the better of tuned setting and default, as far as this site knows.
+
+    With ``warns`` it is also said where a tuned setting is used that was not compared
+    with the default, here or for the average of all sites.
+    """
     tuned = _tuned(context)
     if tuned is None or as_json(tuned.params) == as_json(default):
         return dict(default)
@@ -173,7 +200,8 @@ def best_params(
     if comparison and not comparison.is_of(default, tuned.params, context.run_id):
         comparison = None
     if comparison is None and compare is None:
-        _say_once(context, tuned, logging.WARNING, _NOT_COMPARED)
+        if warns:
+            _say_once(context, tuned, logging.WARNING, _NOT_COMPARED)
         return tuned.params
     if comparison is None:
         assert compare is not None
@@ -181,8 +209,11 @@ def best_params(
         # The journal is closed: a score may take long, and a report wait for it.
         comparison = compared(compare, *settings, tuned.direction, context.run_id)
         _keep(context, tuned, comparison)
-    level = logging.WARNING if comparison.is_alarming else logging.INFO
-    _say_once(context, tuned, level, comparison.outcome)
+    said, is_alarming = comparison.outcome, comparison.is_alarming
+    if warns and comparison.tuned_is_better:
+        said, is_alarming = f"{said} {_AVERAGE_NOT_COMPARED}", True
+    level = logging.WARNING if is_alarming else logging.INFO
+    _say_once(context, tuned, level, said)
     return tuned.params if comparison.tuned_is_better else dict(default)
 
 

@@ -19,12 +19,12 @@ from flwr_fbo.experiment_runner.looks import (
     seeds_of,
     title_of,
 )
-from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep
+from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep, name_beside
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 
 def _own_form(experiment: Experiment) -> Callable[..., None] | None:
-    """Return what draws what curves end at, where that is the experiment's figure."""
+    """Return what draws the ends of curves into axes, where that is the figure."""
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         return draw_series
     if isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
@@ -37,15 +37,26 @@ def has_own_form(experiment: Experiment) -> bool:
     return _own_form(experiment) is not None
 
 
+def draw_own_form(axes: Any, experiment: Experiment, runs: Sequence[Run]) -> None:
+    """Draw what curves end at, for an experiment that has such a form."""
+    own_form = _own_form(experiment)
+    assert own_form is not None
+    own_form(axes, experiment, runs)
+
+
 def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
     """Write a picture: curves, or what they end at where that is the form.
 
     A PNG, unless matplotlib's settings say otherwise.
     """
-    usual: Callable[..., None] = (
-        _draw_communication if experiment.counts_scalars else _draw_convergence
-    )
-    (_own_form(experiment) or usual)(experiment, runs, path)
+    if has_own_form(experiment):
+        figure, axes = new_figure()
+        draw_own_form(axes, experiment, runs)
+        name_beside(figure, runs, path)
+    elif experiment.counts_scalars:
+        _draw_communication(experiment, runs, path)
+    else:
+        _draw_convergence(experiment, runs, path)
 
 
 def _draw_convergence(

@@ -46,15 +46,12 @@ _STYLES_OF_SETTINGS = {"FedVote": "-", "FedWarmStart": "--"}
 Results = tuple[TuningExperiment, Sequence[Run]]
 
 
-def draw_series(
-    experiment: TuningExperiment, runs: Sequence[Run], path: Target
-) -> None:
-    """Write a PNG: what is best in the end against epsilon, as the papers draw it.
+def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) -> None:
+    """Draw what is best in the end against epsilon, as the papers draw it.
 
     Each series of curves is a line, its noise-only controls a dotted one; what does not
     depend on epsilon is a level.
     """
-    figure, axes = new_figure()
     ends = _ends(experiment, runs)
     looks = looks_of(experiment)
     known = experiment.known_methods
@@ -81,7 +78,7 @@ def draw_series(
     epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
     _label_epsilon(axes, epsilons, [experiment.privacy])
     axes.set_ylabel(_in_the_end(experiment))
-    _finish(figure, axes, title_of(experiment, runs), runs, path)
+    _set_title(axes, title_of(experiment, runs))
 
 
 def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -> None:
@@ -114,7 +111,8 @@ def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -
     _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
     axes.set_ylabel(f"best {first.task.unit}, mean of evaluations 1 to {until}")
     title = f"{first.task.name}: {first.num_agents} agents"
-    _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
+    _set_title(axes, title)
+    name_beside(figure, [run for _, runs in results for run in runs], path)
 
 
 def draw_lengths(
@@ -147,7 +145,8 @@ def draw_lengths(
         _draw_either(axes, points, all(lengths), looks[name], first.label_of(name))
     axes.set(xscale="log", xlabel="numbers in a message", ylabel=_in_the_end(first))
     title = f"{first.task.name}: mean over {first.num_targets} targets"
-    _finish(figure, axes, title, [run for _, runs in results for run in runs], path)
+    _set_title(axes, title)
+    name_beside(figure, [run for _, runs in results for run in runs], path)
 
 
 def draw_times(
@@ -173,11 +172,12 @@ def draw_times(
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
     title = f"{experiment.task.name}: mean over {experiment.num_targets} targets"
-    _finish(figure, axes, f"{title}, {seeds_of(experiment, runs)}", runs, path)
+    _set_title(axes, f"{title}, {seeds_of(experiment, runs)}")
+    name_beside(figure, runs, path)
 
 
-def draw_sweep(experiment: BanditExperiment, runs: Sequence[Run], path: Target) -> None:
-    """Write a PNG: an agent's regret after all trials against what is swept.
+def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> None:
+    """Draw an agent's regret after all trials against what is swept.
 
     A line for each method and value of whatever else is swept, dotted for noise-only; a
     level where the axis has no part in it. The regret is on a log scale: agents that
@@ -185,7 +185,6 @@ def draw_sweep(experiment: BanditExperiment, runs: Sequence[Run], path: Target) 
     """
     sweep = experiment.sweep
     assert sweep is not None
-    figure, axes = new_figure()
     ends = _ends(experiment, runs)
     field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
     places = _places(field, values)
@@ -210,8 +209,7 @@ def draw_sweep(experiment: BanditExperiment, runs: Sequence[Run], path: Target) 
     axes.set(xlabel=field.text, ylabel=y_label, yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     title = f"{experiment.name}: {_fixed(experiment, sweep)}"
-    title += f"\n{seeds_of(experiment, runs)}"
-    _finish(figure, axes, title, runs, path)
+    _set_title(axes, f"{title}\n{seeds_of(experiment, runs)}")
 
 
 def _lines_of(
@@ -261,11 +259,12 @@ def _in_the_end(experiment: OptimisationExperiment) -> str:
     return f"best {experiment.task.unit}, evaluation {experiment.num_evaluations}"
 
 
-def _finish(
-    figure: Any, axes: Any, title: str, runs: Sequence[Run], path: Target
-) -> None:
-    """Write the PNG, with its legend beside it."""
+def _set_title(axes: Any, title: str) -> None:
     axes.set_title(title, fontsize=10)
+
+
+def name_beside(figure: Any, runs: Sequence[Run], path: Target) -> None:
+    """Write the PNG, with its legend beside it."""
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     save(figure, runs, path)
 

@@ -57,8 +57,9 @@ def texts_of_result(result: StudyResult | FederationResult) -> dict[str, str]:
     chosen: Params = {}
     if isinstance(result, FederationResult):
         chosen = {"chosen-trial": result.best_trial, "chosen": result.best}
-    elif isinstance(result, TuningResult) and result.recommended is not None:
-        chosen = {"recommended": result.recommended}
+    elif isinstance(result, TuningResult) and result.recommendation.params is not None:
+        name = "warm-start" if result.recommendation.is_start else "recommended"
+        chosen = {name: result.recommendation.params}
     spent = result.privacy_spent
     if spent is not None and math.isfinite(spent.epsilon):
         of_spent = {"epsilon": spent.epsilon, "delta": spent.delta}

@@ -1,6 +1,6 @@
 """Private votes as a Flower strategy: FedVote.
 
-Twice in a study each agent votes for where its best setting lies; see
+A few times in a study each agent votes for where its best setting lies; see
 `flwr_fbo.agents.tuning.fed_vote` for what a vote is and how agents read the sum.
 """
 
@@ -59,8 +59,10 @@ class FedVote(PrivateTuningStrategy):
         The agents' settings.
     privacy : Privacy, optional
         How releases are made, counted and limited. By default all agents take part in
-        each release, and releases follow evaluations 6 and 10, or earlier in a study of
-        fewer than 12 rounds. ``clip_norm`` is 1, the length of a vote.
+        each release. Releases follow evaluations 6 and 10, or earlier in a study of
+        fewer than 12 rounds. In a study of more than 20 rounds a third one, for what is
+        recommended, comes one round before the last. ``clip_norm`` is 1, the length of
+        a vote.
     **options
         ``epsilon``, ``delta``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
         `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see

@@ -33,8 +33,8 @@ class Preset:
         return not isinstance(self.agent, ThompsonSettings)
 
 
-# Two releases that share the budget: when agents have looked around for themselves, and
-# when they have tried what the first votes pointed at. See `votes_after`.
+# When agents have looked around for themselves, and when they have tried what the first
+# votes pointed at.
 VOTES = Preset(
     VotingSettings(),
     Privacy(clip_norm=1.0, sampling_probability=1.0, release_after=(5, 9)),
@@ -60,13 +60,18 @@ PUBLISHED = {
         WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
     ),
 }
+# Agents that have evaluated fewer settings often agree on a local optimum: then FedVote
+# recommends nothing.
+LEAST_EVALUATIONS = 20
 _OURS = {"FedVote": VOTES, "FedWarmStart": WARM_START}
 
 
 def votes_after(horizon: int) -> tuple[int, ...]:
     """Return the iterations after which agents vote, by default.
 
-    Earlier in a study of fewer than 12 rounds, so that what the votes say can be tried.
+    Two votes guide the search; they come earlier in a study of fewer than 12 rounds, so
+    that what they say can be tried. Where agents evaluate enough for the study to
+    recommend a setting, a third vote comes one round before the last.
 
     Parameters
     ----------
@@ -76,7 +81,9 @@ def votes_after(horizon: int) -> tuple[int, ...]:
     planned = VOTES.privacy.release_after
     assert planned is not None
     latest = ((horizon - 1) // 2, horizon - 1)
-    return tuple(sorted({min(*pair) for pair in zip(planned, latest, strict=True)}))
+    guiding = {min(*pair) for pair in zip(planned, latest, strict=True)}
+    has_third = horizon >= LEAST_EVALUATIONS  # of iteration 0 there is one, too
+    return tuple(sorted(guiding | {horizon - 1} if has_third else guiding))
 
 
 STRATEGIES = (*_OURS, "DPFTSDE")

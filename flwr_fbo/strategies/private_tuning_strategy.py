@@ -22,6 +22,7 @@ from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.codec import fresh_seed
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningInstruction, TuningStudy
 from flwr_fbo.servers.base import Step
@@ -236,9 +237,10 @@ class PrivateTuningStrategy(TuningStrategy):
             return lines
         rounds = [str(t + 1) for t in iterations]
         many = len(rounds) > _MOST_LISTED
-        listed = f"{rounds[0]} to {rounds[-1]}" if many else " and ".join(rounds)
         one = len(rounds) == 1
-        when = f"round {listed}" if one else f"rounds {listed}"
+        several = f"{', '.join(rounds[:-1])} and {rounds[-1]}"
+        listed = f"{rounds[0]} to {rounds[-1]}" if many else several
+        when = f"round {rounds[0]}" if one else f"rounds {listed}"
         return [*lines, f"{len(rounds)} release{'' if one else 's'}, after {when}"]
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
@@ -342,7 +344,7 @@ class PrivateTuningStrategy(TuningStrategy):
                 made,
                 planned,
             )
-        _log.info("Recommended for all sites: %s", result.recommendation)
+        _log.info("%s", result.recommendation)
         _log.info(
             "Privacy spent: epsilon = %.3f at delta = %.3g (%s), %d releases%s",
             spent.epsilon,
@@ -354,12 +356,15 @@ class PrivateTuningStrategy(TuningStrategy):
 
     @property
     def recommendation(self) -> Recommendation:
-        """One setting for the federation, by what has been released so far.
+        """One setting for the federation, or a start, by what was released so far.
 
         Post-processing of what the agents receive anyway.
         """
         released = released_function(self.study, self.server.ledger)
-        return Recommendation() if released is None else released.recommendation
+        if released is None:
+            is_start = isinstance(self._agent, WarmStartSettings)
+            return Recommendation(is_start=is_start)
+        return released.recommendation
 
     @property
     def privacy_spent(self) -> PrivacySpent:

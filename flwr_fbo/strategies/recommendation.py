@@ -24,10 +24,11 @@ from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.strategies.presets import LEAST_EVALUATIONS
 
 # Votes must also exceed the noise of a count so many times: the most voted place is
-# then known to about a sixth of the width of a vote.
-_LEAST_PRECISION = 6.0
+# then known to about an eighth of the width of a vote.
+_LEAST_PRECISION = 8.0
 # Releases without a message that a released function is compared with.
 _NUM_DRAWS = 400
 _NUM_PLACES = 1000
@@ -38,7 +39,7 @@ _BY_CHANCE = "it cannot be told from chance and noise"
 
 @dataclass(frozen=True)
 class Recommendation:
-    """One setting for all sites, and how sure it is.
+    """One setting for all sites, or a start for new ones, and how sure it is.
 
     Attributes
     ----------
@@ -58,12 +59,16 @@ class Recommendation:
     probability : float
         From 0 to 1: how likely chance and noise reach the score; for `FedWarmStart` the
         posterior probability that the sites share nothing.
+    is_start : bool
+        Whether ``params`` is where a new site should start, and not a setting to keep:
+        `FedWarmStart` releases no more than that.
 
     Examples
     --------
     >>> from flwr_fbo.strategies.recommendation import Recommendation
     >>> print(Recommendation({"C": 10.0}, "", 17.4, 5.1, 0.0004))
-    {'C': 10.0} (score 17.4; chance and noise reach 5.1 in 5 % of studies; p = 0.0004)
+    Recommended for all sites: {'C': 10.0} (score 17.4; chance and noise reach 5.1 in
+    5 % of studies; p = 0.0004)
     """
 
     params: Params | None = None
@@ -71,20 +76,29 @@ class Recommendation:
     score: float = math.nan
     threshold: float | None = None
     probability: float = 1.0
+    is_start: bool = False
 
     def __str__(self) -> str:
-        return f"{self.params or 'none: ' + self.reason}{self._evidence()}"
+        evidence = f" ({self.evidence})" if self.evidence else ""
+        return f"{self.purpose}: {self.params or 'none: ' + self.reason}{evidence}"
 
-    def _evidence(self) -> str:
+    @property
+    def purpose(self) -> str:
+        """What the setting is for, in words."""
+        return "Start for new sites" if self.is_start else "Recommended for all sites"
+
+    @property
+    def evidence(self) -> str:
+        """What speaks for the setting, in words; empty where nothing was released."""
         if math.isnan(self.score):
             return ""
         p = f"{self.probability:.1g}" if self.probability >= 1e-4 else "below 0.0001"
         p = f"p {p}" if p.startswith("below") else f"p = {p}"
         if self.threshold is None:
-            return f" (score {self.score:.3g}; the sites share nothing with {p})"
+            return f"score {self.score:.3g}; the sites share nothing with {p}"
         return (
-            f" (score {self.score:.3g}; chance and noise reach {self.threshold:.3g} in "
-            f"5 % of studies; {p})"
+            f"score {self.score:.3g}; chance and noise reach {self.threshold:.3g} in "
+            f"5 % of studies; {p}"
         )
 
 
@@ -147,7 +161,14 @@ def _of_votes(
     reason = _BY_CHANCE if score <= even.threshold else ""
     if not reason and score < _LEAST_PRECISION * study.votes.noise_std:
         reason = "noise hides which setting the sites agree on"
-    found = _recommend(study, best, reason, score, even.threshold, chance)
+    evaluated = row.facts["made_after"] + agent.num_initial
+    if not reason and evaluated < LEAST_EVALUATIONS:
+        reason = (
+            f"the sites voted last after {evaluated} evaluations; after fewer than "
+            f"{LEAST_EVALUATIONS} they often agree on a local optimum"
+        )
+    params = None if reason else study.space.from_unit(best)
+    found = Recommendation(params, reason, score, even.threshold, chance)
     return ReleasedFunction(votes, best, found)
 
 
@@ -166,7 +187,8 @@ def _of_beliefs(
     p0 = start.shared.null_probability
     certain = start.is_followed and p0 <= SIGNIFICANCE
     reason = "" if certain else _BY_CHANCE
-    found = _recommend(study, best, reason, score, None, p0)
+    params = None if reason else study.space.from_unit(best)
+    found = Recommendation(params, reason, score, None, p0, is_start=True)
     return ReleasedFunction(start.shared, best, found)
 
 
@@ -203,20 +225,9 @@ def _of_samples(
     threshold = float(np.quantile(largest, 1 - SIGNIFICANCE))
     reason = _BY_CHANCE if chance > SIGNIFICANCE else ""
     best = _maximiser(study, agent, row.vectors)
-    found = _recommend(study, best, reason, score, threshold, float(chance))
-    return ReleasedFunction(values, best, found)
-
-
-def _recommend(
-    study: TuningStudy,
-    best: FloatArray,
-    reason: str,
-    score: float,
-    threshold: float | None,
-    probability: float,
-) -> Recommendation:
     params = None if reason else study.space.from_unit(best)
-    return Recommendation(params, reason, score, threshold, probability)
+    found = Recommendation(params, reason, score, threshold, float(chance))
+    return ReleasedFunction(values, best, found)
 
 
 def _maximiser(

@@ -63,11 +63,30 @@ class StudyResult(Result):
 class TuningResult(StudyResult):
     """The result of tuning.
 
+    Examples
+    --------
+    >>> from flwr_fbo import FedVote, InProcessGrid, tuning_app
+    >>> from optuna.distributions import FloatDistribution
+    >>> app = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.7))
+    >>> strategy = FedVote(
+    ...     space={"x": FloatDistribution(0, 1)},
+    ...     direction="maximize",
+    ...     num_agents=20,
+    ...     epsilon=8.0,
+    ...     delta=1e-3,
+    ... )
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=20), num_rounds=21)
+    >>> round(result.recommended["x"], 1)
+    0.7
+    >>> len(result.rounds), result.privacy_spent.num_releases
+    (21, 3)
+
     Attributes
     ----------
     recommendation : Recommendation
-        One setting for the federation, and how sure it is. It is computed from released
-        vectors alone, and so costs no privacy.
+        One setting for the federation, or with `FedWarmStart` a start for new sites,
+        and how sure it is. It is computed from released vectors alone, and so costs no
+        privacy.
     """
 
     recommendation: Recommendation = field(default_factory=Recommendation)
@@ -75,23 +94,58 @@ class TuningResult(StudyResult):
     @property
     def recommended(self) -> Params | None:
         """The recommended setting; None where none can be recommended."""
-        return self.recommendation.params
+        found = self.recommendation
+        return None if found.is_start else found.params
+
+    @property
+    def warm_start(self) -> Params | None:
+        """Where a new site should start; None where nothing says so.
+
+        Only `FedWarmStart` gives one.
+        """
+        found = self.recommendation
+        return found.params if found.is_start else None
 
     def _lines(self) -> list[str]:
-        return [f"Recommended for all sites: {self.recommendation}", *super()._lines()]
+        return [str(self.recommendation), *super()._lines()]
 
 
 @dataclass(repr=False)
 class BanditResult(StudyResult):
     """The result of a linear bandit.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
+    ...     linear_bandit_app,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> app = linear_bandit_app(make_environment=lambda context: Ward())
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases)
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
+    >>> result.estimate.shape
+    (3,)
+    >>> print(result)
+    3 rounds, 12 answers of agents
+    Privacy spent: epsilon = 4.000 at delta = 1e-05, 2 releases
+
     Attributes
     ----------
     estimate : ndarray of shape (d,), or None
-        Of the shared parameter, from the sum that was synchronised last. It is
+        Estimate of the shared parameter, from the sum that was synchronised last. It is
         computed from released sums alone, and so costs no privacy. None where nothing
-        was released, or where nothing can be learned from it: without noise a lying
-        agent can make it so.
+        was released, or where nothing can be learned from the sum. Without noise a
+        lying agent can cause the latter.
     """
 
     estimate: FloatArray | None = None

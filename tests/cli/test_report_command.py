@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 from markupsafe import escape
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from typer.testing import CliRunner
 
 from flwr_fbo import FTS, FedVote, InProcessGrid, tuning_app
 from flwr_fbo.cli import app
-from flwr_fbo.cli.report import page_figures
-from flwr_fbo.cli.report.page import Page, Section, Table, render
+from flwr_fbo.cli.report.page import Figure, Page, Section, Table, render
+from flwr_fbo.cli.report.parameter_axes import range_in_words
+from flwr_fbo.cli.report.server_score import score_map, slices
 from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
 from flwr_fbo.experiment_runner.looks import looks_of
 from flwr_fbo.experiment_runner.results import read_results
@@ -213,6 +220,11 @@ def _assert_figures_can_be_read(text: str) -> None:
     for figure in figures:
         assert figure["role"] == "img"
         assert len(figure["aria-label"] or "") > 30
+        # Letters are 12 pixels high where the page is 400 pixels wide.
+        width = float(str(figure["viewbox"]).split()[2])
+        assert width <= 303
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)}
+    assert min(sizes) >= 10, sizes
     named = [one["id"] for _, one, _ in elements.found if "id" in one]
     assert len(set(named)) == len(named)
     used = re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', text)
@@ -355,14 +367,26 @@ def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
         space, "maximize", 8, epsilon=8, delta=1e-3, folder=tmp_path / "server"
     )
     client = tuning_app(lambda context: lambda trial: -abs(trial["x"] - trial["n"] / 8))
-    result = study.start(InProcessGrid(client, 8), num_rounds=8)
+    result = study.start(InProcessGrid(client, 8), num_rounds=21)
     text = _page(tmp_path / "server", tmp_path / "a.html")
     _assert_self_contained(text)
     _assert_figures_can_be_read(text)
-    assert str(escape(str(result.recommendation))) in text
+    found = result.recommendation
+    assert found.params is not None
+    assert f"Recommended for all sites: {escape(found.evidence)}." in text
     captions = re.findall("<figcaption>(.*?)</figcaption>", text, re.DOTALL)
-    assert captions[0].startswith("Chart of the released score along each parameter")
-    assert captions[1].startswith("Map of the released score over both parameters")
+    for name, value in found.params.items():
+        [caption] = [c for c in captions if f"score against {name};" in c]
+        assert f"highest at {name} = {value:.4g}." in caption
+    assert captions[2].startswith("Map of the released score over x and n")
+
+
+def test_a_server_that_recommends_nothing_says_why(
+    studies: Path, tmp_path: Path
+) -> None:
+    text = _page(studies / "tuning" / "server", tmp_path / "a.html")
+    why = "it cannot be told from chance and noise ("
+    assert f"Recommended for all sites: none, because {why}" in text
 
 
 def test_a_released_function_that_is_flat_is_drawn(tmp_path: Path) -> None:
@@ -370,8 +394,85 @@ def test_a_released_function_that_is_flat_is_drawn(tmp_path: Path) -> None:
     flat = ReleasedFunction(
         lambda x: np.zeros(len(x)), np.array([0.5, 0.5]), Recommendation()
     )
-    assert "svg" in page_figures.score_map("map", "Flat.", space, flat).svg
-    assert "svg" in page_figures.slices("slices", "Flat.", space, flat).svg
+    assert "svg" in score_map(space, flat).svg
+    assert len(slices(space, flat)) == 2
+
+
+MIXED = SearchSpace(
+    {
+        "rate": FloatDistribution(1e-4, 1.0, log=True),
+        "kernel": CategoricalDistribution(["rbf", "poly", "linear"]),
+        "depth": IntDistribution(1, 4),
+        "step": FloatDistribution(0.0, 1.0, step=0.25),
+    }
+)
+
+
+def _released(space: SearchSpace, weights: list[float]) -> ReleasedFunction:
+    """Return a sum of coordinates, highest in the upper corner."""
+    best = space.snap(np.ones(space.dim))
+    return ReleasedFunction(lambda x: x @ np.array(weights), best, Recommendation())
+
+
+def _texts(figure: Figure) -> list[str]:
+    return [unescape(t) for t in re.findall("<text[^>]*>(.*?)</text>", figure.svg)]
+
+
+def test_axes_of_a_released_function_have_the_values_of_parameters() -> None:
+    """The most important parameter comes first."""
+    charts = slices(MIXED, _released(MIXED, [1.0, 4.0, 3.0, 2.0]))
+    kernel, depth, step, rate = (one for one in charts if isinstance(one, Figure))
+    assert {"kernel", "rbf", "poly", "linear"} <= set(_texts(kernel))
+    assert {"depth", "1", "2", "3", "4"} <= set(_texts(depth))
+    assert "1.5" not in _texts(depth)
+    assert {"step", "0.0", "1.0"} <= set(_texts(step))
+    assert {"rate", "0.0001", "0.01", "1"} <= set(_texts(rate))
+    assert "highest at kernel = linear." in kernel.caption
+
+
+@pytest.mark.parametrize("names", [("rate", "kernel"), ("depth", "step")])
+def test_a_map_has_the_values_of_both_parameters(names: tuple[str, str]) -> None:
+    space = SearchSpace({name: MIXED.distributions[name] for name in names})
+    figure = score_map(space, _released(space, [1.0, 1.0]))
+    known = {
+        "rate": {"rate", "0.0001", "1"},
+        "kernel": {"kernel", "rbf", "poly", "linear"},
+        "depth": {"depth", "1", "2", "3", "4"},
+        "step": {"step", "0.0", "1.0"},
+    }
+    for name in names:
+        assert known[name] <= set(_texts(figure))
+
+
+def test_a_server_draws_the_six_most_important_parameters() -> None:
+    space = SearchSpace({f"p{i}": FloatDistribution(0, 1) for i in range(8)})
+    *charts, text = slices(space, _released(space, [float(i) for i in range(8)]))
+    labels = [set(_texts(one)) for one in charts if isinstance(one, Figure)]
+    assert [f"p{i}" in names for i, names in zip(range(7, 1, -1), labels, strict=True)]
+    assert text == "The charts leave out the less important ones: p1, p0."
+
+
+@pytest.mark.parametrize(
+    ("distribution", "text"),
+    [
+        (FloatDistribution(0.001, 10, log=True), "0.001 to 10.0, on a log scale"),
+        (FloatDistribution(0, 1), "0.0 to 1.0"),
+        (FloatDistribution(0, 1, step=0.5), "0.0 to 1.0, in steps of 0.5"),
+        (IntDistribution(1, 9), "1 to 9, whole numbers"),
+        (CategoricalDistribution(["a", None]), "one of a, None"),
+    ],
+)
+def test_ranges_are_words(distribution: BaseDistribution, text: str) -> None:
+    assert range_in_words(distribution) == text
+
+
+def test_names_can_be_broken_and_code_is_marked() -> None:
+    table = Table(("what", "value"), [("a.long_name", "b_c")], "Of `x<y`.", False)
+    text = render(Page("", "", [Section("", ["Give `f(a)` and ` alone."], [])]))
+    assert "<p>Give <code>f(a)</code> and ` alone.</p>" in text
+    text = render(Page("", "", [Section("", [table])]))
+    assert '<th scope="row">a.<wbr>long_<wbr>name</th><td>b_c</td>' in text
+    assert "<caption>Of <code>x&lt;y</code>.</caption>" in text
 
 
 def _secrets(folder: Path) -> Iterator[float]:
@@ -395,8 +496,8 @@ def test_a_server_shows_what_was_spent_round_by_round(
     shown = _invoke("ledger", "show", studies / "tuning" / "server").output
     assert f"epsilon = {spent[0]}" in shown
     assert "NOT PRIVATE: the noise was seeded" in text
-    assert "noise_seed</th><td>given</td>" in text
-    assert "FloatDistribution(" in text  # the space, to be read
+    assert "noise_<wbr>seed</th><td>given</td>" in text
+    assert "<td>-1.0 to 1.0</td>" in text  # the space, to be read
 
 
 @pytest.mark.parametrize("kind", ["tuning", "bandit", "peers", "neural"])

@@ -272,6 +272,46 @@ def test_agents_and_rounds_are_whole_numbers(num_rounds: int, most: float) -> No
         assert all(re.fullmatch(r"\d+", label) for label in labels), labels
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(11.5, 12.2), (4.0, 50.0), (300.0, 3000.0), (1e-6, 1e3)]
+)
+def test_log_axes_have_some_ticks_but_not_many(low: float, high: float) -> None:
+    figure = figures.chart(
+        "a",
+        "Chart of two points.",
+        ("x", "y"),
+        lambda axes: axes.plot([low, high], [low, high]),
+        log_x=True,
+        log_y=True,
+    )
+    texts = re.findall(r"<text[^>]*>([\d.,e-]+)</text>", figure.svg)
+    numbers = [float(text.replace(",", "")) for text in texts]
+    inside = [number for number in numbers if low <= number <= high]
+    # On both axes together.
+    assert 4 <= len(inside) <= 16, texts
+
+
+@pytest.mark.parametrize(("letters", "num_columns"), [(8, 2), (30, 1)])
+def test_names_in_a_legend_are_not_cut_off(letters: int, num_columns: int) -> None:
+    names = [f"{i}" * letters for i in range(4)]
+
+    def draw(axes: Any) -> None:
+        for name in names:
+            axes.plot([0, 1], label=name)
+
+    svg = figures.chart("a", "Chart of four lines.", ("x", "y"), draw).svg
+    places = [re.search(rf'<text[^>]* x="([\d.]+)"[^>]*>{n}<', svg) for n in names]
+    starts = {place[1] for place in places if place}
+    assert len(starts) == num_columns, starts
+
+
+def test_a_long_label_of_an_axis_has_two_lines() -> None:
+    label = "cumulative regret of an agent, 60 trials"
+    svg = figures.chart("a", "Chart of a line.", ("x", label), lambda axes: None).svg
+    assert label not in svg
+    assert "60 trials" in svg
+
+
 def render_figure(figure: Figure) -> str:
     """Return a page of one figure."""
     return render(Page("", "", [Section("", [figure])]))

@@ -19,8 +19,18 @@ from flwr.app import (
     UserConfig,
 )
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from optuna.distributions import CategoricalDistribution
 
-from flwr_fbo import InProcessGrid, add_tuning, best_params, with_tuning
+from flwr_fbo import (
+    FederationTuner,
+    Halving,
+    InProcessGrid,
+    add_tuning,
+    best_params,
+    tuner_mod,
+    with_tuning,
+)
 from flwr_fbo._compat import NumPyClient
 from flwr_fbo.agents.tuning.comparison import Comparison, compared
 from flwr_fbo.clients.tuning_journals import recorded_comparison
@@ -111,9 +121,29 @@ def test_a_tuned_setting_that_scores_better_is_used(
     context = _tuned_context(numpy_app())
     tuned = best_params(context, DEFAULT, compare=Scores(BAD, GOOD))
     assert tuned != DEFAULT
-    said = "The tuned setting is used: it scores 0.574, the default scores 0.403."
-    assert _lines(caplog) == [f"agent 0, on held-out data: {said}"]
-    assert caplog.records[-1].levelno == logging.INFO
+    (line,) = _lines(caplog)
+    said = "The tuned setting is better: it scores 0.574, the default scores 0.403."
+    assert line.startswith(f"agent 0, on held-out data: {said}")
+    assert "The average of all sites was not compared" in line
+    assert caplog.records[-1].levelno == logging.WARNING
+
+
+@pytest.mark.parametrize("compare", [None, Scores(BAD, GOOD)])
+@pytest.mark.parametrize("uses_tuned", [False, True])
+def test_a_federation_that_compares_averages_decides_and_no_site_warns(
+    uses_tuned: bool, compare: Scores | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = _tuned_context(numpy_app())
+    context.run_config = {"fbo-tuned": uses_tuned}
+    best = best_params(context, DEFAULT, compare=compare)
+    assert (best == DEFAULT) is not uses_tuned
+    assert "was not compared" not in caplog.text
+
+
+def test_a_default_that_a_site_prefers_is_kept_whatever_the_federation_says() -> None:
+    context = _tuned_context(numpy_app())
+    context.run_config = {"fbo-tuned": True}
+    assert best_params(context, DEFAULT, compare=Scores(GOOD, BAD)) == DEFAULT
 
 
 def test_the_direction_of_the_study_decides() -> None:
@@ -295,10 +325,72 @@ def test_an_app_that_does_not_compare_warns_once(
     assert levels == {logging.WARNING}
 
 
+@pytest.mark.parametrize(("wanted", "stays"), [(DEFAULT["x"], True), (0.0, False)])
+def test_the_federation_tuner_compares_the_averages(
+    wanted: float, stays: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each site prefers its own setting; the average decides which is used."""
+    app = _averaging_app(wanted)
+    run_config: UserConfig = {"fbo-tuned": False}
+    grid = InProcessGrid(app, 3, run_config=run_config)
+    strategy(num_agents=3, client_api="action").start(grid, num_rounds=3)
+    averages: list[float] = []
+
+    def main(grid: Any, context: Context) -> None:
+        arrays = ArrayRecord({"0": Array(np.zeros(1))})
+        result = FedAvg().start(grid, arrays, num_rounds=1)
+        averages.append(float(result.arrays["0"].numpy()[0]))
+
+    tuner = FederationTuner(
+        {"fbo-tuned": CategoricalDistribution([False, True])},
+        "score",
+        "maximize",
+        3,
+        schedule=Halving(2, (1,)),
+        privacy=None,
+        enqueue=[{"fbo-tuned": True}],
+    )
+    result = tuner.start(main, grid, Context(1, 1, {}, RecordDict(), run_config))
+    assert result.defaults_stayed_best is stays
+    main(*result.apply(grid, Context(1, 1, {}, RecordDict(), run_config)))
+    assert (averages[-1] == DEFAULT["x"]) is stays
+    assert "The tuned setting is better" in caplog.text
+    assert "was not compared" not in caplog.text
+
+
+def _averaging_app(wanted: float) -> ClientApp:
+    """Return an app that averages its settings, and wants the average to be there."""
+    app = ClientApp(mods=[tuner_mod])
+
+    def reply(message: Message, arrays: ArrayRecord, **metrics: float) -> Message:
+        record = MetricRecord({"num-examples": 1, **metrics})
+        content = RecordDict({"arrays": arrays, "metrics": record})
+        return Message(content, reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        x = float(best_params(context, DEFAULT)["x"])
+        return reply(message, ArrayRecord({"0": Array(np.array([x]))}))
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        arrays = message.content.array_records["arrays"]
+        score = -abs(float(arrays["0"].numpy()[0]) - wanted)
+        return reply(message, arrays, score=score)
+
+    def compare(context: Context) -> tuple[Params, Scores]:
+        return DEFAULT, Scores(BAD, GOOD)
+
+    return add_tuning(app, make_objective, compare=compare)
+
+
 def test_misuse_is_named() -> None:
     context = _tuned_context(numpy_app())
     with pytest.raises(ValueError, match=r"compare=0\.5"):
         best_params(context, DEFAULT, compare=0.5)  # type: ignore[arg-type]
+    context.run_config = {"fbo-tuned": "yes"}
+    with pytest.raises(ValueError, match="fbo-tuned='yes'"):
+        best_params(context, DEFAULT)
     for make, _ in APPS:
         with pytest.raises(ValueError, match="compare=3"):
             make([], compare=3)

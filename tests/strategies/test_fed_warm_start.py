@@ -172,9 +172,9 @@ def test_an_open_gate_says_where_to_start() -> None:
     study = strategy(privacy=Privacy(noise_multiplier=0.02), epsilon=None, agent=agent)
     grid = InProcessGrid(tuning_app(make_objective), N)
     result = study.start(grid, num_rounds=18)
-    assert result.recommended is not None
+    assert result.warm_start is not None
     agents = grid.agents(study.study)
-    assert study.study.space.from_unit(agents[6].points[0]) == result.recommended
+    assert study.study.space.from_unit(agents[6].points[0]) == result.warm_start
     assert agents[0].values[0] < agents[6].values[0]
 
 

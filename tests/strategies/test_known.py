@@ -81,7 +81,7 @@ def test_another_study_starts_from_it_at_no_epsilon(
     assert study.privacy_spent.epsilon == 0.0
     assert study.study.promise.charges == ()
     # Which of h's largest places is found depends on public draws.
-    best = result.recommended
+    best = result.warm_start
     assert best is not None
     assert objective_of(0)(best) > objective_of(0)(CENTRE) + 0.1
     for agent in grid.agents(study.study):
@@ -143,8 +143,8 @@ def test_a_narrower_space_is_tuned_from_it(known: Knowledge) -> None:
     assert 8 <= m < 64
     grid = grid_of()
     result = study.start(grid, num_rounds=ROUNDS)
-    assert result.recommended is not None
-    assert abs(result.recommended["y"] - 0.2) < 0.2
+    assert result.warm_start is not None
+    assert abs(result.warm_start["y"] - 0.2) < 0.2
     assert study.server.ledger[0].vectors.shape == (1, m)
     with pytest.raises(ValueError, match=r"space\['z'\]"):
         study_of(known=known, space={**SPACE, "z": FloatDistribution(0, 1)})
@@ -186,7 +186,7 @@ def test_it_goes_on_with_the_same_knowledge_alone(
     study = study_of(known=str(path), cohorts=(), folder=tmp_path / "server")
     result = study.start(grid_of(), num_rounds=3)
     again = study_of(known=known, cohorts=(), folder=tmp_path / "server")
-    assert again.start(grid_of(), num_rounds=3).recommended == result.recommended
+    assert again.start(grid_of(), num_rounds=3).warm_start == result.warm_start
     without = study_of(cohorts=(), folder=tmp_path / "server")
     with pytest.raises(JournalError, match="'known'"):
         without.start(grid_of(), num_rounds=3)

@@ -57,7 +57,8 @@ def test_durations_are_for_persons() -> None:
     [
         (2, "1 release, after round 1"),
         (6, "2 releases, after rounds 3 and 5"),
-        (60, "2 releases, after rounds 6 and 10"),
+        (20, "2 releases, after rounds 6 and 10"),
+        (60, "3 releases, after rounds 6, 10 and 59"),
     ],
 )
 def test_what_the_rounds_come_to_is_said_first(

@@ -30,4 +30,4 @@ def main(grid: Grid, context: Context) -> None:
         ),
     )
     result = strategy.start(grid, num_rounds=int(config["num-rounds"]))
-    print(f"Recommended: {result.recommendation}")
+    print(result.recommendation)

@@ -24,4 +24,4 @@ def main(grid: Grid, context: Context) -> None:
     )
     num_rounds = int(context.run_config["num-rounds"])
     result = strategy.start(grid, num_rounds=num_rounds)
-    print("Recommended:", result.recommendation)
+    print(result.recommendation)

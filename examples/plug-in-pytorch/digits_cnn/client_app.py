@@ -7,9 +7,9 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from digits_cnn import task
-from flwr_fbo import add_tuning, best_params
+from flwr_fbo import add_tuning, best_params, tuner_mod
 
-app = ClientApp()
+app = ClientApp(mods=[tuner_mod])
 
 
 @app.train()

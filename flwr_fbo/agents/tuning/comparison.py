@@ -68,10 +68,10 @@ class Comparison:
 
     @property
     def outcome(self) -> str:
-        """Which setting is used and why, as a sentence."""
+        """Which setting is better at this site, as a sentence."""
         tuned, default = map(_in_words, (self.tuned_score, self.default_score))
         if self.tuned_is_better:
-            return f"The tuned setting is used: it {tuned}, the default {default}."
+            return f"The tuned setting is better: it {tuned}, the default {default}."
         if self.tuned_score == self.default_score:
             return f"The default is kept: it {default}, as does the tuned setting."
         return f"The default is kept: it {default}, the tuned setting {tuned}."

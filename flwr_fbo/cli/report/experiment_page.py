@@ -26,7 +26,11 @@ from flwr_fbo.experiment_runner.base import Experiment, Run
 from flwr_fbo.experiment_runner.claims import findings
 from flwr_fbo.experiment_runner.config import find_experiment
 from flwr_fbo.experiment_runner.curves import common_seeds, curves_by_method
-from flwr_fbo.experiment_runner.figure import draw, draw_curves, has_own_form
+from flwr_fbo.experiment_runner.figure import (
+    draw_curves,
+    draw_own_form,
+    has_own_form,
+)
 from flwr_fbo.experiment_runner.results import read_results, version_of
 from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.experiment_runner.wording import humanised
@@ -111,12 +115,16 @@ def _convergence(
     parts: list[str | Table | Figure] = [figure]
     if has_own_form(experiment):
         caption = (
-            "The figure as published: where each method ends, against what is varied. "
-            "The table above has the numbers."
+            "Chart of where each method ends against what is varied, as published: "
+            "mean over seeds; bars and bands are one standard error. The table above "
+            "has the numbers."
         )
-        parts.append(
-            figures.drawn("form", caption, lambda file: draw(experiment, runs, file))
-        )
+
+        def draw(axes: Any) -> None:
+            draw_own_form(axes, experiment, runs)
+            axes.set_title("")  # the caption says it
+
+        parts.append(figures.chart("form", caption, ("", ""), draw, whole_x=False))
     return parts
 
 
@@ -187,7 +195,7 @@ def _communication(experiment: Experiment, runs: Sequence[Run]) -> list[Section]
     table = Table(("method", "numbers", "bytes"), rows, caption)
     caption = (
         f"Chart of numbers sent so far against {experiment.axes[0]}, a line a method, "
-        "on a log scale. Who sends nothing is not drawn."
+        "on a log scale. Methods that send nothing are not drawn."
     )
 
     # From where it is above 0, for the log scale.
@@ -222,5 +230,5 @@ def _settings_of_agents(
         folded.append((label, Table(headings, rows, caption, numeric=False)))
     if not folded:
         return []
-    lines = [f"Of seed {seed}, by method. In a real study only the site knows its own."]
+    lines = [f"Seed {seed}, by method. In a real study only the site knows its own."]
     return [Section("Best settings of the agents", lines, folded=folded)]

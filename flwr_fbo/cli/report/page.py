@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -14,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from flwr_fbo._files import write_whole
 from flwr_fbo._text import flat, printable
 from flwr_fbo._version import __version__
+from flwr_fbo.cli.report.parameter_axes import range_in_words
 from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.space.search_space import SearchSpace
 
 Cells = Sequence[Any]
 
+_BREAK = re.compile(r"(?<=\w[._])(?=\w)")
+_CODE = re.compile("`([^`]+)`")
 _SEEDS = ("study_seed", "noise_seed", "seed")
 
 
@@ -121,8 +125,20 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = _breakable
+    environment.filters["with_code"] = _with_code
     environment.tests["figure"] = lambda part: isinstance(part, Figure)
     return printable(environment.get_template("page.html.jinja").render(page=page))
+
+
+def _with_code(text: str) -> Markup:
+    """Return text as HTML, with what stands between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def _breakable(name: Any) -> Markup:
+    """Return a name as HTML that may be broken after its dots and underscores."""
+    return Markup(_BREAK.sub("<wbr>", str(escape(name))))
 
 
 def journal_settings(identity: Mapping[str, Any]) -> Section:
@@ -137,7 +153,9 @@ def journal_settings(identity: Mapping[str, Any]) -> Section:
     }
     if "space" in settings:
         space = SearchSpace.from_json(settings["space"])
-        settings["space"] = {n: str(d) for n, d in space.distributions.items()}
+        settings["space"] = {
+            name: range_in_words(one) for name, one in space.distributions.items()
+        }
     return settings_section(settings)
 
 
@@ -169,10 +187,17 @@ def versions_section(recorded: Iterable[str]) -> Section:
 
 
 def _text(value: Any) -> str:
+    if value in (None, "", [], (), {}):
+        return "-"
     if isinstance(value, (list, tuple)):
         simple = all(isinstance(one, (str, int, float)) for one in value)
         return ", ".join(map(str, value)) if simple else json.dumps(value)
-    return "-" if value is None else str(value)
+    return str(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun: 1 release, 2 releases."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def bytes_text(numbers: float) -> str:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
-from itertools import cycle
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from flwr_fbo._text import printable
 from flwr_fbo.cli.report.page import Figure
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.looks import BLUE, line_styles
 from flwr_fbo.experiment_runner.wording import humanised
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.recommendation import ReleasedFunction
 
 FloatArray = NDArray[np.float64]
 
-# Points of a released function along an axis, and along the side of a map.
-_NUM_PLACES, _MAP_SIDE = 101, 41
-# Inches: letters stay readable on a telephone, which shows it at two thirds.
-_SIZE = (4.6, 3.5)
+# Longer labels are higher than the figure.
+_MOST_IN_Y_LABEL = 32
+# With longer names a legend's two columns are wider than the figure.
+_MOST_IN_COLUMN = 22
+# Inches: letters are 12 pixels high on a telephone, and 15 elsewhere.
+_SIZE = (4.2, 3.2)
+_MOST_LOG_TICKS = 6
 _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -77,8 +78,8 @@ def chart(
 ) -> Figure:
     """Return what a function draws into the axes that it is given, and their legend.
 
-    A linear axis that counts, such as rounds, has ticks at whole numbers only. For the
-    name and the caption see `drawn`.
+    A linear axis that counts, such as rounds, has ticks at whole numbers only. The
+    function may replace labels and scales. For the name and the caption see `drawn`.
     """
 
     def save(file: Any) -> None:
@@ -88,21 +89,23 @@ def chart(
         figure = Canvas(figsize=_SIZE, layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.subplots()
-        draw(axes)
         axes.set(xlabel=labels[0], ylabel=labels[1])
+        draw(axes)
         if log_x:
             axes.set_xscale("log")
         if log_y:
             axes.set_yscale("log")
-        _set_ticks(axes.xaxis, log_x, whole_x)
-        _set_ticks(axes.yaxis, log_y, whole_y)
+        _set_ticks(axes.xaxis, whole_x)
+        _set_ticks(axes.yaxis, whole_y)
+        axes.set_ylabel(fill(axes.get_ylabel(), _MOST_IN_Y_LABEL))
         axes.grid(alpha=0.25)
         handles, names = axes.get_legend_handles_labels()
         if handles:
-            rows = (len(names) + 1) // 2
+            columns = 2 if max(map(len, names)) <= _MOST_IN_COLUMN else 1
+            rows = math.ceil(len(names) / columns)
             figure.set_size_inches(_SIZE[0], _SIZE[1] + 0.2 * rows)
             below: Any = "outside lower center"
-            figure.legend(handles, names, loc=below, ncols=2, frameon=False)
+            figure.legend(handles, names, loc=below, ncols=columns, frameon=False)
         figure.savefig(file)
 
     return drawn(name, caption, save)
@@ -122,53 +125,6 @@ def by_round(
         axes.set_ylim(0, None)
 
     return chart(name, caption, ("round", y_label), draw, whole_y=whole)
-
-
-def slices(
-    name: str, caption: str, space: SearchSpace, released: ReleasedFunction
-) -> Figure:
-    """Return a chart of the released function along each axis, through its best."""
-    places = np.linspace(0.0, 1.0, _NUM_PLACES)
-
-    def draw(axes: Any) -> None:
-        styles = cycle(["-", "--", ":", "-."])
-        for i, (parameter, style) in enumerate(
-            zip(space.distributions, styles, strict=False)
-        ):
-            x = np.tile(released.best, (_NUM_PLACES, 1))
-            x[:, i] = places
-            axes.plot(
-                places,
-                released.function(space.snap_discrete(x)),
-                style,
-                label=printable(parameter),
-            )
-        threshold = released.recommendation.threshold
-        if threshold is not None:
-            label = "chance and noise"
-            axes.axhline(threshold, color="#7f7f7f", lw=1, label=label)
-
-    labels = ("position in the parameter's range", "released score")
-    return chart(name, caption, labels, draw, whole_x=False)
-
-
-def score_map(
-    name: str, caption: str, space: SearchSpace, released: ReleasedFunction
-) -> Figure:
-    """Return a map of the released function of two parameters."""
-    side = np.linspace(0.0, 1.0, _MAP_SIDE)
-    grid = np.array([(x, y) for y in side for x in side])
-    values = released.function(space.snap_discrete(grid)).reshape(_MAP_SIDE, _MAP_SIDE)
-
-    def draw(axes: Any) -> None:
-        shades = axes.contourf(side, side, values, levels=10, cmap="Blues")
-        axes.figure.colorbar(shades, ax=axes, label="released score")
-        axes.plot(*released.best, "x", color="#d62728", ms=9, mew=2)
-
-    names = map(printable, space.distributions)
-    labels = tuple(f"{name}, position in its range" for name in names)
-    assert len(labels) == 2
-    return chart(name, caption, (labels[0], labels[1]), draw, whole_x=False)
 
 
 def by_method(
@@ -192,27 +148,31 @@ def by_method(
     return chart(name, caption, labels, draw, experiment.log_axes, log_y)
 
 
-def _set_ticks(axis: Any, log: bool, whole: bool) -> None:
-    from matplotlib.ticker import MaxNLocator
+def _set_ticks(axis: Any, whole: bool) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
-    if log:
+    # Ticks that were chosen by hand stay.
+    if isinstance(axis.get_major_locator(), LogLocator):
         _use_plain_numbers(axis)
     elif whole:
-        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        steps = [1, 2, 5, 10]
+        ticks = MaxNLocator("auto", integer=True, min_n_ticks=1, steps=steps)
+        axis.set_major_locator(ticks)
 
 
 def _use_plain_numbers(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_formatter(FuncFormatter(lambda x, _: _plain(x)))
     low, high = axis.get_view_interval()
-    if high < 10 * low:  # perhaps no power of ten is in between
-        axis.set_minor_formatter(FuncFormatter(lambda x, _: _plain(x)))
-    else:
-        axis.set_minor_formatter(NullFormatter())
+    # Less than two powers of ten would be too few ticks.
+    subs = (1.0,) if high > 100 * low else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=_MOST_LOG_TICKS))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: plain(x)))
+    axis.set_minor_formatter(NullFormatter())
 
 
-def _plain(value: float) -> str:
+def plain(value: float) -> str:
+    """Return a number as an axis has it."""
     return f"{value:,g}" if value < 1e5 else humanised(value)
 
 

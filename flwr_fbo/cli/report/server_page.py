@@ -20,10 +20,11 @@ from flwr_fbo.cli.report.page import (
     Section,
     Table,
     bytes_text,
+    counted,
     journal_settings,
-    params_text,
     versions_section,
 )
+from flwr_fbo.cli.report.server_score import score_map, slices
 from flwr_fbo.experiment_runner.wording import humanised
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
@@ -46,6 +47,8 @@ _TITLES = {
     PEER_KIND: "a linear bandit among peers",
     NEURAL_KIND: "a bandit with a network",
 }
+NO_EPSILON = "There is no epsilon: the releases have no privacy guarantee."
+NOTHING_RELEASED = "Nothing was released yet."
 # Numbers that an agent sends for a release, and that each gets back.
 _LENGTHS: dict[str, Callable[[LedgerRow], tuple[int, int]]] = {
     KIND: lambda row: (row.vectors.shape[-1], row.vectors.size),
@@ -81,7 +84,7 @@ def server_page(journal: Journal) -> Page:
     ]
     lead = (
         f"The server's record: {num_agents} agents, {len(rounds)} of "
-        f"{identity['num_rounds']} rounds done, {len(ledger)} releases."
+        f"{identity['num_rounds']} rounds done, {counted(len(ledger), 'release')}."
     )
     warning = "" if private else f"NOT PRIVATE: {kind.why_not}"
     return Page(f"Study of {_TITLES[name]}", lead, sections, warning)
@@ -96,26 +99,19 @@ def _recommendation(
     study = TuningStudy.from_dict(stored["study"])
     released = released_function(study, ledger)
     if released is None:
-        return [Section("Recommendation", ["Nothing was released yet."])]
+        return [Section("Recommendation", [NOTHING_RELEASED])]
     found = released.recommendation
-    parts: list[str | Table | Figure] = [f"Recommended for all sites: {found}"]
-    if found.params is not None:
+    parts: list[str | Table | Figure] = []
+    if found.params is None:
+        why = f"{found.reason} ({found.evidence})"
+        parts.append(f"{found.purpose}: none, because {why}.")
+    else:
         rows = list(found.params.items())
-        headings = ("parameter", "value")
-        parts.append(Table(headings, rows, "The recommended setting.", numeric=False))
-    setting = params_text(study.space.from_unit(released.best))
-    caption = (
-        "Chart of the released score along each parameter through its best setting, "
-        f"{setting}: 0 is the low end of a parameter's range, 1 the high end."
-    )
-    slices = figures.slices("slices", caption, study.space, released)
-    parts.append(slices)
+        caption = f"{found.purpose}: {found.evidence}."
+        parts.append(Table(("parameter", "value"), rows, caption, numeric=False))
+    parts += slices(study.space, released)
     if study.space.dim == 2:
-        caption = (
-            "Map of the released score over both parameters, dark where it is high. "
-            "The cross is its best setting."
-        )
-        parts.append(figures.score_map("map", caption, study.space, released))
+        parts.append(score_map(study.space, released))
     return [Section("Recommendation", parts)]
 
 
@@ -127,7 +123,7 @@ def _privacy(
 ) -> Section:
     spent = kind.spent(identity, ledger) if ledger else None
     if spent is None:
-        return Section("Privacy", ["There is no epsilon to tell of."])
+        return Section("Privacy", [NO_EPSILON if ledger else NOTHING_RELEASED])
     lines = [spent_in_words(spent, kind.whose)]
     course = [r["epsilon"] for r in rounds]
     known = np.array([math.nan if e is None else float(e) for e in course])
@@ -144,9 +140,10 @@ def _privacy(
 def spent_in_words(spent: PrivacySpent, whose: str) -> str:
     """Return what was spent as a sentence."""
     epsilon = "infinite" if math.isinf(spent.epsilon) else f"{spent.epsilon:.4f}"
+    releases = counted(spent.num_releases, "release")
     return (
-        f"{spent.num_releases} releases{whose}: epsilon = {epsilon} at delta = "
-        f"{spent.delta:g} ({spent.accounting_method})."
+        f"{releases}{whose}: epsilon = {epsilon} at delta = {spent.delta:g} "
+        f"({spent.accounting_method})."
     )
 
 
@@ -156,7 +153,7 @@ def _participation(rounds: Sequence[Mapping[str, Any]], num_agents: int) -> Sect
     answered = np.array([float(r["results"]) for r in rounds])
     caption = (
         f"Chart of how many of the {num_agents} agents answered, by round: "
-        f"{answered.mean():.1f} in the mean, {answered.min():.0f} at least."
+        f"{answered.mean():.1f} on average, {answered.min():.0f} at least."
     )
     about = caption, "agents", answered
     figure = figures.by_round("participation", *about, whole=True)
@@ -200,9 +197,11 @@ def _communication(
 def releases_section(kind: LedgerKind, ledger: Sequence[LedgerRow]) -> Section:
     """Return a section of all releases, as ``flwr-fbo ledger show`` has them."""
     if not ledger:
-        return Section("Releases", ["Nothing was released yet."])
+        return Section("Releases", [NOTHING_RELEASED])
     rows = [[cell(row) for cell in kind.columns.values()] for row in ledger]
-    caption = "What has left the server, as its ledger has it."
+    caption = "What has left the server, from its ledger."
+    if "iteration" in kind.columns:
+        caption += " Iteration 0 is round 1."
     return Section("Releases", [Table(tuple(kind.columns), rows, caption)])
 
 
@@ -210,7 +209,7 @@ def _where_settings_are() -> Section:
     return Section(
         "What agents found",
         [
-            "Is not here: values and settings of single agents do not leave them. Each "
-            "site sees its own with `flwr-fbo report` on its own folder."
+            "This page has no values or settings of single agents. Each site sees its "
+            "own with `flwr-fbo report` on its folder."
         ],
     )

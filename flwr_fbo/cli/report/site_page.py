@@ -21,6 +21,7 @@ from flwr_fbo.cli.report.page import (
     Page,
     Section,
     Table,
+    counted,
     journal_settings,
     params_text,
     versions_section,
@@ -33,7 +34,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.tuning_settings import Direction
 
-_OWN = "For this site alone: it tells of its own data. It is no page to pass on."
+_OWN = "For this site alone: the page shows the site's own data. Do not pass it on."
 
 
 def tuning_page(journal: Journal) -> Page:
@@ -53,7 +54,8 @@ def tuning_page(journal: Journal) -> Page:
         journal_settings(journal.identity),
         versions_section([]),
     ]
-    lead = f"Agent {agent.slot}: {len(trials)} trials, {len(done)} with a value."
+    num_trials = counted(len(trials), "trial")
+    lead = f"Agent {agent.slot}: {num_trials}, {len(done)} with a value."
     return Page("A site's study of tuning", lead, sections, _OWN)
 
 
@@ -64,7 +66,10 @@ def _best(
         return Section("Best setting", ["No trial has a value yet."])
     is_used = comparison is None or comparison.tuned_is_better
     given = "it" if is_used else "the default, which was kept on held-out data,"
-    caption = f"Value {value:.6g}. `best_params` gives {given} to the site's own code."
+    caption = (
+        f"Value {value:.6g}. `best_params` gives {given} to the site's own code. With "
+        "`fbo-tuned=false` in a run config it gives the default."
+    )
     table = Table(("parameter", "value"), list(setting.items()), caption, numeric=False)
     return Section("Best setting", [table])
 
@@ -89,7 +94,7 @@ def _trials(trials: list[Trial]) -> Section:
     ]
     headings = ("trial", "iteration", "started", "value", "source", "setting")
     table = Table(headings, rows, "All trials, in order.", numeric=False)
-    return Section("Trials", folded=[(f"{len(trials)} trials", table)])
+    return Section("Trials", folded=[(counted(len(trials), "trial"), table)])
 
 
 def policy_page(journal: Journal) -> Page:
@@ -104,7 +109,8 @@ def policy_page(journal: Journal) -> Page:
         journal_settings(journal.identity),
         _versions(journal),
     ]
-    lead = f"{len(trials)} trials, {len(trials) - len(rewarded)} await their reward."
+    num_open = len(trials) - len(rewarded)
+    lead = f"{counted(len(trials), 'trial')}, {num_open} without a reward yet."
     return Page("A site's linear bandit", lead, sections, f"{_OWN}{warning}")
 
 
@@ -128,8 +134,9 @@ def _released(journal: Journal, kind: LedgerKind) -> tuple[Section, str]:
     lines = []
     if spent is not None:
         lines = [
-            f"{spent.num_releases} releases{kind.whose}: epsilon = {spent.epsilon:.4f} "
-            f"at delta = {spent.delta:g}. All of it is spent with the first release."
+            f"{counted(spent.num_releases, 'release')}{kind.whose}: epsilon = "
+            f"{spent.epsilon:.4f} at delta = {spent.delta:g}. All of it is spent with "
+            "the first release."
         ]
     rows = [[cell(row) for cell in kind.columns.values()] for row in ledger]
     table = Table(tuple(kind.columns), rows, "What has left this site.")

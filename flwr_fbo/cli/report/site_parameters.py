@@ -7,27 +7,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from flwr_fbo._text import printable
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table
+from flwr_fbo.cli.report.parameter_axes import (
+    MOST_SHOWN,
+    is_log,
+    is_whole,
+    label_of,
+    left_out,
+    name_choices,
+    number_of,
+    short,
+)
 from flwr_fbo.cli.report.site_worth import scatter
-from flwr_fbo.experiment_runner.looks import BLUE, literal
+from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.models.threads import one_blas_thread
 
 # With fewer trials, or parameters, there is nothing to weigh.
 _FEWEST_TRIALS, _FEWEST_PARAMETERS = 4, 2
-# More do not fit a page that is 400 pixels wide.
-_MOST_AXES, _MOST_LETTERS, _MOST_IN_LABEL = 6, 12, 40
 _BEST_SHARE = 0.25
+# Ends of axes that stand side by side.
+_MOST_AT_END = 7
 
 
 def parameter_sections(done: Sequence[Trial], agent: Agent) -> list[Section]:
@@ -37,12 +42,10 @@ def parameter_sections(done: Sequence[Trial], agent: Agent) -> list[Section]:
     parameters = agent.space.distributions
     importances = importances_of(done, agent)
     order = sorted(parameters, key=lambda name: -importances.get(name, 0.0))
-    shown = {name: parameters[name] for name in order[:_MOST_AXES]}
+    shown = {name: parameters[name] for name in order[:MOST_SHOWN]}
     parts: list[str | Table | Figure] = [_importances(importances, len(done))]
-    if len(order) > len(shown):
-        left = ", ".join(order[len(shown) :])
-        parts.append(f"The charts leave out the less important ones: {left}.")
     parts += [_slice(i, *item, done) for i, item in enumerate(shown.items())]
+    parts += left_out(order)
     if len(shown) > 1 and len(done) > 1:
         parts.append(_parallel(shown, done, agent))
     return [Section("Parameters", parts)]
@@ -92,19 +95,14 @@ def _slice(
         f"Chart of the value of each trial against {name}, marked by its source; "
         f"{_range(values, distribution)}."
     )
-    is_log = getattr(distribution, "log", False)
 
     def draw(axes: Any) -> None:
-        if isinstance(distribution, CategoricalDistribution):
-            choices = distribution.choices
-            scatter(axes, done, [choices.index(value) for value in values])
-            axes.set_xticks(range(len(choices)), [_short(choice) for choice in choices])
-        else:
-            scatter(axes, done, values)
+        scatter(axes, done, [number_of(value, distribution) for value in values])
+        name_choices(axes.xaxis, distribution)
 
-    about = f"slice-{index}", caption, (_short(name, _MOST_IN_LABEL), "value"), draw
-    counts = isinstance(distribution, IntDistribution)
-    return figures.chart(*about, log_x=is_log, whole_x=counts)
+    about = f"slice-{index}", caption, (label_of(name), "value"), draw
+    log, whole = is_log(distribution), is_whole(distribution)
+    return figures.chart(*about, log_x=log, whole_x=whole)
 
 
 def _range(values: Sequence[Any], distribution: BaseDistribution) -> str:
@@ -141,13 +139,12 @@ def _parallel(
             if is_best:
                 look = {"color": BLUE, "lw": 2.0}
             axes.plot(places, heights(trial), **look)
-        ends = [_ends(d) for d in shown.values()] + [(f"{low:.3g}", f"{high:.3g}")]
+        ends = [_ends(d) for d in shown.values()] + [(f"{low:.2g}", f"{high:.2g}")]
         for place, (bottom, top) in zip(places, ends, strict=True):
             axes.axvline(place, color="#7f7f7f", lw=0.5)
-            text: dict[str, Any] = {"ha": "center", "fontsize": 8}
-            axes.text(place, -0.03, bottom, va="top", **text)
-            axes.text(place, 1.03, top, va="bottom", **text)
-        names = [_short(name) for name in (*shown, "value")]
+            axes.text(place, -0.03, bottom, va="top", ha="center")
+            axes.text(place, 1.03, top, va="bottom", ha="center")
+        names = [short(name) for name in (*shown, "value")]
         axes.set_xticks(places, names, rotation=25, ha="right")
         axes.tick_params(axis="x", length=0)
         axes.set_yticks([])
@@ -160,7 +157,7 @@ def _parallel(
 def _height(value: Any, distribution: Any) -> float:
     """Return where a value lies on its axis, from 0 to 1."""
     if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices.index(value) / (len(distribution.choices) - 1)
+        return number_of(value, distribution) / (len(distribution.choices) - 1)
     low, high, here = float(distribution.low), float(distribution.high), float(value)
     if distribution.log:
         low, high, here = math.log(low), math.log(high), math.log(here)
@@ -170,11 +167,6 @@ def _height(value: Any, distribution: Any) -> float:
 def _ends(distribution: Any) -> tuple[str, str]:
     """Return what stands at both ends of an axis."""
     if isinstance(distribution, CategoricalDistribution):
-        return _short(distribution.choices[0]), _short(distribution.choices[-1])
-    return f"{distribution.low:.3g}", f"{distribution.high:.3g}"
-
-
-def _short(value: Any, most: int = _MOST_LETTERS) -> str:
-    """Return a name as matplotlib can draw it, in so many letters."""
-    text = printable(str(value))
-    return literal(text if len(text) <= most else f"{text[: most - 1]}…")
+        first, *_, last = distribution.choices
+        return short(first, _MOST_AT_END), short(last, _MOST_AT_END)
+    return figures.plain(distribution.low), figures.plain(distribution.high)

@@ -19,7 +19,12 @@ from flwr_fbo.cli.report.page import (
     params_text,
     versions_section,
 )
-from flwr_fbo.cli.report.server_page import releases_section, spent_in_words
+from flwr_fbo.cli.report.server_page import (
+    NO_EPSILON,
+    NOTHING_RELEASED,
+    releases_section,
+    spent_in_words,
+)
 from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
@@ -90,7 +95,7 @@ def _choice(
 def _privacy(identity: Mapping[str, Any], ledger: Sequence[LedgerRow]) -> Section:
     spent = recorded_spent(identity, ledger)
     if spent is None:
-        return Section("Privacy", ["There is no epsilon to tell of."])
+        return Section("Privacy", [NO_EPSILON if ledger else NOTHING_RELEASED])
     lines = [spent_in_words(spent, TUNER_LEDGER.whose), _COVERED]
     if identity["privacy"]["noise_only"]:
         lines.append("This is the control noise-only: the choice is random.")

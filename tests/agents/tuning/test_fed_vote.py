@@ -266,27 +266,30 @@ def strategy(**options: Any) -> FedVote:
 def test_it_is_the_default_and_keeps_to_its_budget() -> None:
     study = strategy()
     study.plan(40)
-    assert study.server.iterations == (5, 9)
+    assert study.server.iterations == (5, 9, 39)
     told = study.study.votes
     assert told is not None
     z = study.server.release.settings.noise_multiplier
     assert told.num_agents == 30
     # A sensitivity of one vote, and all of them counted.
     assert told.noise_std == pytest.approx(z)
-    assert z == pytest.approx(1.445 * math.sqrt(2), rel=0.01)  # two Gaussian releases
-    for iteration in (0, 5, 9, 12):
+    assert z == pytest.approx(1.445 * math.sqrt(3), rel=0.01)  # three Gaussian releases
+    for iteration in (0, 5, 9, 39):
         study.server.receive(
             study.server.step(iteration), {n: np.ones(512) for n in range(30)}
         )
-    assert len(study.server.ledger) == 2
+    assert len(study.server.ledger) == 3
     assert 1.9 < study.privacy_spent.epsilon <= 2.0
 
 
 @pytest.mark.parametrize(
     ("num_rounds", "after"),
-    [(2, (0,)), (3, (0, 1)), (6, (2, 4)), (11, (4, 9)), (12, (5, 9)), (60, (5, 9))],
+    [
+        *((2, (0,)), (3, (0, 1)), (6, (2, 4)), (11, (4, 9)), (12, (5, 9))),
+        *((20, (5, 9)), (21, (5, 9, 19)), (60, (5, 9, 58))),
+    ],
 )
-def test_a_short_study_votes_earlier(num_rounds: int, after: tuple[int, ...]) -> None:
+def test_when_agents_vote(num_rounds: int, after: tuple[int, ...]) -> None:
     study = strategy()
     study.plan(num_rounds - 1)
     assert study.server.iterations == after

@@ -41,5 +41,5 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=int(config["num-rounds"]),
         timeout=float(config["deadline"]),
     )
-    print(f"Recommended: {result.recommendation}")
+    print(result.recommendation)
     print(f"Spent: {result.privacy_spent}")

@@ -1,0 +1,72 @@
+"""How a report draws and words the ranges of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    IntDistribution,
+)
+
+from flwr_fbo._text import printable
+from flwr_fbo.experiment_runner.looks import literal
+
+# More slices, or axes side by side, do not fit a page that is 400 pixels wide.
+MOST_SHOWN = 6
+_MOST_LETTERS, _MOST_IN_LABEL = 12, 40
+
+
+def number_of(value: Any, distribution: BaseDistribution) -> float:
+    """Return where a value stands on its axis; choices stand in their order."""
+    if isinstance(distribution, CategoricalDistribution):
+        return float(distribution.choices.index(value))
+    return float(value)
+
+
+def name_choices(axis: Any, distribution: BaseDistribution) -> None:
+    """Put a tick with a name at each choice of a category."""
+    if isinstance(distribution, CategoricalDistribution):
+        names = [short(choice) for choice in distribution.choices]
+        axis.set_ticks(range(len(names)), names)
+
+
+def is_log(distribution: BaseDistribution) -> bool:
+    """Return whether a parameter is on a log scale."""
+    return getattr(distribution, "log", False)
+
+
+def is_whole(distribution: BaseDistribution) -> bool:
+    """Return whether a parameter's values are whole numbers."""
+    return isinstance(distribution, IntDistribution)
+
+
+def range_in_words(distribution: Any) -> str:
+    """Return which values a parameter can have."""
+    if isinstance(distribution, CategoricalDistribution):
+        return "one of " + ", ".join(map(str, distribution.choices))
+    text = f"{distribution.low} to {distribution.high}"
+    if distribution.log:
+        text += ", on a log scale"
+    if distribution.step not in (None, 1):
+        text += f", in steps of {distribution.step}"
+    return f"{text}, whole numbers" if is_whole(distribution) else text
+
+
+def label_of(name: str) -> str:
+    """Return a parameter's name as an axis has it."""
+    return short(name, _MOST_IN_LABEL)
+
+
+def left_out(order: Sequence[str]) -> list[str]:
+    """Say which parameters, the most important first, are not shown, if any."""
+    names = ", ".join(order[MOST_SHOWN:])
+    return [f"The charts leave out the less important ones: {names}."] if names else []
+
+
+def short(value: Any, most: int = _MOST_LETTERS) -> str:
+    """Return a name as matplotlib can draw it, in so many letters."""
+    text = printable(str(value))
+    return literal(text if len(text) <= most else f"{text[: most - 1]}…")

@@ -3,8 +3,10 @@
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ import pytest
 
 import flwr_fbo
 from flwr_fbo.cli.commands import LazyGroup
+from tests.before_and_after import diff
 from tests.documents import (
     ROOT,
     Page,
@@ -54,6 +57,8 @@ def test_a_page_runs_as_it_is_written(
     monkeypatch.chdir(tmp_path)
     for package in NEEDS.get(_name(path), ()):
         pytest.importorskip(package, reason=f"the page needs {package}")
+    for module in STAND_INS.get(_name(path), ()):
+        monkeypatch.setitem(sys.modules, module, ModuleType(module))
     page = Page(path)
     page.run()
     if check := CHECKS.get(_name(path)):
@@ -122,13 +127,25 @@ def _when_federation_helps(page: Page) -> None:
             assert cell == (f"{crowd}: never" if crowd > sites else str(crowd))
 
 
+def _put_it_in_your_app(page: Page) -> None:
+    example, package = ROOT / "examples" / "plug-in-numpyclient", "digits_fedavg"
+    server, client = list(blocks_of(page.path))[:2]
+    assert server.text == (example / "after" / package / "server_app.py").read_text()
+    assert client.text == "".join(diff(example, f"{package}/client_app.py"))
+
+
 # Packages of extras that the test of a page needs.
 NEEDS = {"docs/how-to/track-and-export.md": ("mlflow", "tensorboardX", "pandas")}
 
+# Modules of an example that a page only shows. The example's own test runs them.
+STAND_INS = {
+    "docs/how-to/put-it-in-your-app.md": ("digits_fedavg", "digits_fedavg.task"),
+}
 
 # What a page must come to, where it prints what differs from run to run.
 CHECKS: dict[str, Callable[[Page], None]] = {
     "README.md": _readme,
+    "docs/how-to/put-it-in-your-app.md": _put_it_in_your_app,
     "docs/tutorials/your-own-objective.md": _your_own_objective,
     "docs/tutorials/linear-bandits.md": _linear_bandits,
     "docs/tutorials/neural-bandits.md": _neural_bandits,
@@ -168,7 +185,9 @@ def test_the_first_page_opens_with_the_example_of_the_readme() -> None:
 
 
 def test_checks_and_slow_pages_exist() -> None:
-    assert {*CHECKS, *NEEDS, *SLOW} <= {_name(path) for path in (*PAGES, *MENUS)}
+    assert {*CHECKS, *NEEDS, *STAND_INS, *SLOW} <= {
+        _name(path) for path in (*PAGES, *MENUS)
+    }
 
 
 def test_links_between_pages_and_files_lead_somewhere() -> None:

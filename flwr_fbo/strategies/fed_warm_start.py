@@ -98,7 +98,8 @@ class FedWarmStart(PrivateTuningStrategy):
         `PrivateTuningStrategy`.
     **options
         ``aggregation``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
-        `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see `StudyStrategy`.
+        `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see
+        `StudyStrategy`.
 
     Raises
     ------

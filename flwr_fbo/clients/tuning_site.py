@@ -21,11 +21,19 @@ from flwr_fbo.agents.tuning.trial import (
     SpaceMismatchError,
 )
 from flwr_fbo.clients.limits import Limits
-from flwr_fbo.clients.site import Answer, Arrays, Metrics, Site
+from flwr_fbo.clients.site import (
+    Answer,
+    Arrays,
+    InstructionError,
+    Metrics,
+    Site,
+)
 from flwr_fbo.clients.site_journal import held_journal
+from flwr_fbo.clients.sum_identity import sum_identity
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.clients.trial_log import logged
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
+from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.tuning_settings import Direction, check_direction
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -93,6 +101,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 f"{study.direction!r}.",
                 public="This client declares another direction than the study has.",
             )
+        sum_identity(context).check(study)
+        for limits in self._limits(context):
+            limits.sums.check(study.secure, study.promise)
         for i, params in enumerate(self.enqueue):
             try:
                 study.space.to_unit(params)
@@ -150,14 +161,22 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     ) -> Answer:
         """Play a round, unless the message that is asked for is on record.
 
+        Or take part in a secure sum of messages: then no message leaves but masked.
+
         Raises
         ------
+        InstructionError
+            If a sum is asked for without an array, or before the message is on record.
+        SumRefusedError
+            If the server of a secure sum deviates from its protocol.
         ObjectiveFailedError
             If ``make_objective`` raised, or gave no function; if the objective gives
             no numbers, or has failed in all trials so far.
         SpaceMismatchError
             If the study has another space or direction than the client declares.
         """
+        if instruction.phase is Phase.SUM:
+            return self._sum(context, agent, instruction, arrays)
         release, vectors = instruction.release, arrays[0] if len(arrays) else None
         if release in agent.made_after:
             agent.take(vectors)
@@ -173,7 +192,30 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 agent.play(in_time, instruction.iteration, vectors, release)
         best = agent.agent.best_value if instruction.report_best_value else None
         metrics: Metrics = {} if best is None else {"best-value": best}
-        return Answer([agent.message(release)] if release else [], metrics)
+        sends = release > 0 and instruction.study.secure is None
+        return Answer([agent.message(release)] if sends else [], metrics)
+
+    def _sum(
+        self,
+        context: Context,
+        agent: RecordedTuner,
+        instruction: TuningInstruction,
+        arrays: Arrays,
+    ) -> Answer:
+        """Answer one exchange of a secure sum."""
+        secure, release = instruction.study.secure, instruction.release
+        if secure is None or len(arrays) != 1 or release not in agent.made_after:
+            text = f"Release {release} cannot be summed now."
+            raise InstructionError(text, public=text)
+        about = instruction.planned, instruction.slot
+        identity = sum_identity(context)
+        member = agent.member(identity.key, identity.roster)
+        reply = member.answer(
+            instruction,
+            arrays[0],
+            lambda: secure.release.contribution(*about, agent.message(release)),
+        )
+        return Answer([reply])
 
     def _objective(self, context: Context) -> Objective:
         """Return the site's objective; of what goes wrong the type is public."""

@@ -140,6 +140,8 @@ class JournalFile:
             # The lock is kept until the connection, or its process, ends.
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute("PRAGMA synchronous = FULL")
+            # Keys and noise that are done with are overwritten, not only unlinked.
+            connection.execute("PRAGMA secure_delete = ON")
             return connection
 
     def _prepare(

@@ -10,6 +10,7 @@ import math
 import os
 import random
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,6 +48,61 @@ class Entropy(Protocol):
         """Return ``rows`` of shape (P, M) plus noise with deviation std[i] in row i."""
 
 
+def _import_opendp() -> SimpleNamespace:
+    """Return what is needed of OpenDP, or say in an ImportError how to install it."""
+    try:
+        # Not its prelude: that imports scikit-learn too, and Flower's simulation
+        # may be importing that in another thread just now, for the ClientApp.
+        from opendp.domains import atom_domain, vector_domain
+        from opendp.measurements import make_gaussian
+        from opendp.metrics import l2_distance
+        from opendp.mod import enable_features
+    except ImportError as error:
+        raise ImportError(
+            "A private release needs floating-point-safe noise from OpenDP: "
+            "pip install 'flwr-fbo[secure]' (or, in an experiment that protects "
+            "nobody, give noise_seed)."
+        ) from error
+    enable_features("contrib")
+    return SimpleNamespace(
+        atom_domain=atom_domain,
+        vector_domain=vector_domain,
+        make_gaussian=make_gaussian,
+        l2_distance=l2_distance,
+    )
+
+
+# To build it takes longer than a small draw.
+@lru_cache(maxsize=16)
+def opendp_gaussian(
+    number: type[float] | type[int], length: int, scale: float, grid: int | None = None
+) -> Any:
+    """Return OpenDP's Gaussian mechanism for a vector; its noise is from OS entropy.
+
+    Parameters
+    ----------
+    number : {float, int}
+        Type of the numbers; an int gets discrete Gaussian noise.
+    length : int
+        How many numbers a vector has.
+    scale : float
+        Parameter s of the noise: the mass at k is proportional to exp(-k^2 / 2 s^2).
+    grid : int, optional
+        Floats are rounded to multiples of 2**grid.
+
+    Raises
+    ------
+    ImportError
+        If OpenDP is not installed; the message names the extra.
+    """
+    dp = _import_opendp()
+    is_float = number is float
+    atoms = dp.atom_domain(T=float, nan=False) if is_float else dp.atom_domain(T="i64")
+    # The length tells OpenDP what rounding adds to the sensitivity.
+    domain = dp.vector_domain(atoms, size=length)
+    return dp.make_gaussian(domain, dp.l2_distance(T=float), scale=scale, k=grid)
+
+
 class OsEntropy:
     """Samples from the operating system's entropy, noise from OpenDP.
 
@@ -73,33 +129,13 @@ class OsEntropy:
     private = True
 
     def __init__(self) -> None:
-        try:
-            # Not its prelude: that imports scikit-learn too, and Flower's simulation
-            # may be importing that in another thread just now, for the ClientApp.
-            from opendp.domains import atom_domain, vector_domain
-            from opendp.measurements import make_gaussian
-            from opendp.metrics import l2_distance
-            from opendp.mod import enable_features
-        except ImportError as error:
-            raise ImportError(
-                "A private release needs floating-point-safe noise from OpenDP: "
-                "pip install 'flwr-fbo[secure]' (or, in an experiment that protects "
-                "nobody, give noise_seed)."
-            ) from error
-        enable_features("contrib")
+        _import_opendp()
 
-        # To build it takes longer than a small draw.
-        @lru_cache(maxsize=16)
-        def mechanism(std: float, length: int) -> Any:
-            """Return OpenDP's noise of deviation ``std`` for so many numbers."""
-            # The length tells OpenDP what rounding adds to the sensitivity.
-            domain = vector_domain(atom_domain(T=float, nan=False), size=length)
-            scale = std * (1.0 + _MARGIN)
-            finest = math.frexp(std)[1] - 1 - _GRID_BITS
-            grid = max(finest, _FINEST_GRID)
-            return make_gaussian(domain, l2_distance(T=float), scale=scale, k=grid)
-
-        self.mechanism = mechanism
+    def mechanism(self, std: float, length: int) -> Any:
+        """Return OpenDP's noise of deviation ``std`` for so many numbers."""
+        finest = math.frexp(std)[1] - 1 - _GRID_BITS
+        grid = max(finest, _FINEST_GRID)
+        return opendp_gaussian(float, length, std * (1.0 + _MARGIN), grid)
 
     def mask(self, iteration: int, num_agents: int, q: float) -> NDArray[np.bool_]:
         """Draw the mask afresh; ``iteration`` plays no part."""

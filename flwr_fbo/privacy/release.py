@@ -11,6 +11,7 @@ or where a fixed number q N of them is drawn without replacement.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -108,54 +109,26 @@ class ReleaseSettings:
         return Subsampling.poisson(self.sampling_probability)
 
 
-class Release:
-    """The mechanism: messages in, private vectors out.
+class PlannedRelease(ABC):
+    """Weights and noise of releases, which are public before anything is released.
 
-    Formal guarantees
-    -----------------
-    Adjacency: two studies are neighbours if they differ in that one agent's messages
-    are all zeroed. Protected is the content of an agent's messages, and so all data
-    they were computed from. Each release is a Poisson-subsampled Gaussian mechanism
-    with sampling probability q and at least ``effective_noise_multiplier(t)`` times
-    its L2 sensitivity as noise (joint over the P vectors): in round t agent n adds at
-    most (S/sqrt(P)) ||phi_n||_2 to the weighted sum, and weights, slots, q and the
-    divisor 1/q are public and do not depend on the messages. A missing, non-finite or
-    misshapen message counts as zero; an empty sample still gets its noise.
-
-    With ``sampling="fixed-size"`` two studies are neighbours if one agent's messages
-    are all *replaced* by others. Exactly B = q N agents are sampled without
-    replacement, the divisor is B/N, and the sensitivity is twice that above: from a
-    clipped vector to its opposite, or from one sampled agent to another, which is what
-    amplification by such sampling rests on (Wang, Balle & Kasiviswanathan, 2019).
-    Epsilon under one relation does not compare with epsilon under the other.
-
-    ``settings.subsampling`` is the scheme that is drawn from, and what a
-    `ReleaseAccountant` takes: the two cannot disagree.
-
-    The promise needs: entropy that is private; at most one message per agent and round
-    (the caller's mapping has one per slot); and the caller never asks twice for one
-    round. Not covered: who answers and when, metrics, the agent's choice to join.
+    Parameters
+    ----------
+    settings : ReleaseSettings
     """
 
-    def __init__(self, settings: ReleaseSettings, entropy: Entropy | None) -> None:
-        is_random = settings.noise_multiplier > 0 or settings.sampling_probability < 1
-        if is_random and entropy is None:
-            raise ValueError("A release with noise or sampling needs entropy.")
+    def __init__(self, settings: ReleaseSettings) -> None:
         self.settings = settings
-        self._entropy = entropy
         self._weights: tuple[int, FloatArray] | None = None
-        self._planned: tuple[int, FloatArray, FloatArray] | None = None
 
-    def with_noise_multiplier(self, noise_multiplier: float) -> Release:
+    @abstractmethod
+    def with_noise_multiplier(self, noise_multiplier: float) -> PlannedRelease:
         """Return the same mechanism with another z."""
-        settings = replace(self.settings, noise_multiplier=noise_multiplier)
-        return Release(settings, self._entropy)
 
     @property
+    @abstractmethod
     def private(self) -> bool:
         """Whether its releases are differentially private."""
-        has_noise = self.settings.noise_multiplier > 0
-        return has_noise and self._entropy is not None and self._entropy.private
 
     def weights(self, iteration: int) -> FloatArray:
         """Return phi of shape (N, P)."""
@@ -224,6 +197,55 @@ class Release:
         """How far apart neighbours' messages can be, in units of ``message_norm``."""
         return 2.0 if self.settings.sampling == "fixed-size" else 1.0
 
+
+class Release(PlannedRelease):
+    """The mechanism: messages in, private vectors out.
+
+    Formal guarantees
+    -----------------
+    Adjacency: two studies are neighbours if they differ in that one agent's messages
+    are all zeroed. Protected is the content of an agent's messages, and so all data
+    they were computed from. Each release is a Poisson-subsampled Gaussian mechanism
+    with sampling probability q and at least ``effective_noise_multiplier(t)`` times
+    its L2 sensitivity as noise (joint over the P vectors): in round t agent n adds at
+    most (S/sqrt(P)) ||phi_n||_2 to the weighted sum, and weights, slots, q and the
+    divisor 1/q are public and do not depend on the messages. A missing, non-finite or
+    misshapen message counts as zero; an empty sample still gets its noise.
+
+    With ``sampling="fixed-size"`` two studies are neighbours if one agent's messages
+    are all *replaced* by others. Exactly B = q N agents are sampled without
+    replacement, the divisor is B/N, and the sensitivity is twice that above: from a
+    clipped vector to its opposite, or from one sampled agent to another, which is what
+    amplification by such sampling rests on (Wang, Balle & Kasiviswanathan, 2019).
+    Epsilon under one relation does not compare with epsilon under the other.
+
+    ``settings.subsampling`` is the scheme that is drawn from, and what a
+    `ReleaseAccountant` takes: the two cannot disagree.
+
+    The promise needs: entropy that is private; at most one message per agent and round
+    (the caller's mapping has one per slot); and the caller never asks twice for one
+    round. Not covered: who answers and when, metrics, the agent's choice to join.
+    """
+
+    def __init__(self, settings: ReleaseSettings, entropy: Entropy | None) -> None:
+        is_random = settings.noise_multiplier > 0 or settings.sampling_probability < 1
+        if is_random and entropy is None:
+            raise ValueError("A release with noise or sampling needs entropy.")
+        super().__init__(settings)
+        self._entropy = entropy
+        self._planned: tuple[int, FloatArray, FloatArray] | None = None
+
+    def with_noise_multiplier(self, noise_multiplier: float) -> Release:
+        """Return the same mechanism with another z."""
+        settings = replace(self.settings, noise_multiplier=noise_multiplier)
+        return Release(settings, self._entropy)
+
+    @property
+    def private(self) -> bool:
+        """Whether its releases are differentially private."""
+        has_noise = self.settings.noise_multiplier > 0
+        return has_noise and self._entropy is not None and self._entropy.private
+
     @one_blas_thread
     def release(
         self, iteration: int, messages: Mapping[int, Any], num_features: int
@@ -287,12 +309,17 @@ class Release:
             rows[slots] = [messages[slot] for slot in slots]
         # A NaN compares false, as it should.
         rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
-        # A little short, so that rounding cannot exceed the limit, however long M.
-        limit = s.message_norm * (1.0 - 1e-12)
-        norms = np.sqrt(np.einsum("nm,nm->n", rows, rows))
-        too_long = norms > limit
-        rows[too_long] *= (limit / norms[too_long])[:, None]
-        return rows
+        return clipped(rows, s.message_norm)
+
+
+def clipped(rows: FloatArray, norm: float) -> FloatArray:
+    """Clip each row, in place, to an L2 norm; return them."""
+    # A little short, so that rounding cannot exceed the limit, however long M.
+    limit = norm * (1.0 - 1e-12)
+    norms = np.sqrt(np.einsum("nm,nm->n", rows, rows))
+    too_long = norms > limit
+    rows[too_long] *= (limit / norms[too_long])[:, None]
+    return rows
 
 
 def _is_vector(message: Any, num_features: int) -> bool:

@@ -36,6 +36,7 @@ class Phase(Enum):
 
     ENROL = "enrol"  # say which slot you hold, if you know
     ROUND = "round"  # play, and answer with a message if it is wanted
+    SUM = "sum"  # take part in a secure sum of messages: one exchange of five
 
 
 class Study(ABC):

@@ -142,7 +142,7 @@ class Knowledge:
     @cached_property
     def noise_std(self) -> FloatArray:
         """Standard deviation of the noise in each entry of `means`, shape (K,)."""
-        stds = [one.noise_multiplier / one.num_sites for one in self.releases]
+        stds = [one.noise_std / one.num_sites for one in self.releases]
         return np.asarray(stds * self._scales)
 
     @cached_property

@@ -21,6 +21,7 @@ LEAST_POINTS, MOST_POINTS = 8, 1024
 # Only noise that is out of all proportion would be larger.
 _LARGEST = 1e100
 _MOST_SITES = 10**9
+_MOST_STD = 1e9
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,10 @@ class KnownRelease:
     num_sites : int
         n from 1 to 1e9, the sites of the cohort, whether they answered or not.
     noise_multiplier : float
-        z from 0 to 1e6: standard deviation of the noise in the sum of n messages of
-        norm 1.
+        z from 0 to 1e6, which epsilon is computed from.
+    noise_std : float
+        Standard deviation of the noise in the sum of n messages of norm 1, from z to
+        1e9: secure aggregation adds more than z.
     delta : float
         In (0, 1): where its epsilon is reported.
     private : bool
@@ -54,6 +57,7 @@ class KnownRelease:
     release_id: str
     num_sites: int
     noise_multiplier: float
+    noise_std: float
     delta: float
     private: bool
     num_points: int
@@ -66,6 +70,9 @@ class KnownRelease:
         z = self.noise_multiplier
         ok = is_number(z) and 0 <= z <= MOST_NOISE
         require(ok, "noise_multiplier", z, f"a number from 0 to {MOST_NOISE:g}")
+        ok = is_number(self.noise_std) and z * (1 - 1e-9) <= self.noise_std <= _MOST_STD
+        allowed = f"a number from noise_multiplier={z:g} to {_MOST_STD:g}"
+        require(ok, "noise_std", self.noise_std, allowed)
         require_fraction("delta", self.delta)
         require_bool("private", self.private)
         ok = z > 0 or not self.private

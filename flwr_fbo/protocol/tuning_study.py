@@ -14,6 +14,7 @@ from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_see
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.knowledge import Knowledge
+from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     Direction,
@@ -67,6 +68,8 @@ class TuningStudy(Study):
     known : Knowledge, optional
         Of earlier studies, where agents start warm; about this space. Its points are
         the pool.
+    secure : SecureSums, optional
+        How messages are summed, where the server is to learn their sums only.
     """
 
     space: SearchSpace
@@ -79,6 +82,7 @@ class TuningStudy(Study):
     votes: VoteCount | None = None
     cohorts: Cohorts | None = None
     known: Knowledge | None = None
+    secure: SecureSums | None = None
 
     def __post_init__(self) -> None:
         check_direction(self.direction)
@@ -126,6 +130,7 @@ class TuningStudy(Study):
             "votes": None if self.votes is None else asdict(self.votes),
             "cohorts": None if self.cohorts is None else self.cohorts.to_dict(),
             "known": None if self.known is None else self.known.to_dict(),
+            "secure": None if self.secure is None else self.secure.to_dict(),
         }
 
     @classmethod
@@ -133,6 +138,7 @@ class TuningStudy(Study):
         """Return the study that ``to_dict`` gave."""
         agent, votes = dict(fields["agent"]), fields["votes"]
         cohorts, known = fields["cohorts"], fields["known"]
+        secure = fields["secure"]
         settings = _SETTINGS[agent.pop("kind")]
         return cls(
             space=SearchSpace.from_json(fields["space"]),
@@ -145,6 +151,7 @@ class TuningStudy(Study):
             votes=None if votes is None else VoteCount(**votes),
             cohorts=None if cohorts is None else Cohorts(**cohorts),
             known=None if known is None else Knowledge.from_dict(known),
+            secure=None if secure is None else SecureSums.from_dict(secure),
         )
 
 
@@ -166,6 +173,12 @@ class TuningInstruction(Instruction):
     report_best_value : bool
         Whether the answer should carry the metric ``best-value``; it is not covered by
         any privacy guarantee.
+    exchange : int
+        Exchange of a secure sum, from 1 to 5, in the phase ``SUM``.
+    attempt : int
+        Number that tells attempts at a secure sum apart.
+    planned : int
+        Iteration after which the release was planned, for its weights.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -176,3 +189,6 @@ class TuningInstruction(Instruction):
     num_released: int = 0
     num_iterations: int = 0
     report_best_value: bool = False
+    exchange: int = 0
+    attempt: int = 0
+    planned: int = 0

@@ -10,15 +10,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
-from flwr_fbo.privacy.release import Release
+from flwr_fbo.privacy.integer_noise import IntegerNoise
+from flwr_fbo.privacy.release import PlannedRelease, Release
+from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge, composed_epsilon
 from flwr_fbo.servers.base import Server, Step
 
 _EACH = range(sys.maxsize)  # a release after each iteration
+_OPEN_SUM = "open-sum"
 
 
 class DistributedExplorationServer(Server):
@@ -29,7 +35,7 @@ class DistributedExplorationServer(Server):
 
     Parameters
     ----------
-    release : Release
+    release : Release or SecureRelease
     num_features : int
         M, the length of a message, >= 1.
     delta : float
@@ -45,11 +51,14 @@ class DistributedExplorationServer(Server):
         How many of the planned releases the privacy budget allows; see `limit`.
     ledger : list of LedgerRow
         What was released; `privacy_spent` and `vectors` follow from it.
+    open_sum : bytes
+        State of the `Aggregator` whose sum may have been unmasked, but is not in the
+        ledger; empty without one. No other sum of these messages may be unmasked.
     """
 
     def __init__(
         self,
-        release: Release,
+        release: PlannedRelease,
         num_features: int,
         delta: float,
         iterations: Sequence[int] = _EACH,
@@ -61,12 +70,13 @@ class DistributedExplorationServer(Server):
         self.num_allowed = len(iterations)
         self.delta = delta
         self.num_agents = release.settings.num_agents
+        self.open_sum = b""
         self.ledger: list[LedgerRow] = []
         self._num_features = num_features
         self.accounting_method: Method = accountant
         self._accountant = self.new_accountant()
 
-    def plan(self, iterations: Sequence[int], release: Release) -> None:
+    def plan(self, iterations: Sequence[int], release: PlannedRelease) -> None:
         """Fix when releases are due, and their noise."""
         self.iterations, self.num_allowed = iterations, len(iterations)
         self.release = release
@@ -128,12 +138,51 @@ class DistributedExplorationServer(Server):
         """
         if not step.release:
             return
+        planned, release = self._next(step), self.release
+        assert isinstance(release, Release)
+        vectors = release.release(planned, messages, self._num_features)
+        facts = {**release.facts(planned), "made_after": step.iteration}
+        self._append(LedgerRow(planned, facts, vectors))
+
+    def receive_sum(self, step: Step, noise: IntegerNoise, summed: SecureTotal) -> None:
+        """Release what secure aggregation gave in a step.
+
+        Parameters
+        ----------
+        step : Step
+        noise : IntegerNoise
+            What the sites added.
+        summed : SecureTotal
+
+        Raises
+        ------
+        ValueError
+            If that release has been made.
+        """
+        planned, release = self._next(step), self.release
+        assert isinstance(release, SecureRelease)
+        vectors = release.decoded(planned, noise, summed)
+        facts = release.facts_of_sum(planned, noise, summed.slots)
+        self.open_sum = b""
+        self._append(
+            LedgerRow(planned, {**facts, "made_after": step.iteration}, vectors)
+        )
+
+    def _next(self, step: Step) -> int:
+        """Return the iteration that a step's release was planned for."""
         made = len(self.ledger)
         require(step.release == made + 1, "release", step.release, f"{made + 1}")
-        planned = self.iterations[made]
-        vectors = self.release.release(planned, messages, self._num_features)
-        facts = {**self.release.facts(planned), "made_after": step.iteration}
-        self._append(LedgerRow(planned, facts, vectors))
+        return self.iterations[made]
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the secure sum that may have been unmasked, if one is open."""
+        if not self.open_sum:
+            return {}
+        return {_OPEN_SUM: np.frombuffer(self.open_sum, np.uint8)}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.open_sum = state[_OPEN_SUM].tobytes() if _OPEN_SUM in state else b""
 
     def resume(self, ledger: Sequence[LedgerRow]) -> None:
         """Go on after what an earlier run released, charged as it was then."""

@@ -149,6 +149,7 @@ def knowledge_of(
             release_id=f"{study.study_id}/{k}",
             num_sites=size,
             noise_multiplier=row.facts["noise_multiplier"],
+            noise_std=row.facts["noise_std"][0] * cohorts.num_agents,
             delta=delta,
             private=row.facts["private"],
             num_points=agent.num_features,

@@ -231,15 +231,16 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         )
         return self.result_type(**vars(flower), rounds=self._rounds)
 
-    def _commit(self) -> None:
+    def _commit(self, is_round_done: bool = True) -> None:
         """Put all that a new run would need on disk."""
+        num_rounds = len(self._rounds) if is_round_done else len(self._rounds) - 1
         self._record.save(
             Progress(
                 self.study,
                 self.server.ledger,
                 self._enrolment.slots,
                 self._enrolment.journals,
-                self._rounds,
+                self._rounds[:num_rounds],
                 self.server.state_dict(),
             )
         )

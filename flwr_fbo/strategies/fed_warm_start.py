@@ -19,6 +19,7 @@ from optuna.distributions import BaseDistribution
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.fed_warm_start_settings import (
     Cohorts,
@@ -96,8 +97,9 @@ class FedWarmStart(PrivateTuningStrategy):
         Epsilon and delta that a site's one message may spend; see
         `PrivateTuningStrategy`.
     **options
-        ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see `TuningStrategy`.
-        ``folder``, ``durability``, ``client_api``: see `StudyStrategy`.
+        ``aggregation``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
+        `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see
+        `StudyStrategy`.
 
     Raises
     ------
@@ -112,7 +114,8 @@ class FedWarmStart(PrivateTuningStrategy):
     site's message is zeroed. Each site has a message in one release at most, so
     ``privacy_spent`` is that of one release. A site that enrols again under another
     slot, without its old folder, spends again. *Not covered*: the server itself, which
-    reads how each site ranks the pool; who answers and when; and reported metrics.
+    reads how each site ranks the pool, unless ``aggregation`` is given (see
+    `SecureRelease`); who answers and when; and reported metrics.
 
     Agents of a later cohort wait for the releases before theirs. Give
     ``Durability(min_agents=...)`` if sites are to join while the study runs.
@@ -239,13 +242,22 @@ class FedWarmStart(PrivateTuningStrategy):
 
     def _contributions(
         self, step: Step, answers: Mapping[int, Message]
-    ) -> Mapping[int, Any] | None:
+    ) -> Mapping[int, Any] | SecureTotal | None:
         sent = {s: reply for s, reply in answers.items() if self.server.sends(s, step)}
         return super()._contributions(step, sent)
+
+    def _groups(self) -> list[range]:
+        cohorts = Cohorts(self.server.num_agents, self.cohort_sizes)
+        return [cohorts.slots(k) for k in range(len(self.cohort_sizes))]
+
+    def _named_sum(self, step: Step) -> tuple[int, int]:
+        return 1, step.release - 1
 
     @property
     def _min_answers(self) -> int:
         """Half of the open cohort's agents, enrolled or not."""
+        if self.study.secure is not None:
+            return super()._min_answers
         cohort = self.server.cohorts.slots(len(self.server.ledger))
         return -(-len(cohort) // 2)
 

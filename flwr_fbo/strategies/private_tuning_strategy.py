@@ -18,7 +18,8 @@ from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
+from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.codec import fresh_seed
@@ -28,10 +29,11 @@ from flwr_fbo.protocol.tuning_study import AgentSettings, TuningInstruction, Tun
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.collecting_strategy import CollectingStrategy
 from flwr_fbo.strategies.options import Privacy, Seeds, check_folder
 from flwr_fbo.strategies.recommendation import Recommendation, released_function
 from flwr_fbo.strategies.result import TuningResult
-from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -39,7 +41,7 @@ _log = logging.getLogger("flwr.fbo")
 _MOST_LISTED = 4
 
 
-class PrivateTuningStrategy(TuningStrategy):
+class PrivateTuningStrategy(CollectingStrategy):
     """Base of the tuning strategies whose releases are differentially private.
 
     Parameters
@@ -63,6 +65,9 @@ class PrivateTuningStrategy(TuningStrategy):
     delta : float, optional
         Delta in (0, 1) at which epsilon is reported. The default is the published 1 /
         N^1.1, which is too large for a small federation: 0.17 for five agents.
+    aggregation : SecureAggregation, optional
+        How the sites sum their messages, so that the server learns the noisy sum alone.
+        Without it the server is trusted: it reads each message and adds the noise.
     seeds : Seeds, optional
     **options
         See `TuningStrategy` and `StudyStrategy`.
@@ -97,6 +102,7 @@ class PrivateTuningStrategy(TuningStrategy):
         privacy: Privacy,
         epsilon: float | None = None,
         delta: float | None = None,
+        aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
         **options: Any,
     ) -> None:
@@ -144,13 +150,20 @@ class PrivateTuningStrategy(TuningStrategy):
         ok = least is None or least <= num_agents
         require(ok, "min_answers", least, f"at most num_agents={num_agents}")
         assert isinstance(agent, SearchSettings)
-        server = self.server_type(
-            Release(settings, _entropy(settings, seeds.noise)),
-            agent.num_features,
-            delta,
-            accountant=privacy.accountant,
+        if aggregation is not None:
+            ok = isinstance(aggregation, SecureAggregation)
+            require(ok, "aggregation", aggregation, "a SecureAggregation")
+            allowed = "None, where the sites draw the noise"
+            require(seeds.noise is None, "seeds.noise", seeds.noise, allowed)
+        release: PlannedRelease = (
+            Release(settings, _entropy(settings, seeds.noise))
+            if aggregation is None
+            else SecureRelease(settings)
         )
-        super().__init__(server, study, **options)
+        server = self.server_type(
+            release, agent.num_features, delta, accountant=privacy.accountant
+        )
+        super().__init__(server, study, aggregation, privacy.min_answers, **options)
         self._privacy = privacy
         budget = check_folder("budget", privacy.budget)
         self._budget = None if privacy.noise_only else budget  # it spends nothing
@@ -170,6 +183,7 @@ class PrivateTuningStrategy(TuningStrategy):
             spends = partial(self._spends, iterations)
             z = smallest_noise_multiplier(spends, self._epsilon)
             release = release.with_noise_multiplier(z)
+        release = self._plan_sums(release)
         server.plan(iterations, release)
         self._limit()
         allowed = iterations[: server.num_allowed]
@@ -200,12 +214,6 @@ class PrivateTuningStrategy(TuningStrategy):
                 ledger.record(self._key, k, self.server.charge(row.iteration))
         self._limit()  # now that it is known which study is this one
 
-    @property
-    def _agent(self) -> SearchSettings:
-        agent = self.study.agent
-        assert isinstance(agent, SearchSettings)
-        return agent
-
     def _spends(self, iterations: Iterable[int], noise_multiplier: float) -> float:
         """Return what releases after ``iterations`` would spend at that z."""
         release = self.server.release.with_noise_multiplier(noise_multiplier)
@@ -214,16 +222,8 @@ class PrivateTuningStrategy(TuningStrategy):
             accountant.charge(release.effective_noise_multiplier(iteration))
         return accountant.spent().epsilon
 
-    # What the server reads in a message.
-    _readable = (
-        "what it believes of its objective, and so about where its best setting lies"
-    )
-
     def _lines(self) -> list[str]:
-        lines = [
-            *super()._lines(),
-            f"the server is trusted: it reads in each agent's message {self._readable}",
-        ]
+        lines = [*super()._lines(), *self._trust()]
         if self._folder is None and self.server.release.private:
             lines.append(
                 "no folder: nothing of this study is on disk; started again, it is "
@@ -272,35 +272,6 @@ class PrivateTuningStrategy(TuningStrategy):
         if self._privacy.when_exhausted == "raise":
             raise PrivacyBudgetExhausted(reason)
         _log.warning("%s No more releases: agents go on with what they have.", reason)
-
-    def _contributions(
-        self, step: Step, answers: Mapping[int, Message]
-    ) -> Mapping[int, Any] | None:
-        """Return all messages of the open release, once enough agents have answered."""
-        if not step.release:
-            return None
-        for slot, reply in answers.items():
-            if slot not in self._collected:
-                self._collected[slot] = self._read(slot, reply, step)
-        needed, answered = self._min_answers, len(self._collected)
-        if answered < needed:
-            _log.warning(
-                "Release %d is postponed, at no epsilon: %d agents have answered, and "
-                "min_answers=%d are needed.",
-                step.release,
-                answered,
-                needed,
-            )
-            return None
-        if not self._is_charged(step):
-            return None
-        collected, self._collected = self._collected, {}
-        return dict(sorted(collected.items()))
-
-    @property
-    def _min_answers(self) -> int:
-        least = self._privacy.min_answers
-        return -(-len(self._enrolment.slots) // 2) if least is None else least
 
     def _is_charged(self, step: Step) -> bool:
         """Record a release in the ledger that outlives the study, before it leaves.

@@ -27,13 +27,16 @@ from flwr_fbo._compat import (
 )
 from flwr_fbo._validation import require
 from flwr_fbo.protocol.callbacks import Callback, Callbacks, Round
-from flwr_fbo.protocol.codec import Study
+from flwr_fbo.protocol.codec import Config, Study
 from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
 from flwr_fbo.strategies.options import Durability
 from flwr_fbo.strategies.waiting import Waiting, duration
 
 _log = logging.getLogger("flwr.fbo")
+
+# Seconds for one exchange within a round; no trial is played in it.
+_EXCHANGE_TIMEOUT = 300.0
 
 
 class StudyRounds(Strategy):
@@ -73,9 +76,10 @@ class StudyRounds(Strategy):
         self._seconds: list[float] = []  # that each round of this run has taken
         self._num_empty = 0  # rounds in a row, of this run
         self._up_to_date: set[int] = set()  # nodes that have the last release
+        self._grid: Grid | None = None  # of this run
 
     @abstractmethod
-    def _commit(self) -> None:
+    def _commit(self, is_round_done: bool = True) -> None:
         """Put all that a new run would need on disk."""
 
     @abstractmethod
@@ -103,6 +107,7 @@ class StudyRounds(Strategy):
                 "as Flower's DifferentialPrivacy wrappers, cannot wrap it. It does not "
                 "need them: set its own noise and epsilon."
             )
+        self._grid = grid
         # Those before are of an earlier run, and Flower counts from 1 again.
         is_first = server_round == 1
         self._step = step = self._decide(len(self._rounds))
@@ -186,7 +191,7 @@ class StudyRounds(Strategy):
         contributions = self._contributions(step, answers)
         try:
             if contributions is not None:
-                self.server.receive(step, contributions)
+                self._receive(step, contributions)
             self._after_round(step, answers)
             self._commit()
         except BaseException:
@@ -199,9 +204,48 @@ class StudyRounds(Strategy):
             self._up_to_date.clear()
         return vectors_record(self.server.vectors), self._reported(answers)
 
-    def _contributions(
-        self, step: Step, answers: Mapping[int, Message]
-    ) -> Mapping[int, Any] | None:
+    def _receive(self, step: Step, contributions: Any) -> None:
+        """Hand contributions to the server half."""
+        self.server.receive(step, contributions)
+
+    def _exchange(
+        self, payloads: Mapping[int, Any], configs: Mapping[int, Config]
+    ) -> dict[int, Any]:
+        """Ask some slots something else within a round; return their arrays by slot.
+
+        Nodes that are gone are not asked, and a reply that is no array is left out.
+        """
+        assert self._grid is not None
+        present = set(self._grid.get_node_ids())
+        kind = message_type(self._client_api)
+        messages = []
+        for node, slot in self._enrolment.slots.items():
+            if node not in present or slot not in payloads:
+                continue
+            record = ConfigRecord({**configs[slot]})
+            arrays = to_array_record([payloads[slot]])
+            content = instruction_content(arrays, record, self._client_api)
+            messages.append(Message(content, node, kind))
+        timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        # Messages have ids once they are sent.
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+        found: dict[int, Any] = {}
+        for reply in replies:
+            node_asked = asked.pop(reply.metadata.reply_to_message_id, None)
+            if node_asked is None:
+                continue
+            slot = self._enrolment.slots[node_asked]
+            if reply.has_error():
+                reason = first_line(reply.error.reason)
+                _log.warning("\t> agent %d: %s", slot, reason)
+                continue
+            array = _one_array(slot, reply, True)
+            if array is not None:
+                found[slot] = array
+        return found
+
+    def _contributions(self, step: Step, answers: Mapping[int, Message]) -> Any:
         """Return what the server half is to receive, by slot; None for nothing now.
 
         Who answers is public: nobody's silence is worth a release.

@@ -27,7 +27,7 @@ SPACE: dict[str, BaseDistribution] = {
     "depth": IntDistribution(1, 10),
     "kind": CategoricalDistribution(["a", "b", "c"]),
 }
-M = 64
+M, Z = 64, 1.5
 
 
 def known(direction: Direction = "maximize") -> Knowledge:
@@ -35,7 +35,7 @@ def known(direction: Direction = "maximize") -> Knowledge:
     pool = WarmStartSettings().pool(space, 3)
     rng = np.random.default_rng(1)
     releases = tuple(
-        KnownRelease(f"s/{k}", n, 1.5, 1e-3, True, M, tuple(rng.standard_normal(M)))
+        KnownRelease(f"s/{k}", n, Z, Z, 1e-3, True, M, tuple(rng.standard_normal(M)))
         for k, n in ((1, 9), (2, 5))
     )
     return Knowledge(space, direction, tuple(map(tuple, pool.tolist())), releases)
@@ -96,6 +96,8 @@ def _set(*keys: Any, value: Any) -> Callable[[Any], None]:
         (_set("releases", 1, "num_sites", value=10**20), r"\[1\]: num_sites=10"),
         (_set("releases", 0, "noise_multiplier", value=1e9), "from 0 to 1e"),
         (_set("releases", 0, "noise_multiplier", value=10**30), "from 0 to 1e"),
+        (_set("releases", 0, "noise_std", value=1.4), "noise_std=1.4 is not allowed"),
+        (_set("releases", 0, "noise_std", value=1e10), "noise_std=10000000000"),
         (_set("releases", 0, "vector", value=[1.0]), r"releases\[0\]: len\(vector\)=1"),
         (_set("releases", 0, "vector", 0, value="a"), r"releases\[0\]: vector="),
         (_set("releases", 0, "delta", value=1.5), r"releases\[0\]: delta=1.5"),
@@ -246,7 +248,7 @@ def test_a_study_and_what_is_known_fit(change: dict[str, Any], words: str) -> No
 
 
 def test_a_release_without_noise_is_not_private() -> None:
-    about = ("study/1", 4, 0.0, 1e-3)
+    about = ("study/1", 4, 0.0, 0.0, 1e-3)
     vector = (0.0,) * 8
     assert KnownRelease(*about, False, 8, vector).epsilon == math.inf
     with pytest.raises(ValueError, match=r"^private=True"):

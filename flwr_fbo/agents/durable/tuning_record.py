@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
+from flwr_fbo.agents.durable.sum_member import SumMember
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.trial import Objective, ObjectiveFailedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.space.search_space import Params
 
 FloatArray = NDArray[np.float64]
@@ -151,6 +153,10 @@ class RecordedTuner(RecordedAgent):
             self.made_after[release] = iteration
             pairs = np.array([*self.made_after.items()])
             self._journal.put({"made-after": pairs})
+
+    def member(self, key: SigningKey | None, roster: Roster | None) -> SumMember:
+        """Return the agent's part in secure sums, under a site's key and roster."""
+        return SumMember(self._state, self._put, key, roster)
 
     def message(self, release: int) -> FloatArray:
         """Return the message for a release that is on record, shape (M,)."""

@@ -1,0 +1,204 @@
+"""Keys and masks of one attempt: X25519, HKDF-SHA256, AES-GCM and AES-CTR.
+
+Every key is derived for one purpose and bound to the terms and to the slots that it is
+for. So AES-GCM and AES-CTR use a key once, with a nonce of zeros.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from flwr_fbo.secure_sum.graph import MAX_COMPLETE
+from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES, Roster
+from flwr_fbo.secure_sum.shares import SECRET_BYTES, SHARE_BYTES
+from flwr_fbo.secure_sum.terms import SumTerms
+from flwr_fbo.secure_sum.wire import (
+    Numbers,
+    PayloadError,
+    pack_set,
+    slot_bytes,
+    unpack_numbers,
+)
+
+KEY_BYTES, COMMITMENT_BYTES, CHECK_BYTES = 32, 32, 16
+# What a member advertises without its signature: two public keys.
+ADVERT_BYTES = 2 * KEY_BYTES
+# A share of each secret, encrypted, and a commitment to each.
+SEALED_BYTES = 2 * SHARE_BYTES + 16
+SHARED_BYTES = SEALED_BYTES + 2 * CHECK_BYTES
+_NONCE, _COUNTER = bytes(12), bytes(16)
+_ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
+
+
+@dataclass(frozen=True)
+class SumKeys:
+    """The derivations of one attempt.
+
+    Attributes
+    ----------
+    terms : SumTerms
+    digest : bytes
+        That of the terms.
+    """
+
+    terms: SumTerms
+    digest: bytes
+
+    @classmethod
+    def of(cls, terms: SumTerms) -> SumKeys:
+        """Return the derivations under some terms."""
+        return cls(terms, terms.digest())
+
+    def masking_key(self, seed: bytes, slot: int) -> X25519PrivateKey:
+        """Return a member's masking key, which its seed gives."""
+        private = self._derive(seed, "masking key", slot)
+        return X25519PrivateKey.from_private_bytes(private)
+
+    def commitment(self, seed: bytes, slot: int) -> bytes:
+        """Return a commitment to the seed of a member's self mask."""
+        return self._derive(seed, "commitment", slot)
+
+    def share_check(self, share: bytes, kind: str, owner: int, holder: int) -> bytes:
+        """Return a commitment to a share of a secret, of 16 bytes."""
+        return self._derive(share, f"share of {kind}", owner, holder)[:CHECK_BYTES]
+
+    def self_mask(self, seed: bytes, slot: int) -> Numbers:
+        """Return a member's self mask."""
+        return self._expand(self._derive(seed, "self mask", slot))
+
+    def pair_mask(
+        self, private: X25519PrivateKey, public: bytes, slot: int, other: int
+    ) -> Numbers:
+        """Return what ``slot`` adds for ``other``, who adds the negative."""
+        key = self._agree(private, public, "pair mask", *sorted((slot, other)))
+        mask = self._expand(key)
+        return mask if slot < other else np.negative(mask)
+
+    def seal(
+        self,
+        private: X25519PrivateKey,
+        public: bytes,
+        sender: int,
+        receiver: int,
+        shares: bytes,
+    ) -> bytes:
+        """Return the encryption of two shares."""
+        key = self._agree(private, public, "shares", sender, receiver)
+        return AESGCM(key).encrypt(_NONCE, shares, None)
+
+    def unseal(
+        self,
+        private: X25519PrivateKey,
+        public: bytes,
+        sender: int,
+        receiver: int,
+        sealed: bytes,
+    ) -> bytes | None:
+        """Return what `seal` encrypted; None if it is anything else."""
+        key = self._agree(private, public, "shares", sender, receiver)
+        try:
+            return AESGCM(key).decrypt(_NONCE, sealed, None)
+        except InvalidTag:
+            return None
+
+    def advert_text(self, slot: int, keys: bytes) -> bytes:
+        """Return what a member signs when it advertises its keys."""
+        return self._text("advertise", slot_bytes(slot), keys)
+
+    def view_text(self, shared: Collection[int]) -> bytes:
+        """Return what a member signs with its masked numbers: who shared."""
+        return self._text("mask", pack_set(shared, self.terms.slots))
+
+    def confirm_text(self, shared: Collection[int], summed: Collection[int]) -> bytes:
+        """Return what a member signs to confirm a sum."""
+        slots = self.terms.slots
+        return self._text("confirm", pack_set(shared, slots), pack_set(summed, slots))
+
+    def _text(self, label: str, *parts: bytes) -> bytes:
+        return b"".join([label.encode(), b"\0", self.digest, *parts])
+
+    def _derive(self, secret: bytes, label: str, *slots: int) -> bytes:
+        info = self._text(label, slot_bytes(*slots))
+        return HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(secret)
+
+    def _agree(
+        self, private: X25519PrivateKey, public: bytes, label: str, *slots: int
+    ) -> bytes:
+        try:
+            common = private.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            first, second = slots
+            text = f"the keys of slots {first} and {second} agree on no secret"
+            raise PayloadError(text) from error
+        return self._derive(common, label, *slots)
+
+    def _expand(self, key: bytes) -> Numbers:
+        num_bytes = self.terms.num_bytes
+        stream = Cipher(algorithms.AES(key), modes.CTR(_COUNTER)).encryptor()
+        return unpack_numbers(
+            stream.update(bytes(self.terms.length * num_bytes)), num_bytes
+        )
+
+
+def draw_seed() -> bytes:
+    """Return a secret from the operating system's entropy."""
+    return os.urandom(SECRET_BYTES)
+
+
+def is_usable(public: bytes) -> bool:
+    """Return whether an X25519 public key agrees on a secret with any key."""
+    try:
+        _ANY_KEY.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
+def equal_keys(adverts: dict[int, bytes]) -> set[int]:
+    """Return the slots with a key that is there twice."""
+    owners: dict[bytes, int] = {}
+    equal: set[int] = set()
+    for slot, advert in adverts.items():
+        for key in (advert[:KEY_BYTES], advert[KEY_BYTES:ADVERT_BYTES]):
+            if key in owners:
+                equal |= {slot, owners[key]}
+            owners[key] = slot
+    return equal
+
+
+def signature_bytes(roster: Roster | None) -> int:
+    """Return the number of bytes of a signature: none without a roster."""
+    return 0 if roster is None else SIGNATURE_BYTES
+
+
+def is_signed(roster: Roster | None, slot: int, signature: bytes, text: bytes) -> bool:
+    """Return whether a slot signed a text; without a roster nobody needs to."""
+    return roster is None or roster.verify(slot, signature, text)
+
+
+def check_roster(terms: SumTerms, roster: Roster | None) -> str | None:
+    """Return what is wrong with a roster under some terms, or None.
+
+    A sparse graph is safe only if the server cannot choose who is on the ring, so the
+    terms of a large sum name the whole roster.
+    """
+    if terms.roster != ("" if roster is None else roster.digest()):
+        return "the terms name another roster than the pinned one"
+    if roster is not None and not set(terms.slots) <= set(roster.slots):
+        return "the terms name slots that the roster lacks"
+    if roster is not None and MAX_COMPLETE < len(terms.slots) != len(roster.slots):
+        return f"terms of more than {MAX_COMPLETE} members name the whole roster"
+    return None

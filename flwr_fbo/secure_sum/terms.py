@@ -1,0 +1,171 @@
+"""What the members and the aggregator of one secure sum agree on, and its errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import string
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import IntEnum
+from itertools import pairwise
+from typing import Any
+
+from flwr_fbo._errors import PublicError
+from flwr_fbo._validation import require, require_int
+
+# It is part of every digest: members of another version of the protocol differ in it.
+PROTOCOL = "flwr_fbo secure sum 1"
+MAX_MEMBERS, MAX_SLOT, MAX_LENGTH, MAX_BITS = 2**16, 2**32 - 1, 2**24, 56
+_MAX_HEX = 128
+
+
+class SumRefusedError(PublicError, RuntimeError):
+    """A member refuses what the aggregator asks; nothing has left.
+
+    Its text names slots and counts only, so that all of it is public.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, public=text)
+
+
+class SumFailedError(RuntimeError):
+    """The aggregator cannot complete the sum."""
+
+
+class Exchange(IntEnum):
+    """The five exchanges of an attempt, and its end."""
+
+    ADVERTISE = 1
+    SHARE = 2
+    MASK = 3
+    CONFIRM = 4
+    UNMASK = 5
+    DONE = 6
+
+
+def default_threshold(num_members: int) -> int:
+    """Return the smallest threshold above two thirds of the members.
+
+    Examples
+    --------
+    >>> default_threshold(30)
+    21
+    """
+    return 2 * num_members // 3 + 1
+
+
+@dataclass(frozen=True)
+class SumTerms:
+    """The terms of one attempt at a sum: public, and the same for all.
+
+    Examples
+    --------
+    >>> terms = SumTerms("5a", "01", (0, 1, 2), 3, 3, length=512, num_bits=24)
+    >>> SumTerms.from_json(terms.to_json()) == terms
+    True
+
+    Attributes
+    ----------
+    context : str
+        Digest, in hexadecimal, of what the sum is for: study, release, noise.
+    attempt : str
+        Hexadecimal text that the aggregator draws afresh for each attempt.
+    slots : tuple of int
+        Slots of the members who may take part, increasing; at least two.
+    threshold : int
+        Number of members whose agreement unmasks a sum: more than half of the
+        ``slots``. `default_threshold` is more than two thirds.
+    min_summed : int
+        Smallest number of members in a sum, at least ``threshold``.
+    length : int
+        Number M of integers of each member.
+    num_bits : int
+        Integers are added modulo 2**num_bits: a multiple of 8, at most 56.
+    roster : str
+        Digest of the `Roster`; empty without one.
+
+    Raises
+    ------
+    ValueError
+        If a field is not allowed; the message names it.
+    """
+
+    context: str
+    attempt: str
+    slots: tuple[int, ...]
+    threshold: int
+    min_summed: int
+    length: int
+    num_bits: int
+    roster: str = ""
+
+    def __post_init__(self) -> None:
+        require_hex("context", self.context)
+        require_hex("attempt", self.attempt)
+        if self.roster != "":
+            require_hex("roster", self.roster)
+        require_slots("slots", self.slots)
+        n = len(self.slots)
+        require_int("threshold", self.threshold, n // 2 + 1, n)
+        require_int("min_summed", self.min_summed, self.threshold, n)
+        require_int("length", self.length, 1, MAX_LENGTH)
+        require_int("num_bits", self.num_bits, 8, MAX_BITS)
+        require(self.num_bits % 8 == 0, "num_bits", self.num_bits, "a multiple of 8")
+
+    @property
+    def num_bytes(self) -> int:
+        """Number of bytes of one integer on the wire."""
+        return self.num_bits // 8
+
+    def digest(self) -> bytes:
+        """Return what is signed, and what every key is bound to: 32 bytes."""
+        return hashlib.sha256(f"{PROTOCOL}\n{self.to_json()}".encode()).digest()
+
+    def to_json(self) -> str:
+        """Return the terms as JSON: equal terms give equal text."""
+        return canonical(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SumTerms:
+        """Return the terms that `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the text is anything else; the message names the field.
+        """
+        values = json.loads(text)
+        names = {field.name for field in fields(cls)}
+        ok = isinstance(values, dict) and set(values) == names
+        require(ok, "terms", text[:80], f"an object with the fields {sorted(names)}")
+        ok = isinstance(values["slots"], list)
+        require(ok, "slots", values["slots"], "a list of slots")
+        return cls(**{**values, "slots": tuple(values["slots"])})
+
+
+def canonical(values: Mapping[str, Any]) -> str:
+    """Return the one JSON text of some values that are equal."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+
+def require_hex(field: str, value: Any, num_bytes: int | None = None) -> None:
+    """Raise ValueError unless ``value`` is lower-case hexadecimal of whole bytes."""
+    digits = set(string.digits + "abcdef")
+    ok = isinstance(value, str) and 0 < len(value) <= _MAX_HEX and set(value) <= digits
+    size = "whole bytes" if num_bytes is None else f"{num_bytes} bytes"
+    ok = ok and (
+        len(value) % 2 == 0 if num_bytes is None else len(value) == 2 * num_bytes
+    )
+    require(ok, field, value, f"lower-case hexadecimal digits of {size}")
+
+
+def require_slots(field: str, slots: Any) -> None:
+    """Raise ValueError unless ``slots`` is a tuple of two or more increasing slots."""
+    ok = isinstance(slots, tuple) and 2 <= len(slots) <= MAX_MEMBERS
+    require(ok, field, slots, f"a tuple of 2 to {MAX_MEMBERS} slots")
+    for slot in slots:
+        require_int(field, slot, 0, MAX_SLOT)
+    increasing = all(a < b for a, b in pairwise(slots))
+    require(increasing, field, slots[:8], "increasing slots")

@@ -1,0 +1,98 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
+from tests.secure_sum.attempts import make_roster
+
+
+def test_a_roster_is_what_was_saved(tmp_path: Path) -> None:
+    _, roster = make_roster(4)
+    roster.save(tmp_path / "roster.json")
+    loaded = Roster.load(tmp_path / "roster.json")
+    assert loaded == roster
+    assert loaded.digest() == roster.digest()
+    assert Roster.draw(roster.keys).digest() != roster.digest()
+
+
+def test_a_key_is_what_was_saved(tmp_path: Path) -> None:
+    key = SigningKey.draw()
+    key.save(tmp_path / "key.pem")
+    assert (tmp_path / "key.pem").stat().st_mode & 0o777 == 0o600
+    assert SigningKey.load(tmp_path / "key.pem").public == key.public
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "key.pem"
+    SigningKey.draw().save(path)
+    path.chmod(mode)
+    with pytest.raises(ValueError, match=f"key.pem: mode='{mode:o}' .*chmod 600"):
+        SigningKey.load(path)
+
+
+def test_another_key_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    texts = {
+        b"nothing": "no unencrypted PEM key",
+        X25519PrivateKey.generate().private_bytes(*form): "not an Ed25519 key",
+    }
+    for text, pattern in texts.items():
+        path.write_bytes(text)
+        path.chmod(0o600)
+        with pytest.raises(ValueError, match=f"key.pem: .*{pattern}"):
+            SigningKey.load(path)
+
+
+def _without_seed(values: Any) -> Any:
+    del values["seed"]
+    return values
+
+
+def _first_key(values: Any, slot: str, key: Any) -> Any:
+    return {**values, "keys": {**values["keys"], slot: key}}
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        (_without_seed, "the fields keys and seed"),
+        (lambda v: [v], "the fields keys and seed"),
+        (lambda v: {**v, "seed": "00"}, "seed='00' .* of 32 bytes"),
+        (lambda v: {**v, "keys": []}, r"keys=\[\]"),
+        (lambda v: {**v, "keys": {}}, "keys=.* a tuple of 2"),
+        (lambda v: _first_key(v, "02", v["keys"]["2"]), "keys='02'"),
+        (lambda v: _first_key(v, "-1", v["keys"]["2"]), "keys='-1'"),
+        (lambda v: _first_key(v, "2", 7), r"keys\[2\]=7"),
+        (lambda v: _first_key(v, "2", "AB" * 32), r"keys\[2\]=.* lower-case"),
+        (lambda v: _first_key(v, "2", v["keys"]["5"]), "a key of its own"),
+    ],
+)
+def test_a_malformed_roster_is_refused_by_file_and_field(
+    tmp_path: Path, change: Any, pattern: str
+) -> None:
+    _, roster = make_roster(3)
+    path = tmp_path / "roster.json"
+    roster.save(path)
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(ValueError, match=f"roster.json: .*{pattern}"):
+        Roster.load(path)
+
+
+def test_a_signature_is_that_of_one_slot_and_text() -> None:
+    keys, roster = make_roster(2)
+    signature = keys[2].sign(b"text")
+    assert roster.verify(2, signature, b"text")
+    assert not roster.verify(5, signature, b"text")
+    assert not roster.verify(2, signature, b"another")
+    assert not roster.verify(3, signature, b"text")
+    assert not roster.verify(2, b"", b"text")

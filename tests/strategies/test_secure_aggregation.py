@@ -1,0 +1,376 @@
+"""Secure aggregation over Flower: what is released, what leaves a site, and who counts.
+
+What goes wrong is in the other ``test_secure_*`` files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+
+from flwr_fbo import (
+    Durability,
+    Limits,
+    Privacy,
+    SecureAggregation,
+    Seeds,
+    SumLimits,
+    add_tuning,
+    tuning_app,
+    with_tuning,
+)
+from flwr_fbo._compat import ClientApi, NumPyClient
+from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from tests.federation import numpy_app
+from tests.secure_studies import (
+    APP,
+    PRIVACY,
+    Contributions,
+    SumGrid,
+    dp_fts_de,
+    fed_vote,
+    fed_warm_start,
+    logged_errors,
+    make_keys,
+    make_objective,
+    node_configs,
+)
+
+Make = Callable[..., PrivateTuningStrategy]
+_MIN_NOISE = "min_noise_multiplier"
+STRATEGIES = pytest.mark.parametrize("make", [fed_vote, fed_warm_start, dp_fts_de])
+ROUNDS = 6
+
+
+def aggregation_of(make: Make, **options: Any) -> SecureAggregation:
+    """Return a strategy's secure aggregation with other options."""
+    aggregation = make()._aggregation
+    assert aggregation is not None
+    return replace(aggregation, **options)
+
+
+@STRATEGIES
+@pytest.mark.parametrize("signed", [True, False])
+def test_the_sum_of_the_sites_messages_is_released(
+    make: Make, signed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contributions = Contributions(monkeypatch)
+    num_sites = make().server.num_agents
+    configs, roster = node_configs(num_sites), None
+    if signed:
+        keys = make_keys(tmp_path, num_sites)
+        configs, roster = keys.node_configs(), keys.roster_path
+    strategy = make(aggregation=aggregation_of(make, roster=roster))
+    strategy.start(SumGrid(configs), num_rounds=ROUNDS)
+    assert len(strategy.server.ledger) == 2
+    contributions.assert_right(strategy)
+    # One share of noise a release and site.
+    summed = [len(row.facts["summed"]) for row in strategy.server.ledger]
+    assert contributions.num_shares == sum(summed)
+
+
+@STRATEGIES
+def test_it_is_what_a_trusted_server_releases(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for noise and rounding: both are left out here."""
+    Contributions(monkeypatch)
+    secure = make()
+    num_sites = secure.server.num_agents
+    secure.start(SumGrid(node_configs(num_sites)), num_rounds=ROUNDS)
+    settings = secure.server.release.settings
+    q = settings.sampling_probability if make is dp_fts_de else None
+    num = None if make is fed_warm_start else 2
+    seeds = Seeds(study=1, features=2, noise=3)
+    silent = Privacy(noise_multiplier=1e-9, num_releases=num, sampling_probability=q)
+    trusted = make(aggregation=None, privacy=silent, seeds=seeds)
+    trusted.start(SumGrid(node_configs(num_sites)), num_rounds=ROUNDS)
+    first, same = secure.server.ledger[0].vectors, trusted.server.ledger[0].vectors
+    assert np.linalg.norm(same) > 0
+    assert np.linalg.norm(first - same) <= 5e-3 * settings.clip_norm
+
+
+def _nothing(context: Context) -> NumPyClient:
+    return NumPyClient()
+
+
+@pytest.mark.parametrize(
+    ("app", "client_api"),
+    [
+        (APP, "message"),
+        (numpy_app(make_objective), "numpy"),
+        (ClientApp(with_tuning(_nothing, make_objective)), "numpy"),
+        (add_tuning(ClientApp(), make_objective), "action"),
+    ],
+)
+def test_it_works_with_either_client_api(
+    app: ClientApp, client_api: ClientApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contributions = Contributions(monkeypatch)
+    strategy = fed_vote(client_api=client_api)
+    strategy.start(SumGrid(node_configs(), app), num_rounds=ROUNDS)
+    assert len(strategy.server.ledger) == 2
+    contributions.assert_right(strategy)
+
+
+@STRATEGIES
+def test_the_ledger_says_over_whom_was_summed_and_with_what_noise(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contributions = Contributions(monkeypatch, noisy=True)
+    strategy = make()
+    num_sites = strategy.server.num_agents
+    strategy.start(SumGrid(node_configs(num_sites)), num_rounds=ROUNDS)
+    secure, release = strategy.study.secure, strategy.server.release
+    assert secure is not None
+    noise, planned = [], []
+    for row in strategy.server.ledger:
+        facts = row.facts
+        group = secure.groups[secure.group_of(facts["summed"][0])]
+        assert facts["aggregation"] == "secure"
+        assert facts["summed"] == list(group.slots)
+        assert facts["honest"] == group.honest
+        [std, *others] = facts["noise_std"]
+        assert set(others) <= {std}
+        sensitivity = release.sensitivity(row.iteration)
+        z = release.settings.noise_multiplier * sensitivity
+        ratio = std / z
+        assert 1.0 <= ratio <= group.excess
+        noise += list((row.vectors - contributions.sum_of(strategy, row)).ravel() / std)
+        planned.append(z)
+    # The noise has the variance in the ledger: a chi-square's, at 5 standard errors.
+    count = len(noise)
+    assert abs(np.mean(np.square(noise)) - 1) < 5 * np.sqrt(2 / count)
+    spent = strategy.privacy_spent
+    assert spent.num_releases == (1 if make is fed_warm_start else 2)  # a site's
+    assert 0 < spent.epsilon < np.inf
+
+
+def test_each_site_counts_by_itself(tmp_path: Path) -> None:
+    keys = make_keys(tmp_path)
+    configs = keys.node_configs()
+    for slot, config in enumerate(configs):
+        config["fbo-folder"] = str(tmp_path / f"folder-{slot}")
+        (tmp_path / f"folder-{slot}").mkdir()
+    strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=keys.roster_path))
+    strategy.start(SumGrid(configs), num_rounds=ROUNDS)
+    assert len(strategy.server.ledger) == 2
+    for slot in range(len(configs)):
+        with SpendingLedger.held(tmp_path / f"folder-{slot}") as ledger:
+            charges = ledger.charges(owner=slot)
+        [promised] = strategy.study.promise.charges
+        assert charges == [replace(promised, num_releases=1)] * 2
+
+
+@STRATEGIES
+def test_no_message_leaves_a_site_but_masked(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contributions = Contributions(monkeypatch)
+    strategy = make()
+    num_sites = strategy.server.num_agents
+    grid = SumGrid(node_configs(num_sites))
+    strategy.start(grid, num_rounds=ROUNDS)
+    assert not any(heard.replies for heard in grid.of("round"))
+    assert all(
+        reply.dtype == np.uint8
+        for heard in grid.heard
+        for reply in heard.replies
+        if heard.phase == "sum"
+    )
+    secure = strategy.study.secure
+    assert secure is not None
+    masked = grid.of("sum", 3)
+    assert len(masked) == sum(len(r.facts["summed"]) for r in strategy.server.ledger)
+    for heard in masked:
+        noise = secure.noise(secure.group_of(heard.slot))
+        planned = int(heard.config["fbo-planned"])
+        given = noise.wrapped(noise.encode(contributions.given[planned, heard.slot]))
+        width = noise.num_bits // 8
+        sent = heard.replies[0][: noise.length * width].reshape(-1, width)
+        plain = given.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
+        for order in (plain, plain[:, ::-1]):
+            assert not np.any(np.all(sent == order, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"colluding": -1}, "colluding=-1"),
+        ({"colluding": 1.5}, "colluding=1.5"),
+        ({"threshold": 0}, "threshold=0"),
+        ({"threshold": True}, "threshold=True"),
+        ({"honest": 0}, "honest=0"),
+        ({"roster": "relative.json"}, "roster='relative.json' .* an absolute path"),
+    ],
+)
+def test_what_does_not_fit_any_study_is_named(
+    options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{text}.* is not allowed|^{text}"):
+        SecureAggregation(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"aggregation": "secure"}, "aggregation='secure' is not allowed: a Secure"),
+        ({"aggregation": SecureAggregation(threshold=2)}, "threshold=2 is not"),
+        ({"aggregation": SecureAggregation(threshold=6)}, "threshold=6 is not"),
+        ({"aggregation": SecureAggregation(colluding=4)}, "threshold=4 is not"),
+        (
+            {"aggregation": SecureAggregation(threshold=4, honest=6)},
+            "honest=6 is not allowed: at most 5",
+        ),
+        (
+            {"aggregation": SecureAggregation(roster="/nowhere/roster.json")},
+            "roster='/nowhere/roster.json' is not allowed: a file",
+        ),
+        ({"seeds": Seeds(noise=1)}, "seeds.noise=1 is not allowed: None"),
+        ({"privacy": Privacy(noise_multiplier=0.0)}, "noise_multiplier=0.0"),
+        ({"privacy": replace(PRIVACY, noise_only=True)}, "noise_only=True"),
+        ({"privacy": replace(PRIVACY, sampling_probability=0.5)}, "sampling_prob"),
+        ({"privacy": replace(PRIVACY, calibration="published")}, "calibration="),
+    ],
+)
+def test_what_does_not_fit_the_study_is_named_before_it_starts(
+    options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+        fed_vote(**options)
+
+
+def test_the_summary_says_who_is_trusted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "flwr")
+    keys = make_keys(tmp_path)
+    for roster, warned in ((keys.roster_path, False), (None, True)):
+        caplog.clear()
+        strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=roster))
+        strategy.plan(ROUNDS - 1)
+        strategy.summary()
+        assert "the server learns the noisy sum, and who answered" in caplog.text
+        assert ("WARNING: no roster" in caplog.text) == warned
+        assert "the server is trusted" not in caplog.text
+
+
+# A site's files and node config, and what the server is told of its refusal.
+def _without_key(config: dict[str, Any], folder: Path) -> None:
+    del config["fbo-key"]
+
+
+def _without_file(config: dict[str, Any], folder: Path) -> None:
+    Path(config["fbo-key"]).unlink()
+
+
+def _readable(config: dict[str, Any], folder: Path) -> None:
+    Path(config["fbo-key"]).chmod(0o644)
+
+
+def _of_another(config: dict[str, Any], folder: Path) -> None:
+    other = make_keys(folder / "other")
+    config["fbo-key"] = str(other.key_path(2))
+
+
+def _other_roster(config: dict[str, Any], folder: Path) -> None:
+    other = make_keys(folder / "other")
+    config |= {"fbo-key": str(other.key_path(2)), "fbo-roster": str(other.roster_path)}
+
+
+def _unpinned(config: dict[str, Any], folder: Path) -> None:
+    del config["fbo-key"], config["fbo-roster"]
+
+
+@pytest.mark.parametrize(
+    ("change", "public", "logged"),
+    [
+        (_without_key, "fbo-roster and fbo-key are given together", "together"),
+        (_without_file, "fbo-roster or fbo-key cannot be used", "No such file"),
+        (_readable, "fbo-roster or fbo-key cannot be used", "chmod 600"),
+        (_of_another, "", "the key that the roster has for the slot"),
+        (_other_roster, "does not have the roster that it pins", "that it pins"),
+        (_unpinned, "the study has a roster", "fbo-roster"),
+    ],
+)
+def test_a_site_with_other_files_takes_no_part(
+    change: Callable[[dict[str, Any], Path], None],
+    public: str,
+    logged: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The others' sum goes on without it."""
+    contributions = Contributions(monkeypatch)
+    (tmp_path / "other").mkdir()
+    keys = make_keys(tmp_path)
+    configs = keys.node_configs()
+    change(configs[2], tmp_path)
+    strategy = fed_vote(
+        aggregation=aggregation_of(fed_vote, roster=keys.roster_path),
+        durability=Durability(min_agents=4, patience=0.0),
+    )
+    grid = SumGrid(configs)
+    strategy.start(grid, num_rounds=ROUNDS)
+    assert [row.facts["summed"] for row in strategy.server.ledger] == [[0, 1, 3, 4]] * 2
+    contributions.assert_right(strategy)
+    refusals = [h.refusal for h in grid.heard if h.refusal]
+    assert refusals
+    assert all(public in refusal for refusal in refusals)
+    assert logged in logged_errors(caplog)
+    assert str(tmp_path) not in "".join(refusals)
+
+
+@pytest.mark.parametrize("limit", ["min-agents", "min-honest", "min-noise-multiplier"])
+def test_a_site_with_minima_takes_part_in_secure_sums_only(limit: str) -> None:
+    strategy = fed_vote(aggregation=None)
+    grid = SumGrid(node_configs(**{f"fbo-{limit}": 1}))
+    with pytest.raises(Exception, match=r"no secure aggregation, which min_"):
+        strategy.start(grid, num_rounds=2)
+    assert not grid.of("round")
+
+
+def test_a_site_that_pins_a_roster_takes_part_in_secure_sums_only(
+    tmp_path: Path,
+) -> None:
+    strategy = fed_vote(aggregation=None)
+    grid = SumGrid(make_keys(tmp_path).node_configs())
+    with pytest.raises(Exception, match="the study has no secure aggregation"):
+        strategy.start(grid, num_rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("min_agents", 6),
+        ("min_threshold", 5),
+        ("min_honest", 5),
+        (_MIN_NOISE, 1.01),
+    ],
+)
+def test_each_minimum_holds_in_app_and_node_config(field: str, value: Any) -> None:
+    entry = f"fbo-{field.replace('_', '-')}"
+    named: dict[str, Any] = {entry: value}
+    app = tuning_app(make_objective, limits=Limits(sums=SumLimits(**{field: value})))
+    for grid in (
+        SumGrid(node_configs(), app),
+        SumGrid(node_configs(**named)),
+    ):
+        with pytest.raises(Exception, match=f"takes no part: {field}"):
+            fed_vote().start(grid, num_rounds=2)
+    # The largest that the study keeps.
+    named[entry] = int(value) - (field != _MIN_NOISE)
+    fits = SumGrid(node_configs(**named))
+    strategy = fed_vote()
+    strategy.start(fits, num_rounds=2)
+    assert len(strategy.server.ledger) == 1

@@ -14,7 +14,7 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.strategies.study_record import read_ledger
 from tests.deployed import DEPLOYMENT, begun
 
-NUM_SITES, NUM_ROUNDS = 3, 3
+NUM_SITES, NUM_ROUNDS = 3, 4
 
 # A client that notes what it adds to a sum, draws no noise, and is killed between its
 # journal and its reply where a file in its folder says so.
@@ -96,7 +96,7 @@ def main(grid, context):
         folder=record,
     )
     rounds = int(context.run_config["num-rounds"])
-    print(strategy.start(grid, num_rounds=rounds, timeout=10.0).recommendation)
+    print(strategy.start(grid, num_rounds=rounds, timeout=45.0).recommendation)
 """
 
 
@@ -110,7 +110,8 @@ def _app(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", [3, 5])
+# In the last one it must be the same sum again; the others can begin anew.
+@pytest.mark.parametrize("exchange", [5])
 def test_whatever_is_killed_in_a_sum_it_is_right(
     exchange: int, federation: Any, tmp_path: Path
 ) -> None:
@@ -130,11 +131,11 @@ def test_whatever_is_killed_in_a_sum_it_is_right(
     record = federation.folder / "record"
     config = f'record="{record}" num-rounds={NUM_ROUNDS}'
     with begun(federation, app, config) as end:
-        end(200)
+        end(400)
     assert (federation.folder / f"killed-in-{exchange}").exists()
     assert (journals[0] / f"killed-in-{exchange}").exists()
     with begun(federation, app, config) as end:
-        printed = end(200)
+        printed = end(400)
     assert "Resuming the study" in printed
 
     with Journal(None, record / "server.sqlite") as journal:

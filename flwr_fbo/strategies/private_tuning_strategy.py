@@ -27,6 +27,7 @@ from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningInstruction, TuningStudy
+from flwr_fbo.secure_sum.terms import SumFailedError
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.space.search_space import SearchSpace
@@ -362,8 +363,12 @@ class PrivateTuningStrategy(TuningStrategy):
         if not self._is_charged(step):
             return None
         if self._exchanges is not None:
-            summed = self._exchanges.sum_of(self.study, *self._named_sum(step))
-            if summed is None:
+            sums, about = self.study.secure, self.study.text
+            assert sums is not None
+            try:
+                summed = self._exchanges.sum_of(sums, about, *self._named_sum(step))
+            except SumFailedError as error:
+                _log.warning("The release is postponed, at no epsilon: %s", error)
                 return None
             self._collected = {}
             return summed

@@ -21,9 +21,9 @@ from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
-from flwr_fbo.secure_sum.roster import Roster
+from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
+from flwr_fbo.tuner.sum_plan import SumPlan
 
 LastRung = Literal["release", "noisy-max"]
 
@@ -98,27 +98,6 @@ class PrivateChoice:
         require_bool("noise_only", self.noise_only)
 
 
-@dataclass(frozen=True)
-class SumPlan:
-    """How the clients sum their ballots.
-
-    Attributes
-    ----------
-    group : SumGroup
-        Of all slots.
-    roster : Roster, optional
-        The one that the clients pin.
-    """
-
-    group: SumGroup
-    roster: Roster | None
-
-    @property
-    def digest(self) -> str:
-        """What terms name the roster by; empty without one."""
-        return "" if self.roster is None else self.roster.digest()
-
-
 class Choice(NamedTuple):
     """What a rung gave.
 
@@ -140,11 +119,14 @@ class Chooser(ABC):
     Attributes
     ----------
     private : bool
+    trust : str
+        What the server learns of a client's messages.
     sum_plan : SumPlan or None
         How clients sum their messages; None: the server reads each.
     """
 
     private: bool
+    trust: str
     sum_plan: SumPlan | None = None
 
     @abstractmethod
@@ -212,6 +194,9 @@ class PrivateChooser(Chooser):
     ) -> None:
         self.settings = settings
         self.sum_plan = sum_plan
+        self.trust = "the server is trusted: it reads each client's ballots"
+        if sum_plan is not None:
+            self.trust = sum_plan.trust
         self._num_clients = num_clients
         epsilon, num_sums = settings.epsilon, num_rungs
         self._noisy_max: NoisyMax | None = None
@@ -253,10 +238,7 @@ class PrivateChooser(Chooser):
         if self.sum_plan is None:
             return None
         assert self._release is not None
-        groups = (self.sum_plan.group,)
-        return SecureSums(
-            self._release.settings, num_trials, groups, self.sum_plan.digest
-        )
+        return self.sum_plan.sums(self._release.settings, num_trials)
 
     def choose(
         self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
@@ -356,6 +338,7 @@ class ExactChooser(Chooser):
     """
 
     private = False
+    trust = "the server reads each client's exact scores"
 
     def form(self, rung: int) -> MessageForm:
         """Return that it is exact scores."""

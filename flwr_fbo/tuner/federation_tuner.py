@@ -21,15 +21,10 @@ from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.tuner.candidates import Candidates, app_defaults, check_enqueued
-from flwr_fbo.tuner.choice import (
-    Chooser,
-    ExactChooser,
-    PrivateChoice,
-    PrivateChooser,
-    SumPlan,
-)
+from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateChooser
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.schedule import Halving
+from flwr_fbo.tuner.sum_plan import SumPlan
 from flwr_fbo.tuner.trial_run import Comparison, Main, TrialRun
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
 
@@ -277,7 +272,7 @@ class FederationTuner:
                 run.climb(record, rungs)
         spent = self._chooser.spent(len(rungs))
         settings, decided = tuple(candidates.settings), tuple(rungs)
-        result = FederationResult(settings, decided, spent, self._trust)
+        result = FederationResult(settings, decided, spent, self._chooser.trust)
         stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
         _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
         self._callbacks.on_end(result)
@@ -305,24 +300,9 @@ class FederationTuner:
         }
         plan = self._chooser.sum_plan
         if plan is not None:
-            identity["aggregation"] = {**asdict(plan.group), "roster": plan.digest}
+            identity["aggregation"] = plan.to_dict()
         plain: dict[str, Any] = json.loads(json.dumps(identity))
         return plain
-
-    @property
-    def _trust(self) -> str:
-        """What the server learns of a client's ballots."""
-        plan = self._chooser.sum_plan
-        if self.privacy is None:
-            return "the server reads each client's exact scores"
-        if plan is None:
-            return "the server is trusted: it reads each client's ballots"
-        learned = (
-            "secure aggregation: the server learns the noisy sums, and who answered"
-        )
-        if plan.roster is not None:
-            return learned
-        return f"{learned}; no roster: it is trusted to follow the protocol"
 
     def _say(self, num_decided: int) -> None:
         """Log what is about to happen, and what is not private about it."""
@@ -332,13 +312,7 @@ class FederationTuner:
             ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
             schedule.parallel,
         )
-        _log.info(self._trust)
-        plan = self._chooser.sum_plan
-        if plan is not None and plan.roster is None:
-            _log.warning(
-                "no roster: secure aggregation holds against a server that follows the "
-                "protocol and reads all it sees, not against one that deviates from it"
-            )
+        _log.info(self._chooser.trust)
         if privacy is None:
             _log.warning("NOT PRIVATE: the server reads every client's exact scores")
         elif not self._chooser.private:
@@ -394,11 +368,7 @@ def _sum_plan(
     require(not is_control, "privacy.noise_only", is_control, allowed)
     allowed = "None, where the clients draw the noise"
     require(seeds.noise is None, "seeds.noise", seeds.noise, allowed)
-    roster = aggregation.load_roster()
-    slots = None if roster is None else roster.slots
-    allowed = f"one of the slots 0 to {num_agents - 1}: a key a client"
-    require(slots in (None, tuple(range(num_agents))), "roster", slots, allowed)
-    return SumPlan(aggregation.group(range(num_agents)), roster)
+    return SumPlan.of(aggregation, num_agents)
 
 
 def _check_choices(key: str, distribution: BaseDistribution) -> None:

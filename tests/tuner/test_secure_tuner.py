@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from flwr.app import (
     UserConfig,
 )
 from flwr.serverapp.exception import AggregationError
+from scipy.stats import kstest
 
 from flwr_fbo import (
     FederationResult,
@@ -27,9 +29,12 @@ from flwr_fbo import (
     Seeds,
 )
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.privacy.spending import SpendingLedger
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.tuner.ballots import ballot_entries
+from flwr_fbo.tuner.choice import PrivateChooser
+from flwr_fbo.tuner.sum_plan import SumPlan
 from flwr_fbo.tuner.tuner_record import FILE_NAME
 from flwr_fbo.tuner.voters import SumSlots
 from tests.tuner.apps import (
@@ -164,10 +169,22 @@ def test_it_chooses_as_a_trusted_server_does(tmp_path: Path) -> None:
 
 
 def test_the_noise_is_that_of_the_sites() -> None:
-    """With much noise the scores are not those of a trusted server."""
-    privacy = PrivateChoice(epsilon=0.1, delta=1e-3)
-    scores = [_start(_grid(), privacy=privacy).rungs[0].scores for _ in range(2)]
-    assert not np.allclose(*scores, atol=0.5)
+    """Its variance is the planned one, times the clients in the sum over honest."""
+    group = SecureAggregation(honest=3).group(range(5))
+    choice = PrivateChoice(epsilon=2.0, delta=1e-3)
+    chooser = PrivateChooser(choice, 5, 2, sum_plan=SumPlan(group, None))
+    sums = chooser.sums(40)
+    assert sums is not None
+    noise, z = sums.noise(0), sums.settings.noise_multiplier
+    scores: list[float] = []
+    for _ in range(100):
+        total = sum(noise.wrapped(noise.draw_share()) for _ in group.slots)
+        summed = SecureTotal(tuple(group.slots), np.asarray(total))
+        found = chooser.choose(0, summed, 40)
+        scores += found.scores.tolist()
+    assert kstest(scores, "norm", (0, z / 5 * math.sqrt(5 / 3))).pvalue > 1e-3
+    assert found.facts["noise_multiplier"] == z
+    assert found.facts["noise_std"] == pytest.approx([z / 5 * math.sqrt(5 / 3)])
 
 
 def test_no_ballot_leaves_in_the_clear() -> None:
@@ -176,7 +193,8 @@ def test_no_ballot_leaves_in_the_clear() -> None:
     _start(grid)
     records = [r.content for r in grid.replies]
     assert not any("fbo-ballot" in content for content in records)
-    sums = [c["fbo-sum"]["reply"].numpy() for c in records if "fbo-sum" in c]
+    arrays = [c.array_records["fbo-sum"] for c in records if "fbo-sum" in c]
+    sums = [record["reply"].numpy() for record in arrays]
     assert len(sums) == 2 * 5 * NUM_CLIENTS
     assert {a.dtype for a in sums} == {np.dtype(np.uint8)}
     entries = np.asarray(ballot_entries(6, "ranks"))
@@ -190,13 +208,10 @@ def test_a_plain_run_has_ballots_in_the_clear() -> None:
     """So the reading above finds them where there are some."""
     grid = _grid()
     _start(grid, aggregation=None)
-    ballots = [c["fbo-ballot"]["ballot"].numpy() for c in _contents(grid)]
+    records = [r.content.array_records for r in grid.replies]
+    ballots = [r["fbo-ballot"]["ballot"].numpy() for r in records if "fbo-ballot" in r]
     text = b"".join(ballot.tobytes() for ballot in ballots)
     assert np.float64(ballot_entries(6, "ranks")[0]).tobytes() in text
-
-
-def _contents(grid: RecordingGrid) -> list[Any]:
-    return [r.content for r in grid.replies if "fbo-ballot" in r.content]
 
 
 @pytest.mark.parametrize("exchange", [1, 2, 3, 4, 5])
@@ -227,7 +242,7 @@ def test_an_attempt_that_fails_is_followed_by_another() -> None:
 
     def lost(fields: dict[str, Any]) -> bool:
         first.append(fields["attempt"])
-        return fields["attempt"] == first[0] and fields["exchange"] == 3
+        return bool(fields["attempt"] == first[0] and fields["exchange"] == 3)
 
     grid.lost = lost
     result = _start(grid)
@@ -245,7 +260,7 @@ def test_a_site_draws_ballot_and_noise_once_a_rung() -> None:
             with _journal(grid, 0) as journal:
                 arrays = journal.load_unnumbered()
             kept.append((arrays["ballot"], arrays["sum-share"]))
-        return fields["exchange"] == 4 and len(kept) < 2
+        return bool(fields["exchange"] == 4 and len(kept) < 2)
 
     grid.lost = lost
     _start(grid, seeds=Seeds(study=None))
@@ -271,7 +286,7 @@ def test_a_ballot_is_charged_once(tmp_path: Path) -> None:
 
     def lost(fields: dict[str, Any]) -> bool:
         first.append(fields["attempt"])
-        return fields["attempt"] == first[0] and fields["exchange"] == 4
+        return bool(fields["attempt"] == first[0] and fields["exchange"] == 4)
 
     grid.lost = lost
     spent = _start(grid, privacy=PrivateChoice(2.0, 1e-3)).privacy_spent
@@ -473,8 +488,35 @@ def test_exact_scores_are_refused_beside_a_secure_sum() -> None:
         _start(grid)
 
 
-def test_clients_without_a_slot_get_one() -> None:
-    """No partition, no agent-id: the server names a slot, for the whole run."""
+class Nameless(SumGrid):
+    """Whose clients do not know their slot when they are asked for a sum."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Deliver messages and replies; say of no client which slot it has."""
+        sent = list(messages)
+        is_sum = any(_asked(message) for message in sent)
+        for n, context in enumerate(self.contexts.values()):
+            context.node_config.pop("partition-id", None)
+            if not is_sum:  # the app itself needs it
+                context.node_config["partition-id"] = n
+        replies = list(super().send_and_receive(sent, timeout=timeout))
+        for reply in [] if is_sum else replies:
+            header = reply.content.config_records["fbo-tuner"]
+            fields = json.loads(str(header["fields"]))
+            header["fields"] = json.dumps({**fields, "slot": -1})
+        return replies
+
+
+def test_clients_without_a_slot_are_summed(tmp_path: Path) -> None:
+    grid = Nameless(message_app(), NUM_CLIENTS, run_config=RUN_CONFIG)
+    result = _start(grid, folder=tmp_path)
+    assert result.best == _start(_grid(), aggregation=None).best
+    assert _summed(tmp_path) == [list(range(NUM_CLIENTS))] * 2
+
+
+def test_slots_are_kept_for_the_whole_run() -> None:
     slots = SumSlots(4)
     for node in (11, 12, 13):
         slots.hear(node, -1)
@@ -530,7 +572,7 @@ def test_log_and_result_say_who_is_trusted(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.INFO, "flwr.fbo"):
         result = _start(_grid())
     assert "the server learns the noisy sums, and who answered" in caplog.text
-    assert "no roster: secure aggregation holds against a server" in caplog.text
+    assert "no roster: this holds against a server that follows" in caplog.text
     assert "the server learns the noisy sums" in str(result)
     trusted = str(_start(_grid(), aggregation=None))
     assert "the server is trusted: it reads each client's ballots" in trusted

@@ -9,7 +9,7 @@ from flwr_fbo._validation import require
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
 from flwr_fbo.secure_sum.roster import Roster
-from flwr_fbo.strategies.options import SecureAggregation
+from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 
 
 @dataclass(frozen=True)

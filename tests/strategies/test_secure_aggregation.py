@@ -226,7 +226,7 @@ def test_what_does_not_fit_any_study_is_named(
         ({"aggregation": "secure"}, "aggregation='secure' is not allowed: a Secure"),
         ({"aggregation": SecureAggregation(threshold=2)}, "threshold=2 is not"),
         ({"aggregation": SecureAggregation(threshold=6)}, "threshold=6 is not"),
-        ({"aggregation": SecureAggregation(colluding=4)}, "threshold=4 is not"),
+        ({"aggregation": SecureAggregation(colluding=4)}, "colluding=4 is not"),
         (
             {"aggregation": SecureAggregation(threshold=4, honest=6)},
             "honest=6 is not allowed: at most 5",

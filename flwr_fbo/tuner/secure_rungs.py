@@ -83,15 +83,19 @@ class SecureRungs:
         """
         self._ballot, self._sums = asdict(asked), sums.to_dict()
         about = self._header(0, 1, 0).about
-        reason = ""
+        was_open, reason = bool(self.open_sum), ""
         for _ in range(_MOST_ATTEMPTS):
             if not self.open_sum:
                 self._sends.assign_slots()
             try:
-                return self._exchanges.sum_of(sums, about, asked.release, 0)
+                total = self._exchanges.sum_of(sums, about, asked.release, 0)
             except SumFailedError as error:
                 reason = str(error)
                 _log.warning("Rung %d: %s", asked.rung + 1, reason)
+                continue
+            if was_open:  # the slots were an earlier run's
+                self._sends.slots.nodes = {}
+            return total
         if self.open_sum:
             reason += (
                 " It may have been unmasked, so these ballots are never summed again: "

@@ -170,8 +170,10 @@ class TrialRun:
             list(survivors),
             progress.left(number, trials),
         )
-        if trials:  # there are none where the sum was under way already
+        if trials:
             self._warn(trials, rounds)
+        else:  # an earlier run trained them, and promised that release
+            self._first_rung = len(rungs)
         self._callbacks.on_rung(self._decided(number, rung))
 
     def _messages(self, asked: BallotHeader) -> dict[int, Any] | SecureTotal:

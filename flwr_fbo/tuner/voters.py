@@ -79,8 +79,9 @@ class SumSlots:
         heard = [node for node in voters if node in self._said]
         for node in heard:
             slot = self._said[node]
-            in_range = 0 <= slot < self._num_agents
-            if in_range and self.nodes.get(slot) not in voters:
+            is_slot = 0 <= slot < self._num_agents
+            is_new = node not in self.nodes.values()
+            if is_slot and is_new and self.nodes.get(slot) not in voters:
                 self.nodes[slot] = node
         taken = set(self.nodes) | set(self._said.values())
         free = (slot for slot in range(self._num_agents) if slot not in taken)

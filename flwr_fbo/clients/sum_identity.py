@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.app import Context
 
 from flwr_fbo.clients.limits import refused
-from flwr_fbo.clients.site_journal import NodeConfigError
-from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
+from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 _ROSTER, _KEY = "fbo-roster", "fbo-key"
@@ -28,13 +28,13 @@ class SumIdentity:
     key: SigningKey | None = None
     roster: Roster | None = None
 
-    def check(self, study: TuningStudy) -> None:
+    def check(self, sums: SecureSums | None) -> None:
         """Raise `StudyRefusedError` unless a study is summed under the pinned roster.
 
         The roster decides, and not the server: without it a server could enrol sites
         of its own.
         """
-        named = "" if study.secure is None else study.secure.roster
+        named = "" if sums is None else sums.roster
         if self.roster is None:
             if named:
                 raise refused(
@@ -42,10 +42,28 @@ class SumIdentity:
                     "config"
                 )
             return
-        if study.secure is None:
+        if sums is None:
             raise refused("it pins a roster, and the study has no secure aggregation")
         if named != self.roster.digest():
             raise refused("the study does not have the roster that it pins")
+
+    def slot(self, context: Context) -> int:
+        """Return the slot of the key in the roster; without one the node config's.
+
+        -1 if neither says it.
+
+        Raises
+        ------
+        NodeConfigError
+            If the roster lacks the key.
+        """
+        if self.roster is None or self.key is None:
+            return configured_slot(context)
+        for slot, public in self.roster.keys.items():
+            if public == self.key.public:
+                return slot
+        text = f"{_ROSTER} lacks the key of {_KEY}."
+        raise NodeConfigError(text, public=text)
 
 
 def sum_identity(context: Context) -> SumIdentity:

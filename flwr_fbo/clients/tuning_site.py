@@ -13,6 +13,7 @@ from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
+from flwr_fbo.agents.durable.sum_member import SumRequest
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.agents.tuning.timeout import time_limit as trial_limit
 from flwr_fbo.agents.tuning.trial import (
@@ -101,7 +102,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 f"{study.direction!r}.",
                 public="This client declares another direction than the study has.",
             )
-        sum_identity(context).check(study)
+        sum_identity(context).check(study.secure)
         for limits in self._limits(context):
             limits.sums.check(study.secure, study.promise)
         for i, params in enumerate(self.enqueue):
@@ -210,9 +211,17 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         about = instruction.planned, instruction.slot
         identity = sum_identity(context)
         member = agent.member(identity.key, identity.roster)
-        reply = member.answer(
-            instruction,
+        request = SumRequest(
+            secure,
+            instruction.study.text,
+            release,
+            instruction.slot,
+            instruction.attempt,
+            instruction.exchange,
             arrays[0],
+        )
+        reply = member.answer(
+            request,
             lambda: secure.release.contribution(*about, agent.message(release)),
         )
         return Answer([reply])

@@ -16,6 +16,7 @@ from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from flwr_fbo.secure_sum.terms import SumFailedError
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation, check_pinned
@@ -142,8 +143,12 @@ class CollectingStrategy(TuningStrategy):
         if not self._is_charged(step):
             return None
         if self._exchanges is not None:
-            summed = self._exchanges.sum_of(self.study, *self._named_sum(step))
-            if summed is None:
+            sums, about = self.study.secure, self.study.text
+            assert sums is not None
+            try:
+                summed = self._exchanges.sum_of(sums, about, *self._named_sum(step))
+            except SumFailedError as error:
+                _log.warning("The release is postponed, at no epsilon: %s", error)
                 return None
             self._collected = {}
             return summed

@@ -17,10 +17,13 @@ from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.noisy_max import NoisyMax
-from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
+from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
+from flwr_fbo.tuner.sum_plan import SumPlan
 
 LastRung = Literal["release", "noisy-max"]
 
@@ -73,6 +76,12 @@ class PrivateChoice:
     with the rounds of trials that are trained again after a tuner was killed.
     A client's votes on models that it has trained alone, as in DP-Hype (PoPETs 2026),
     are covered with its data; but such models are no federated training.
+
+    Without ``aggregation`` the server reads each ballot and adds the noise: it is
+    trusted. With `SecureAggregation` it learns the noisy sum of each rung's ballots,
+    and who is in it; the guarantee then holds towards the server too, as
+    `SecureRelease` and `IntegerNoise` state it. That adjacency and these limits stay:
+    the server still trains the models, and sees them.
     """
 
     epsilon: float
@@ -105,24 +114,41 @@ class Choice(NamedTuple):
 
 
 class Chooser(ABC):
-    """Turns the messages of a rung into one score a trial."""
+    """Turns the messages of a rung into one score a trial.
+
+    Attributes
+    ----------
+    private : bool
+    trust : str
+        What the server learns of a client's messages.
+    sum_plan : SumPlan or None
+        How clients sum their messages; None: the server reads each.
+    """
 
     private: bool
+    trust: str
+    sum_plan: SumPlan | None = None
 
     @abstractmethod
     def form(self, rung: int) -> MessageForm:
         """Return what clients are asked for at the end of a rung, from 0."""
 
+    def sums(self, num_trials: int) -> SecureSums | None:
+        """Return how messages on K trials are summed; None: the server reads each."""
+        return None
+
     @abstractmethod
-    def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
+    def choose(
+        self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
+    ) -> Choice:
         """Decide one rung.
 
         Parameters
         ----------
         rung : int
             From 0.
-        messages : mapping of slot to ndarray
-            What clients have sent, whatever it is.
+        messages : mapping of slot to ndarray, or SecureTotal
+            What clients have sent, whatever it is; or the sum that they made of it.
         num_trials : int
             K >= 1, the candidates.
         """
@@ -148,6 +174,9 @@ class PrivateChooser(Chooser):
         R >= 1, the releases that share epsilon.
     noise_seed : int, optional
         *Experiments only*: makes the noise repeat, which protects nobody.
+    sum_plan : SumPlan, optional
+        How the clients sum their ballots, and add the noise themselves. Then there is
+        no noise seed, and no noisy max.
 
     Raises
     ------
@@ -161,8 +190,13 @@ class PrivateChooser(Chooser):
         num_clients: int,
         num_rungs: int,
         noise_seed: int | None = None,
+        sum_plan: SumPlan | None = None,
     ) -> None:
         self.settings = settings
+        self.sum_plan = sum_plan
+        self.trust = "the server is trusted: it reads each client's ballots"
+        if sum_plan is not None:
+            self.trust = sum_plan.trust
         self._num_clients = num_clients
         epsilon, num_sums = settings.epsilon, num_rungs
         self._noisy_max: NoisyMax | None = None
@@ -171,22 +205,24 @@ class PrivateChooser(Chooser):
             self._noisy_max = NoisyMax(share, noise_seed)
             epsilon, num_sums = epsilon - share, num_rungs - 1
         self._num_sums = num_sums
-        self._release: Release | None = None
+        self._release: PlannedRelease | None = None
         if num_sums > 0:
             z = calibrate_noise_multiplier(epsilon, settings.delta, 1.0, num_sums)
+            planned = ReleaseSettings(
+                num_agents=num_clients,
+                clip_norm=1.0,
+                noise_multiplier=z,
+                sampling_probability=1.0,
+                noise_only=settings.noise_only,
+                weights=WeightSchedule(peak=0.0),
+            )
             entropy: Entropy = OsEntropy()
             if noise_seed is not None:
                 entropy = SeededEntropy(noise_seed)
-            self._release = Release(
-                ReleaseSettings(
-                    num_agents=num_clients,
-                    clip_norm=1.0,
-                    noise_multiplier=z,
-                    sampling_probability=1.0,
-                    noise_only=settings.noise_only,
-                    weights=WeightSchedule(peak=0.0),
-                ),
-                entropy,
+            self._release = (
+                Release(planned, entropy)
+                if sum_plan is None
+                else SecureRelease(planned)
             )
         self.private = noise_seed is None
 
@@ -197,7 +233,16 @@ class PrivateChooser(Chooser):
         """
         return self.settings.ballot if rung < self._num_sums else "votes"
 
-    def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
+    def sums(self, num_trials: int) -> SecureSums | None:
+        """Return how ballots on K trials are summed; None: the server reads each."""
+        if self.sum_plan is None:
+            return None
+        assert self._release is not None
+        return self.sum_plan.sums(self._release.settings, num_trials)
+
+    def choose(
+        self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
+    ) -> Choice:
         """Release the mean of the ballots with noise, or the winner of the last rung.
 
         The mean is over all N clients, whoever has answered. The winner's score is 1,
@@ -208,19 +253,31 @@ class PrivateChooser(Chooser):
         ValueError
             If more than N clients gave a ballot.
         """
+        if isinstance(messages, SecureTotal):
+            return self._of_sum(messages, num_trials)
         allowed = f"at least the {len(messages)} clients that gave a ballot"
         enough = len(messages) <= self._num_clients
         require(enough, "num_agents", self._num_clients, allowed)
         if rung >= self._num_sums:
             return self._winner(rung, messages, num_trials)
         release, form = self._release, self.settings.ballot
-        assert release is not None
+        assert isinstance(release, Release)
         ballots = {
             slot: capped(message, num_trials, form)
             for slot, message in messages.items()
         }
         scores = release.release(rung, ballots, num_trials)[0]
         return Choice(scores, {"mechanism": "gaussian", **release.facts(rung)})
+
+    def _of_sum(self, summed: SecureTotal, num_trials: int) -> Choice:
+        """Return the mean of the ballots with the clients' noise."""
+        release, sums = self._release, self.sums(num_trials)
+        assert isinstance(release, SecureRelease)
+        assert sums is not None
+        noise = sums.noise(0)
+        scores = release.decoded(0, noise, summed)[0]
+        facts = release.facts_of_sum(0, noise, summed.slots)
+        return Choice(scores, {"mechanism": "gaussian", **facts})
 
     def _winner(
         self, rung: int, messages: Mapping[int, Any], num_trials: int
@@ -281,13 +338,17 @@ class ExactChooser(Chooser):
     """
 
     private = False
+    trust = "the server reads each client's exact scores"
 
     def form(self, rung: int) -> MessageForm:
         """Return that it is exact scores."""
         return "exact"
 
-    def choose(self, rung: int, messages: Mapping[int, Any], num_trials: int) -> Choice:
+    def choose(
+        self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
+    ) -> Choice:
         """Return the means; -inf of a trial that has no score, or NaN among them."""
+        assert not isinstance(messages, SecureTotal)
         shape = 2, num_trials
         rows = [messages[slot] for slot in sorted(messages)]
         rows = [row for row in rows if _is_table(row, shape)]

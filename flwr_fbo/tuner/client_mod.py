@@ -20,22 +20,27 @@ from flwr.app import (
 )
 from flwr.clientapp.typing import ClientAppCallable
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
 from flwr_fbo._errors import PublicError
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.clients.limits import node_limits
+from flwr_fbo.clients.limits import node_limits, refused, size_limits
 from flwr_fbo.clients.site import SiteError, reported
 from flwr_fbo.clients.site_budget import SiteBudget
 from flwr_fbo.clients.site_journal import configured_folder
+from flwr_fbo.clients.sum_identity import sum_identity
 from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
     KIND,
+    SUM,
     BallotHeader,
     ReplyHeader,
     SettingsHeader,
+    SumHeader,
     TrialsHeader,
     header_record,
     pack,
@@ -49,6 +54,7 @@ from flwr_fbo.tuner.hidden_metrics import (
     hide_train_metrics,
 )
 from flwr_fbo.tuner.overlay import Overlay, merged_config
+from flwr_fbo.tuner.summed_ballots import sum_reply
 from flwr_fbo.tuner.trial_states import TrialStates
 
 # Where a `NumPyClient` reads its config.
@@ -77,6 +83,11 @@ def tuner_mod(
       `NumPyClient` finds the settings in the ``config`` of `fit` and `evaluate` too.
     - Scores stay in ``context.state``. At the end of a rung they become one bounded
       vector about all its trials.
+    - With secure aggregation ballots leave only masked. The ballot, the share of the
+      noise and the keys of a rung are in a file of the ``fbo-folder`` before a reply
+      leaves; without one in ``context.state``, which lives as long as the run. A site
+      whose node config has ``fbo-roster`` and ``fbo-key``, or ``fbo-min-agents`` and
+      its like, gives no other ballot, and no exact scores.
     - Ballots count in the site's own ledger of what it has spent, where its node config
       has an ``fbo-folder``, and its limits (``fbo-max-epsilon`` and its like) hold.
     - A trial that raises an exception at this client does not touch the others. The
@@ -101,6 +112,8 @@ def tuner_mod(
         return _run_trials(message, context, call_next, header)
     if isinstance(header, BallotHeader):
         return _ballot(message, context, header)
+    if isinstance(header, SumHeader):
+        return reported(partial(_sum, message, context, header))
     TrialStates.forget(context.state)
     if isinstance(header, SettingsHeader):
         content = RecordDict({n: r for n, r in message.content.items() if n != HEADER})
@@ -116,7 +129,7 @@ def _run_trials(
     header: TrialsHeader,
 ) -> Message:
     """Return the replies of all trials of a send."""
-    reported(partial(_admit, context, header))
+    slot = reported(partial(_admit_trials, context, header))
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
@@ -139,7 +152,7 @@ def _run_trials(
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
         read |= overlay.read
-    answer = ReplyHeader(errors, sorted(read))
+    answer = ReplyHeader(errors, sorted(read), slot)
     return Message(pack(answer, replies), reply_to=message)
 
 
@@ -208,33 +221,90 @@ def _weight(metrics: Mapping[str, Any]) -> float:
 
 def _ballot(message: Message, context: Context, header: BallotHeader) -> Message:
     """Return what the client says about the trials of a rung."""
-    reported(partial(_admit, context, header))
+    reported(partial(_admit, context, header, None))
+    reported(partial(_charge, context, header))
+    arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
+    content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
+    return Message(content, reply_to=message)
+
+
+def _sum(message: Message, context: Context, header: SumHeader) -> Message:
+    """Return the client's reply in one exchange of the sum of a rung's ballots."""
+    asked = header.asked
+    sums = _read_sums(context, header.sums)
+    if asked.form == "exact" or len(asked.trials) != sums.num_features:
+        raise refused("a secure sum is of one bounded ballot")
+    _admit(context, asked, sums)
+
+    def draw_ballot() -> FloatArray:
+        _charge(context, asked)
+        return _vector(context, asked)
+
+    record = message.content.array_records[SUM]
+    reply = sum_reply(context, header, sums, record["request"].numpy(), draw_ballot)
+    arrays = ArrayRecord({"reply": Array(reply)})
+    content = RecordDict({HEADER: header_record(ReplyHeader()), SUM: arrays})
+    return Message(content, reply_to=message)
+
+
+def _vector(context: Context, header: BallotHeader) -> FloatArray:
+    """Return the client's ballot, or its exact scores and their weights."""
     states = TrialStates(context.state, header.attempt, header.trials)
     sign = 1.0 if header.maximize else -1.0
     scores = np.array([states.scores.get(t, (0.0, 0.0)) for t in header.trials])
     scores[[t in header.failed for t in header.trials]] = math.nan, 1.0
     values, weights = sign * scores[:, 0], scores[:, 1]
     if header.form == "exact":
-        vector = np.stack([values, weights])
-    else:
-        ties = _ties(context, header)
-        vector = make_ballot(values, weights > 0, header.form, ties)
-    arrays = ArrayRecord({"ballot": Array(vector)})
-    content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
-    return Message(content, reply_to=message)
+        return np.stack([values, weights])
+    return make_ballot(values, weights > 0, header.form, _ties(context, header))
 
 
-def _admit(context: Context, header: TrialsHeader | BallotHeader) -> None:
-    """Raise `StudyRefusedError` if the site's limits do not allow what is left.
+def _read_sums(context: Context, fields: Mapping[str, Any]) -> SecureSums:
+    """Return how ballots are summed; raise if it is of no size that a site wants."""
+    sums = SecureSums.from_dict(fields)
+    limits = size_limits((node_limits(context),))
+    numbers = [sums.settings.num_agents, *(g.slots.stop for g in sums.groups)]
+    limits.check_size("max_agents", max(numbers), "num_agents")
+    limits.check_size("max_features", sums.num_features, "num_features")
+    if len(sums.groups) != 1 or sums.settings.num_sub_regions != 1:
+        raise refused("a secure sum is of one bounded ballot")
+    return sums
 
-    A ballot is charged to the site's ledger.
+
+def _admit_trials(context: Context, header: TrialsHeader) -> int:
+    """Return the client's slot, -1 if it needs none, or does not know it.
+
+    Raises
+    ------
+    StudyRefusedError
+        If the site's limits, or its roster, do not allow what is left.
     """
-    budget = SiteBudget(context, configured_folder(context), [node_limits(context)])
-    key, promise = (KIND, header.attempt), Promise.from_dict(header.promise)
+    if header.sums is None:
+        _admit(context, header, None)
+        return -1
+    if not header.is_hidden:
+        raise refused("the study asks for exact scores")
+    _admit(context, header, _read_sums(context, header.sums))
+    return sum_identity(context).slot(context)
+
+
+def _admit(
+    context: Context, header: TrialsHeader | BallotHeader, sums: SecureSums | None
+) -> None:
+    """Raise `StudyRefusedError` if the site does not allow what is left."""
+    limits, promise = node_limits(context), Promise.from_dict(header.promise)
+    sum_identity(context).check(sums)
+    limits.sums.check(sums, promise)
+    budget = SiteBudget(context, configured_folder(context), [limits])
     budget.check(promise)
-    budget.admit(key, promise)
-    if isinstance(header, BallotHeader):
-        budget.charge(key, promise, header.release)
+    budget.admit((KIND, header.attempt), promise)
+
+
+def _charge(context: Context, header: BallotHeader) -> None:
+    """Charge a ballot to the site's ledger."""
+    budget = SiteBudget(context, configured_folder(context), [node_limits(context)])
+    promise = Promise.from_dict(header.promise)
+    budget.charge((KIND, header.attempt), promise, header.release)
 
 
 def _ties(context: Context, header: BallotHeader) -> np.random.Generator:

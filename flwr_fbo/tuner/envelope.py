@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from flwr.app import ConfigRecord, RecordDict
 
-from flwr_fbo._validation import require
+from flwr_fbo._validation import require, require_int
 from flwr_fbo.tuner.ballots import MessageForm
 
 # Of its record, and in a site's ledger.
@@ -22,6 +22,8 @@ KIND = "federation-tuner"
 
 HEADER = "fbo-tuner"
 BALLOT = "fbo-ballot"
+# What members of a secure sum are asked, and what they reply.
+SUM = "fbo-sum"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class TrialsHeader:
         Whether scores stay at the client.
     promise : dict
         Of a `Promise`: what the rungs that are left release.
+    sums : dict, optional
+        Of `SecureSums`: how ballots are summed. None: the server reads each.
     """
 
     kind: ClassVar[str] = "trials"
@@ -54,6 +58,7 @@ class TrialsHeader:
     metric: str
     is_hidden: bool
     promise: dict[str, Any]
+    sums: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,42 @@ class BallotHeader:
 
 
 @dataclass(frozen=True)
+class SumHeader:
+    """Of a message that is one exchange of the secure sum of a rung's ballots.
+
+    Attributes
+    ----------
+    ballot : dict
+        Of the `BallotHeader` of the rung.
+    sums : dict
+        Of `SecureSums`.
+    slot : int
+        The client's.
+    exchange : int
+        From 1 to 5.
+    attempt : int
+        At the sum; the server draws it.
+    """
+
+    kind: ClassVar[str] = "sum"
+    ballot: dict[str, Any]
+    sums: dict[str, Any]
+    slot: int
+    exchange: int
+    attempt: int
+
+    @property
+    def asked(self) -> BallotHeader:
+        """What the ballots are about."""
+        return BallotHeader(**self.ballot)
+
+    @property
+    def about(self) -> str:
+        """What is summed, as JSON: the same for all clients, in all exchanges."""
+        return json.dumps({"ballot": self.ballot, "sums": self.sums}, sort_keys=True)
+
+
+@dataclass(frozen=True)
 class SettingsHeader:
     """Of a message of the real training: the settings that were chosen."""
 
@@ -110,6 +151,8 @@ class ReplyHeader:
         Why a trial's message has no reply, by its place in the send.
     read : list of str
         Which of the tuned keys the client has read.
+    slot : int
+        The client's in secure sums, where it knows it; else -1.
 
     Raises
     ------
@@ -120,6 +163,7 @@ class ReplyHeader:
     kind: ClassVar[str] = "reply"
     errors: dict[str, str] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)
+    slot: int = -1
 
     def __post_init__(self) -> None:
         ok = isinstance(self.errors, dict)
@@ -128,12 +172,13 @@ class ReplyHeader:
         ok = isinstance(self.read, list)
         ok = ok and all(isinstance(key, str) for key in self.read)
         require(ok, "read", self.read, "a list of keys")
+        require_int("slot", self.slot, -1)
 
 
-Header = TrialsHeader | BallotHeader | SettingsHeader | ReplyHeader
+Header = TrialsHeader | BallotHeader | SumHeader | SettingsHeader | ReplyHeader
 _KINDS: dict[str, type[Header]] = {
     header.kind: header
-    for header in (TrialsHeader, BallotHeader, SettingsHeader, ReplyHeader)
+    for header in (TrialsHeader, BallotHeader, SumHeader, SettingsHeader, ReplyHeader)
 }
 
 

@@ -128,11 +128,14 @@ class FederationResult:
         Epsilon at delta of all releases; None without privacy. See `PrivateChoice` for
         what it covers. With ``Seeds(noise=...)`` it is what the choices would have
         spent with real noise.
+    trust : str
+        What the server learned of a client's ballots.
     """
 
     settings: tuple[Params, ...]
     rungs: tuple[Rung, ...]
     privacy_spent: PrivacySpent | None
+    trust: str = ""
 
     @property
     def best_trial(self) -> int:

@@ -19,10 +19,12 @@ from flwr_fbo.protocol.codec import fresh_seed
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
+from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.tuner.candidates import Candidates, app_defaults, check_enqueued
 from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateChooser
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.schedule import Halving
+from flwr_fbo.tuner.sum_plan import SumPlan
 from flwr_fbo.tuner.trial_run import Comparison, Main, TrialRun
 from flwr_fbo.tuner.tuner_record import TunerRecord, has_begun
 
@@ -98,6 +100,11 @@ class FederationTuner:
     privacy : PrivateChoice or None
         How trials are chosen. None: by exact means of the clients' scores, weighted by
         ``num-examples``, which is *not private*.
+    aggregation : SecureAggregation, optional
+        How the clients sum their ballots, so that the server learns the noisy sum of
+        each rung alone. It needs ``last_rung="release"``, and takes five more exchanges
+        a rung. Without it the server is trusted: it reads each ballot and adds the
+        noise.
     folder : str or Path, optional
         An absolute path: where the tuner keeps what it has released, one folder a
         tuner. A run that is killed can be started again with it: rungs that are decided
@@ -130,6 +137,15 @@ class FederationTuner:
     replies to ``train`` but for their weights. A ``main`` that reads aggregated metrics
     gets NaN. Not covered, and exact at the server: `tuner_mod` lists it.
 
+    With ``aggregation`` no ballot reaches the server but masked: clients add the noise,
+    and the guarantee holds towards the server. With a roster that the clients pin
+    (``fbo-roster`` in the node config) the server may deviate from the protocol in any
+    way; without it the server must follow the protocol. It can still choose who takes
+    part, stop, and send models of its own making; ``fbo-min-agents`` and its like bound
+    the former. A rung is summed once. A sum that may have been unmasked is asked for
+    again when a tuner with ``folder`` is started again: clients with an ``fbo-folder``
+    answer as they did. If too few do, the tuner ends with an error.
+
     Trials take turns in one process. Each has its own random states of Python, NumPy
     and PyTorch, drawn from those that `start` finds: no two trials, nor the training
     after them, draw the same noise. A trial that waits keeps its model in memory.
@@ -150,6 +166,7 @@ class FederationTuner:
         *,
         schedule: Halving,
         privacy: PrivateChoice | None,
+        aggregation: SecureAggregation | None = None,
         folder: str | Path | None = None,
         enqueue: Sequence[Params] = (),
         seeds: Seeds | None = None,
@@ -170,6 +187,7 @@ class FederationTuner:
         require(isinstance(seeds, Seeds), "seeds", seeds, "a Seeds")
         require(seeds.features is None, "seeds.features", seeds.features, "None")
         check_enqueued(self.space, enqueue, schedule)
+        plan = _sum_plan(aggregation, privacy, seeds, num_agents)
         self.metric = metric
         self.direction = direction
         self.num_agents = num_agents
@@ -189,8 +207,12 @@ class FederationTuner:
         if privacy is not None:
             num_rungs = len(schedule.rungs)
             self._chooser = PrivateChooser(
-                privacy, num_agents, num_rungs, noise_seed=seeds.noise
+                privacy, num_agents, num_rungs, noise_seed=seeds.noise, sum_plan=plan
             )
+        for rung in schedule.rungs:
+            sums = self._chooser.sums(rung.num_trials)
+            if sums is not None:
+                sums.noise(0)  # which names what does not fit
 
     def start(self, main: Main, grid: Grid, context: Context) -> FederationResult:
         """Run the trials, and choose.
@@ -249,7 +271,8 @@ class FederationTuner:
                 )
                 run.climb(record, rungs)
         spent = self._chooser.spent(len(rungs))
-        result = FederationResult(tuple(candidates.settings), tuple(rungs), spent)
+        settings, decided = tuple(candidates.settings), tuple(rungs)
+        result = FederationResult(settings, decided, spent, self._chooser.trust)
         stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
         _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
         self._callbacks.on_end(result)
@@ -275,6 +298,9 @@ class FederationTuner:
             "defaults": defaults,
             "enqueue": self._enqueue,
         }
+        plan = self._chooser.sum_plan
+        if plan is not None:
+            identity["aggregation"] = plan.to_dict()
         plain: dict[str, Any] = json.loads(json.dumps(identity))
         return plain
 
@@ -286,6 +312,7 @@ class FederationTuner:
             ", ".join(f"{r.num_trials} trials to round {r.rounds}" for r in rungs),
             schedule.parallel,
         )
+        _log.info(self._chooser.trust)
         if privacy is None:
             _log.warning("NOT PRIVATE: the server reads every client's exact scores")
         elif not self._chooser.private:
@@ -319,6 +346,29 @@ def _begun(name: str, identity: Mapping[str, Any], num_done: int) -> Started:
     """Return what callbacks are told of a tuner; seeds are not public."""
     settings = {key: value for key, value in identity.items() if key != "noise_seed"}
     return Started(name, FederationTuner.__name__, settings, num_done)
+
+
+def _sum_plan(
+    aggregation: SecureAggregation | None,
+    privacy: PrivateChoice | None,
+    seeds: Seeds,
+    num_agents: int,
+) -> SumPlan | None:
+    """Return how clients sum their ballots; raise ValueError if they cannot."""
+    if aggregation is None:
+        return None
+    ok = isinstance(aggregation, SecureAggregation)
+    require(ok, "aggregation", aggregation, "a SecureAggregation")
+    with_secure = "with secure aggregation"
+    require(privacy is not None, "privacy", privacy, f"given, {with_secure}")
+    assert privacy is not None
+    last, is_control = privacy.last_rung, privacy.noise_only
+    require(last == "release", "privacy.last_rung", last, f"'release', {with_secure}")
+    allowed = f"False, {with_secure}"
+    require(not is_control, "privacy.noise_only", is_control, allowed)
+    allowed = "None, where the clients draw the noise"
+    require(seeds.noise is None, "seeds.noise", seeds.noise, allowed)
+    return SumPlan.of(aggregation, num_agents)
 
 
 def _check_choices(key: str, distribution: BaseDistribution) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
@@ -14,8 +14,10 @@ from flwr_fbo._compat import CLIENT_APP_RAISED
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
+    SUM,
     BallotHeader,
     ReplyHeader,
+    SumHeader,
     TrialsHeader,
     header_record,
     pack,
@@ -23,7 +25,7 @@ from flwr_fbo.tuner.envelope import (
     unpack,
 )
 from flwr_fbo.tuner.trial_thread import TrialThread
-from flwr_fbo.tuner.voters import Voters
+from flwr_fbo.tuner.voters import SumSlots, Voters
 
 _HINT = (
     "Is tuner_mod the first mod of the ClientApp, as in ClientApp(mods=[tuner_mod])?"
@@ -52,6 +54,8 @@ class SharedSends:
         The tuned keys that clients have read.
     num_sends : int
         So far, ballots included.
+    slots : SumSlots
+        Of the nodes in secure sums.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class SharedSends:
         self._header_of = header_of
         self._parallel = parallel
         self._voters = Voters(num_agents)
+        self.slots = SumSlots(num_agents)
         self._timeout: float | None = None
         # What every app that has scores has a function for.
         self._evaluate_type: str = MessageType.EVALUATE
@@ -118,13 +123,45 @@ class SharedSends:
         ballots: dict[int, Any] = {}
         for node, reply in self._send(messages, self._timeout).items():
             if not reply.has_error():
-                ballots[node] = _ballot_of(reply.content)
+                ballots[node] = _array_in(reply.content, BALLOT, "ballot")
         if 2 * len(ballots) < len(nodes) or not nodes:
             raise AggregationError(
                 f"{len(ballots)} of {len(nodes)} nodes gave a ballot, and at least "
                 f"half are needed: {self._error_of(kind)}."
             )
         return ballots
+
+    def assign_slots(self) -> None:
+        """Give slots in secure sums to the nodes that are connected, of N at most."""
+        self.slots.assign(self._voters.among(self._grid.get_node_ids()))
+
+    def exchange(self, asked: Mapping[int, tuple[SumHeader, Any]]) -> dict[int, Any]:
+        """Return the replies to one exchange of a secure sum, by slot.
+
+        Parameters
+        ----------
+        asked : mapping of int to tuple
+            Header and request by slot; slots without a node are left out.
+
+        Raises
+        ------
+        AggregationError
+            If all nodes refuse.
+        """
+        connected, nodes = set(self._grid.get_node_ids()), self.slots.nodes
+        kind = self._evaluate_type
+        messages = []
+        for slot, (header, request) in asked.items():
+            if nodes.get(slot) in connected:
+                record = ArrayRecord({"request": Array(request)})
+                content = RecordDict({HEADER: header_record(header), SUM: record})
+                messages.append(Message(content, nodes[slot], kind))
+        answered = self._send(messages, self._timeout) if messages else {}
+        return {
+            slot: _array_in(answered[node].content, SUM, "reply")
+            for slot, node in nodes.items()
+            if node in answered and not answered[node].has_error()
+        }
 
     def _error_of(self, kind: str) -> str:
         return self._last_errors.get(kind, "no client has answered")
@@ -203,6 +240,7 @@ class SharedSends:
             error = Error(CLIENT_APP_RAISED, bare)
             return [(n, Message(error, reply_to=m)) for n, m in places]
         self.read |= set(header.read)
+        self.slots.hear(places[0][1].metadata.dst_node_id, header.slot)
         contents = unpack(reply.content, range(len(places)))
         replies = []
         for place, (number, message) in enumerate(places):
@@ -254,13 +292,15 @@ def _reply_header(content: RecordDict) -> ReplyHeader | None:
     return header if isinstance(header, ReplyHeader) else None
 
 
-def _ballot_of(content: RecordDict) -> np.ndarray[Any, Any] | None:
-    """Return a client's ballot, whatever array it is; None where there is none."""
-    record = content.get(BALLOT)
-    if not isinstance(record, ArrayRecord) or "ballot" not in record:
+def _array_in(
+    content: RecordDict, record_name: str, name: str
+) -> np.ndarray[Any, Any] | None:
+    """Return an array that a client sent, whatever it is; None where there is none."""
+    record = content.get(record_name)
+    if not isinstance(record, ArrayRecord) or name not in record:
         return None
     try:
-        return record["ballot"].numpy()
+        return record[name].numpy()
     except Exception:  # of many kinds: a client may send anything
         return None
 

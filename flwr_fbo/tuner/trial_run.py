@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
 
+from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.protocol.callbacks import Callback, DecidedRung
 from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.choice import Chooser
@@ -24,6 +25,7 @@ from flwr_fbo.tuner.overlay import Overlay
 from flwr_fbo.tuner.random_states import RandomStates
 from flwr_fbo.tuner.rung_progress import Progress
 from flwr_fbo.tuner.schedule import Halving
+from flwr_fbo.tuner.secure_rungs import SecureRungs
 from flwr_fbo.tuner.shared_sends import SharedSends, slots_of
 from flwr_fbo.tuner.trial_grid import TrialGrid
 from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread
@@ -100,6 +102,7 @@ class TrialRun:
         self._overlays: list[Overlay] = []
         self._alive: list[int] = []
         self._trials: dict[int, TrialThread] = {}
+        self._secure: SecureRungs | None = None
         self._sends = SharedSends(
             grid, self._header, schedule.parallel, comparison.num_agents
         )
@@ -107,6 +110,9 @@ class TrialRun:
     def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
         """Decide the rungs that are left, and add them to record and list."""
         alive: tuple[int, ...] = ()
+        plan = self._chooser.sum_plan
+        if plan is not None:
+            self._secure = SecureRungs(self._sends, record, plan.roster)
         self._first_rung = len(rungs)
         progress = Progress(self._schedule, len(rungs))
         flower = logging.getLogger("flwr")
@@ -136,16 +142,18 @@ class TrialRun:
         rounds = planned.rounds
         self._alive = list(alive)
         self._end_all_but(alive)
-        trials = [self._trial(t) for t in alive]
+        trials: list[TrialThread] = []
 
         def say(sent: Sequence[TrialThread]) -> None:
             progress.say(number, trials, sent, self._sends.num_sends)
 
-        self._sends.advance(trials, rounds, say)
-        failed = self._failed(trials)
-        header = self._ballot_header(number, failed)
-        ballots = slots_of(self._sends.ballots(header))
-        choice = self._chooser.choose(number, ballots, len(alive))
+        asked = None if self._secure is None else self._secure.open_ballot()
+        if asked is None:
+            trials += [self._trial(t) for t in alive]
+            self._sends.advance(trials, rounds, say)
+            asked = self._ballot_header(number, self._failed(trials))
+        messages = self._messages(asked)
+        choice = self._chooser.choose(number, messages, len(alive))
         order = best_of(choice.scores, planned.num_survivors)
         survivors = tuple(alive[i] for i in order)
         rung = Rung(rounds, alive, tuple(choice.scores.tolist()), survivors)
@@ -162,8 +170,19 @@ class TrialRun:
             list(survivors),
             progress.left(number, trials),
         )
-        self._warn(trials, rounds)
+        if trials:
+            self._warn(trials, rounds)
+        else:  # an earlier run trained them, and promised that release
+            self._first_rung = len(rungs)
         self._callbacks.on_rung(self._decided(number, rung))
+
+    def _messages(self, asked: BallotHeader) -> dict[int, Any] | SecureTotal:
+        """Return the clients' ballots by slot, or their sum."""
+        sums = self._chooser.sums(len(asked.trials))
+        if sums is None:
+            return slots_of(self._sends.ballots(asked))
+        assert self._secure is not None
+        return self._secure.sum_of(asked, sums)
 
     def _decided(self, number: int, rung: Rung) -> DecidedRung:
         spent = self._chooser.spent(number + 1)
@@ -208,6 +227,7 @@ class TrialRun:
         return list(failures)
 
     def _header(self, numbers: list[int]) -> TrialsHeader:
+        sums = self._chooser.sums(len(self._alive))
         return TrialsHeader(
             attempt=self._attempt,
             trials=numbers,
@@ -216,6 +236,7 @@ class TrialRun:
             metric=self._comparison.metric,
             is_hidden=self._chooser.form(0) != "exact",
             promise=self._promise,
+            sums=None if sums is None else sums.to_dict(),
         )
 
     def _ballot_header(self, rung: int, failed: list[int]) -> BallotHeader:

@@ -10,6 +10,8 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 _PREFIX = "fbo-tuner"
 _ATTEMPT, _SCORES = f"{_PREFIX}:attempt", f"{_PREFIX}:scores"
+# Where the client's part in secure sums is kept: it is forgotten with the scores.
+SUM = f"{_PREFIX}:sum"
 
 
 class TrialStates:

@@ -21,7 +21,7 @@ from flwr_fbo.tuner.schedule import Halving
 
 FILE_NAME = "tuner.sqlite"
 
-_SETTINGS, _NAME = "settings", "name"
+_SETTINGS, _NAME, _OPEN_SUM = "settings", "name", "open-sum"
 
 
 class TunerRecord:
@@ -79,15 +79,26 @@ class TunerRecord:
         """Return the rungs that are decided, in order."""
         return [rung_of(row) for row in self._journal.ledger()]
 
+    def open_sum(self) -> dict[str, Any] | None:
+        """Return the secure sum that may have been unmasked, but gave no rung yet."""
+        stored = self._journal.load_array(_OPEN_SUM)
+        return None if stored is None else json.loads(stored.tobytes().decode())
+
+    def save_open_sum(self, values: Mapping[str, Any]) -> None:
+        """Save such a sum, as JSON values; on disk when this returns."""
+        text = json.dumps(values).encode()
+        self._journal.put({_OPEN_SUM: np.frombuffer(text, dtype=np.uint8)})
+
     def add(self, number: int, rung: Rung, choice: Choice) -> None:
-        """Add a rung, from 0; on disk when this returns."""
+        """Add a rung, from 0; no sum is open then. On disk when this returns."""
         facts = {
             **choice.facts,
             "rounds": rung.rounds,
             "trials": list(rung.trials),
             "survivors": list(rung.survivors),
         }
-        self._journal.add_release(LedgerRow(number, facts, choice.scores), {})
+        row = LedgerRow(number, facts, choice.scores)
+        self._journal.change_state({}, [_OPEN_SUM], [row])
 
 
 def has_begun(folder: Path | None) -> bool:

@@ -88,18 +88,18 @@ def test_the_roster_that_a_site_pins_decides(keys: Keys, tmp_path: Path) -> None
     (tmp_path / "other").mkdir()
     other = make_keys(tmp_path / "other")
     pinned = sum_identity(_context(_config(keys)))
-    pinned.check(_study(keys))
+    pinned.check(_study(keys).secure)
     for study, text in (
         (_study(other), "does not have the roster that it pins"),
         (_study(None), "does not have the roster that it pins"),
         (_study(None, secure=False), "the study has no secure aggregation"),
     ):
         with pytest.raises(StudyRefusedError, match=text):
-            pinned.check(study)
+            pinned.check(study.secure)
 
 
 def test_a_site_without_a_roster_takes_no_part_under_one(keys: Keys) -> None:
-    SumIdentity().check(_study(None))
-    SumIdentity().check(_study(None, secure=False))
+    SumIdentity().check(_study(None).secure)
+    SumIdentity().check(_study(None, secure=False).secure)
     with pytest.raises(StudyRefusedError, match="give fbo-roster and fbo-key"):
-        SumIdentity().check(_study(keys))
+        SumIdentity().check(_study(keys).secure)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from flwr_fbo.journal.journal import open_patiently
+from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.tuner.tuner_record import FILE_NAME, recorded_settings
 from tests.deployed import await_condition, begun, process_named
 
@@ -17,6 +19,26 @@ NUM_SITES, NUM_TRIALS = 2, 3
 # What the example's tuner has, and what makes it short, and durable.
 LONG = "20, schedule=Halving(16, (3, 9)), privacy=privacy"
 SHORT = "{}, schedule=Halving({}, (1, 2)), privacy=privacy, folder={!r}"
+# Kills the ServerApp once, when all clients have answered the last exchange of a sum.
+START = "tuner.start(main, grid, context)"
+DYING_START = "tuner.start(main, dying(grid), context)"
+DYING = """
+
+def dying(grid: Grid) -> Grid:
+    deliver, marker = grid.send_and_receive, Path({marker!r})
+
+    def send_and_receive(messages, *, timeout=None):
+        sent = list(messages)
+        replies = list(deliver(sent, timeout=timeout))
+        is_last = '"exchange": 5' in str(sent[0].content.get("fbo-tuner"))
+        if is_last and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), 9)
+        return replies
+
+    grid.send_and_receive = send_and_receive
+    return grid
+"""
 
 
 def _short_app(folder: Path, record: Path) -> Path:
@@ -28,6 +50,42 @@ def _short_app(folder: Path, record: Path) -> Path:
     assert LONG in server.read_text()
     server.write_text(server.read_text().replace(LONG, short))
     return app
+
+
+def _dying_app(folder: Path, record: Path, roster: Path) -> Path:
+    """Return such a copy with secure sums, whose ServerApp is killed in the first."""
+    app = _short_app(folder, record)
+    server = app / "digits_sgd" / "server_app.py"
+    text = server.read_text()
+    assert START in text
+    text = text.replace(START, DYING_START)
+    secure = f"aggregation=SecureAggregation(roster={str(roster)!r})"
+    text = text.replace("privacy=privacy", f"privacy=privacy, {secure}")
+    text = text.replace(
+        "import FederationTuner", "import SecureAggregation, FederationTuner"
+    )
+    imports = "\nimport os\nfrom pathlib import Path\n"
+    text = text.replace("\n\nfrom flwr.app", f"\n{imports}from flwr.app", 1)
+    server.write_text(text + DYING.format(marker=str(folder / "killed")))
+    return app
+
+
+def _start(federation: Any, **of_site: list[str]) -> None:
+    """Start all processes; node configs have their site's value of each key."""
+    federation.start_superlink()
+    sites: dict[str, dict[str, str | int]] = {
+        f"site-{site}": {
+            "partition-id": site,
+            "num-partitions": NUM_SITES,
+            **{key: values[site] for key, values in of_site.items()},
+        }
+        for site in range(NUM_SITES)
+    }
+    for name, node_config in sites.items():
+        federation.register(name)
+        federation.start_supernode(name, node_config)
+    for name, node_config in sites.items():
+        federation.await_supernode(name, node_config)
 
 
 def _printed(federation: Any) -> str:
@@ -53,16 +111,7 @@ def test_a_tuner_goes_on_after_its_server_app_was_killed(
     """In the second rung: the first stays decided, with the same noise."""
     record = tmp_path / "record"
     app, config = _short_app(tmp_path, record), "num-server-rounds=2"
-    federation.start_superlink()
-    sites: dict[str, dict[str, str | int]] = {
-        f"site-{site}": {"partition-id": site, "num-partitions": NUM_SITES}
-        for site in range(NUM_SITES)
-    }
-    for name, node_config in sites.items():
-        federation.register(name)
-        federation.start_supernode(name, node_config)
-    for name, node_config in sites.items():
-        federation.await_supernode(name, node_config)
+    _start(federation)
 
     with begun(federation, app, config):
         _await_line(federation, "rung 1 of 2: 3 trials at round 1")
@@ -89,3 +138,41 @@ def test_a_tuner_goes_on_after_its_server_app_was_killed(
     survivors = first[0][1]["survivors"]
     assert both[1][1]["trials"] == survivors
     assert left_over.exists() == (0 not in survivors)
+
+
+@pytest.mark.slow
+def test_a_sum_is_asked_for_again_after_its_server_app_was_killed(
+    federation: Any, tmp_path: Path
+) -> None:
+    """All sites had unmasked it: from their journals they reply the same again."""
+    record, roster = tmp_path / "record", tmp_path / "roster.json"
+    keys = [SigningKey.draw() for _ in range(NUM_SITES)]
+    Roster.draw({n: key.public for n, key in enumerate(keys)}).save(roster)
+    for n, key in enumerate(keys):
+        key.save(tmp_path / f"{n}.pem")
+    folders = [tmp_path / f"data-{n}" for n in range(NUM_SITES)]
+    for folder in folders:
+        folder.mkdir()
+    app, config = _dying_app(tmp_path, record, roster), "num-server-rounds=2"
+    _start(
+        federation,
+        **{
+            "fbo-roster": [str(roster)] * NUM_SITES,
+            "fbo-key": [str(tmp_path / f"{n}.pem") for n in range(NUM_SITES)],
+            "fbo-folder": [str(folder) for folder in folders],
+        },
+    )
+    with begun(federation, app, config):
+        await_condition((tmp_path / "killed").exists, "the first sum", 300)
+    assert _decided(record)[1] == []
+    with begun(federation, app, config):
+        _await_line(federation, "chosen: {")
+        printed = _printed(federation)
+    assert "the same clients are asked for the same sum" in printed
+    os.kill(process_named(federation, "flwr-serverapp"), signal.SIGKILL)
+    rungs = _decided(record)[1]
+    assert [facts["summed"] for _, facts, _ in rungs] == [[0, 1]] * 2
+    for folder in folders:
+        with SpendingLedger.held(folder) as ledger:
+            assert len(ledger.rows) == 2
+            assert ledger.epsilon(1e-3) <= 2.0 * (1 + 1e-6)

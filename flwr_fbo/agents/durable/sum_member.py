@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.privacy.integer_noise import IntegerNoise
-from flwr_fbo.protocol.tuning_study import TuningInstruction
+from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.secure_sum.member import Member
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.secure_sum.terms import SumRefusedError
@@ -29,6 +29,36 @@ _MOST_ATTEMPTS = 1000
 # The arrays in the journal.
 _PROGRESS, _MEMBER, _SHARE = "sum-progress", "sum-member", "sum-share"
 _NO_SHARE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class SumRequest:
+    """One exchange of a secure sum, as the server asks a site for it.
+
+    Attributes
+    ----------
+    sums : SecureSums
+    about : str
+        What is summed, as JSON: the same for all sites.
+    release : int
+        From 1, as the site was promised it.
+    slot : int
+        The site's.
+    attempt : int
+        Number that the server draws afresh.
+    exchange : int
+        From 1 to 5.
+    payload : vector of uint8
+        Anything.
+    """
+
+    sums: SecureSums
+    about: str
+    release: int
+    slot: int
+    attempt: int
+    exchange: int
+    payload: NDArray[np.uint8]
 
 
 @dataclass
@@ -77,18 +107,14 @@ class SumMember:
 
     def answer(
         self,
-        instruction: TuningInstruction,
-        request: NDArray[np.uint8],
+        request: SumRequest,
         contribution: Callable[[], FloatArray],
     ) -> NDArray[np.uint8]:
         """Return the reply to one exchange of a secure sum.
 
         Parameters
         ----------
-        instruction : TuningInstruction
-            Of the phase ``SUM``.
-        request : vector of uint8
-            Anything.
+        request : SumRequest
         contribution : callable
             Returns what the site adds, shape (P * M,), norm 1 at most.
 
@@ -97,24 +123,21 @@ class SumMember:
         SumRefusedError
             If an honest server would not ask that; nothing has left.
         """
-        secure, release = instruction.study.secure, instruction.release
-        group = secure.group_of(instruction.slot)
-        attempt, exchange = instruction.attempt, instruction.exchange
-        progress, state = self._begun(release, attempt, exchange)
-        text = instruction.study.text
-        terms = secure.terms(text, release, group, attempt)
-        about = terms, instruction.slot, self._key, self._roster
-        member = Member(*about, state)
+        sums, release, attempt = request.sums, request.release, request.attempt
+        group = sums.group_of(request.slot)
+        progress, state = self._begun(release, attempt, request.exchange)
+        terms = sums.terms(request.about, release, group, attempt)
+        member = Member(terms, request.slot, self._key, self._roster, state)
         share = self._share(progress)
 
         def numbers() -> NDArray[np.uint64]:
             nonlocal share
-            noise: IntegerNoise = secure.noise(group)
+            noise: IntegerNoise = sums.noise(group)
             if share.size == 0:
                 share = noise.draw_share()
             return noise.wrapped(noise.encode(contribution()) + share)
 
-        reply = member.answer(exchange, request, numbers)
+        reply = member.answer(request.exchange, request.payload, numbers)
         progress.has_unmasked = progress.has_unmasked or member.has_unmasked
         self._put(
             {

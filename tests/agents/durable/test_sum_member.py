@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flwr_fbo.agents.durable.sum_member import SumMember
+from flwr_fbo.agents.durable.sum_member import SumMember, SumRequest
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
 from flwr_fbo.space.search_space import SearchSpace
@@ -61,15 +60,9 @@ class Site:
     ) -> NDArray[np.uint8]:
         """Answer in a new process, which has the journal alone."""
         member = SumMember(dict(self.journal), self.put, None, None)
-        asked = TuningInstruction(
-            Phase.SUM,
-            STUDY,
-            self.slot,
-            release=release,
-            exchange=exchange,
-            attempt=attempt,
-        )
-        return member.answer(asked, request, lambda: self.contribution)
+        about = SECURE, STUDY.text, release, self.slot
+        asked = SumRequest(*about, attempt, exchange, request)
+        return member.answer(asked, lambda: self.contribution)
 
 
 class Sum:

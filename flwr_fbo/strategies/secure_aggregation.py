@@ -37,7 +37,8 @@ class SecureAggregation:
     ----------
     colluding : int
         Number C of sites, >= 0, that may collude with the server. With more than 50
-        sites at most a fifth of them.
+        sites at most a fifth of them. A site knows its own noise: epsilon holds against
+        another site too where C is 1 or more.
     threshold : int, optional
         Number T of sites that must agree on a sum before it is unmasked, more than half
         of the n sites: C < 2 T - n and C < T - 1. The default is more than two thirds.

@@ -28,10 +28,9 @@ gives other numbers. The trusted arms have seeded noise.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +47,10 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.experiment_runner.config import TuningExperiment
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.seeds import Seeds as RunSeeds
 from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
+from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 from flwr_fbo.experiment_runner.tuning_play import last_iteration, run_one
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.tasks.base import Task
@@ -66,30 +65,31 @@ NAMES = {"alone": "alone", "private": "trusted", "noise-only": "noise-only"}
 class Setup:
     """A strategy, its task, and the numbers of honest sites that are compared."""
 
-    strategy: type[PrivateTuningStrategy]
+    name: str
+    build: Callable[..., PrivateTuningStrategy]
     task: Task
     honest: tuple[int, ...]
 
     @property
     def experiment(self) -> TuningExperiment:
         """Return the experiment that the arms without secure sums are part of."""
-        name = self.strategy.__name__
         return TuningExperiment(
-            name=name,
-            description=name,
+            name=self.name,
+            description=self.name,
             task=self.task,
             num_agents=NUM_SITES,
             num_evaluations=NUM_EVALUATIONS,
             num_seeds=1,
-            strategy=name,
+            strategy=self.name,
             privacy=TuningPrivacy(delta=DELTA, epsilon=EPSILON),
         )
 
 
-SETUPS = {
-    "FedVote": Setup(FedVote, SyntheticTask(), (20, 29)),
-    "FedWarmStart": Setup(FedWarmStart, DigitsTask(), (6, 8)),
-}
+_SETUPS = (
+    Setup("FedVote", FedVote, SyntheticTask(), (20, 29)),
+    Setup("FedWarmStart", FedWarmStart, DigitsTask(), (6, 8)),
+)
+SETUPS = {setup.name: setup for setup in _SETUPS}
 
 
 def play_secure(
@@ -107,7 +107,7 @@ def play_secure(
         ``noise`` of a trusted server.
     """
     task, of_run = setup.task, RunSeeds.of_run(seed)
-    strategy = setup.strategy(
+    strategy = setup.build(
         task.space,
         task.direction,
         NUM_SITES,
@@ -169,10 +169,9 @@ def show(found: Sequence[dict[str, Any]]) -> None:
         rows = [one for one in found if one["task"] == name]
         if len(rows) < 2:
             continue
-        for arm in rows[0]["arms"]:
-            values = {
-                a: np.array([r["arms"][a] for r in rows]) for a in rows[0]["arms"]
-            }
+        arms = rows[0]["arms"]
+        for arm in arms:
+            values = {a: np.array([r["arms"][a] for r in rows]) for a in arms}
             noise = [r["noise"].get(arm, 0.0 if arm == "alone" else 1.0) for r in rows]
             gains = [
                 "" if arm == other else _signed(values[arm] - values[other])

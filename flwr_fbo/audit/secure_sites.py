@@ -6,6 +6,7 @@ The sums are made without masks: these cancel, so that the server learns the sam
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class SecureSites:
         """How many sites are counted on for the noise."""
         return len(self.honest)
 
-    @property
+    @cached_property
     def noise(self) -> IntegerNoise:
         """What each site adds."""
         num_sites = self.release.settings.num_agents

@@ -16,18 +16,15 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.audit.secure_sites import SecureSites, Share
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings
-from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 
 Build = Callable[[ReleaseSettings, Entropy], Release]
 BuildContinual = Callable[[ContinualSettings, Entropy], ContinualRelease]
-BuildSites = Callable[[ReleaseSettings, Entropy, int, tuple[int, ...]], SecureSites]
 BuildGradient = Callable[[GradientSettings, Entropy], GradientRelease]
 # From the real entropy, the iteration, what is released, the standard deviations and
 # the share of the agents that was sampled, to what leaves.
@@ -144,8 +141,9 @@ class _NoiseByReplies(Release):
         self, iteration: int, messages: Mapping[int, Any], num_features: int
     ) -> FloatArray:
         share = len(messages) / self.settings.num_agents
-        scaled = self.with_noise_multiplier(share * self.settings.noise_multiplier)
-        return scaled.release(iteration, messages, num_features)
+        z = share * self.settings.noise_multiplier
+        scaled = replace(self.settings, noise_multiplier=z)
+        return Release(scaled, self._entropy).release(iteration, messages, num_features)
 
 
 class _CountedTwice(Release):
@@ -254,63 +252,6 @@ COHORT_FAULTS: dict[str, Build] = {
 
 The others need sampling, sub-regions, or messages that are longer than is allowed,
 which `WarmStartServer` refuses; ``correlated-noise`` needs more draws than 5,000.
-"""
-
-
-class _NoShare(SecureSites):
-    """One honest site adds no share."""
-
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
-        drawn = super().share(noise, slot)
-        return np.zeros_like(drawn) if slot == self.honest[-1] else drawn
-
-
-class _HalfShares(SecureSites):
-    """Shares have half the standard deviation."""
-
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
-        return super().share(noise, slot) // 2
-
-
-class _HonestTooHigh(SecureSites):
-    """All sites are counted on, also those that tell the server their shares."""
-
-    @property
-    def num_counted(self) -> int:
-        return self.release.settings.num_agents
-
-
-class _ReusedShares(SecureSites):
-    """A site adds its first share to every message: a difference of sums has none."""
-
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
-        self._drawn: dict[int, Share] = {}
-
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
-        if slot not in self._drawn:
-            self._drawn[slot] = super().share(noise, slot)
-        return self._drawn[slot]
-
-
-class _SharesDrawnAgain(SecureSites):
-    """A site draws again when it is asked again; the server averages both sums."""
-
-    def share(self, noise: IntegerNoise, slot: int) -> Share:
-        return (super().share(noise, slot) + super().share(noise, slot)) // 2
-
-
-SECURE_FAULTS: dict[str, BuildSites] = {
-    "no-share": _NoShare,
-    "half-shares": _HalfShares,
-    "honest-too-high": _HonestTooHigh,
-    "reused-shares": _ReusedShares,
-    "shares-drawn-again": _SharesDrawnAgain,
-}
-"""Sites of a study with secure aggregation, with a mistake.
-
-``no-share`` shows only with few honest sites, ``honest-too-high`` only where many
-collude, and ``reused-shares`` only in a study of several releases.
 """
 
 

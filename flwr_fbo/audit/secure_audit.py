@@ -14,7 +14,7 @@ import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int
-from flwr_fbo.audit.planted_faults import SECURE_FAULTS, BuildSites
+from flwr_fbo.audit.secure_faults import SECURE_FAULTS, BuildSites
 from flwr_fbo.audit.secure_sites import SecureSites
 from flwr_fbo.audit.tuning_audit import Absence, Messages, TuningAuditPlan
 from flwr_fbo.privacy.noise import Entropy

@@ -31,8 +31,8 @@ from flwr_fbo.audit.planted_faults import (
     CONTINUAL_FAULTS,
     FAULTS,
     GRADIENT_FAULTS,
-    SECURE_FAULTS,
 )
+from flwr_fbo.audit.secure_faults import SECURE_FAULTS
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import AuditResult, StudyPlan
 from flwr_fbo.audit.tuning_audit import Absence, TuningAuditPlan

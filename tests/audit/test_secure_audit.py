@@ -15,8 +15,8 @@ from flwr_fbo.audit.default_studies import (
     secure_dp_fts_de,
     secure_fed_vote,
 )
-from flwr_fbo.audit.planted_faults import SECURE_FAULTS
 from flwr_fbo.audit.secure_audit import SecureAuditPlan
+from flwr_fbo.audit.secure_faults import SECURE_FAULTS
 from flwr_fbo.audit.secure_sites import SecureSites, Share
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import audit

@@ -216,6 +216,7 @@ def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Step
         seeds=Seeds(STUDY_SEED, FEATURE_SEED, NOISE_SEED),
         epsilon=epsilon,
         delta=1e-3,
+        aggregation=None,
         privacy=explicit(Privacy, **{**usual, **options}),
         **published,
     )

@@ -11,6 +11,7 @@ from .clients.app_builders import add_tuning as add_tuning
 from .clients.app_builders import tuning_app as tuning_app
 from .clients.app_builders import with_tuning as with_tuning
 from .clients.limits import Limits as Limits
+from .clients.limits import SumLimits as SumLimits
 from .clients.linear_bandit_client import LinearBanditClient as LinearBanditClient
 from .clients.linear_bandit_client import linear_bandit_app as linear_bandit_app
 from .clients.neural_bandit_client import NeuralBanditClient as NeuralBanditClient
@@ -46,10 +47,10 @@ from .strategies.fed_warm_start import FedWarmStart as FedWarmStart
 from .strategies.fts import FTS as FTS
 from .strategies.options import Durability as Durability
 from .strategies.options import Privacy as Privacy
-from .strategies.options import SecureAggregation as SecureAggregation
 from .strategies.options import Seeds as Seeds
 from .strategies.result import BanditResult as BanditResult
 from .strategies.result import TuningResult as TuningResult
+from .strategies.secure_aggregation import SecureAggregation as SecureAggregation
 from .tuner.choice import PrivateChoice as PrivateChoice
 from .tuner.client_mod import tuner_mod as tuner_mod
 from .tuner.federation_result import FederationResult as FederationResult

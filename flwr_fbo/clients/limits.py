@@ -36,14 +36,79 @@ DEFAULT_SIZES: dict[str, float] = {
 }
 
 
-_MIN_SITES, _MIN_NOISE = (
-    ("min_agents", "min_threshold", "min_honest"),
-    "min_noise_multiplier",
-)
-
-
 class StudyRefusedError(PublicError, RuntimeError):
     """A study promises less, or would release more, than a site wants."""
+
+
+@dataclass(frozen=True)
+class SumLimits:
+    """What a site wants of the secure sums that it takes part in.
+
+    With any of them it takes part in no tuning study without secure aggregation.
+
+    Examples
+    --------
+    >>> from flwr_fbo import Limits, SumLimits
+    >>> limits = Limits(sums=SumLimits(min_agents=20, min_honest=14))
+
+    Attributes
+    ----------
+    min_agents : int, optional
+        Smallest number of sites whose messages are summed.
+    min_threshold : int, optional
+        Smallest number of sites that must agree on a sum.
+    min_honest : int, optional
+        Smallest number of sites whose noise alone is enough.
+    min_noise_multiplier : float, optional
+        Smallest noise multiplier of a sum.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed.
+    """
+
+    min_agents: int | None = None
+    min_threshold: int | None = None
+    min_honest: int | None = None
+    min_noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("min_agents", "min_threshold", "min_honest"):
+            if getattr(self, name) is not None:
+                require_int(name, getattr(self, name), 1)
+        if self.min_noise_multiplier is not None:
+            require_positive("min_noise_multiplier", self.min_noise_multiplier)
+
+    def check(self, secure: SecureSums | None, promise: Promise) -> None:
+        """Raise `StudyRefusedError` unless messages are summed as the site wants.
+
+        Parameters
+        ----------
+        secure : SecureSums, optional
+            How a tuning study sums them.
+        promise : Promise
+            What the study says that it costs.
+        """
+        wanted = {name: v for name, v in vars(self).items() if v is not None}
+        if secure is None:
+            if wanted:
+                name = next(iter(wanted))
+                raise refused(f"no secure aggregation, which {name} needs")
+            return
+        z = secure.settings.noise_multiplier
+        if any(c.noise_multiplier > z * (1 + _ROUNDING) for c in promise.charges):
+            raise refused("the sites of a sum add less noise than the study promises")
+        found = {
+            "min_agents": min(g.num_slots for g in secure.groups),
+            "min_threshold": min(g.threshold for g in secure.groups),
+            "min_honest": min(g.honest for g in secure.groups),
+            "min_noise_multiplier": z,
+        }
+        for name, least in wanted.items():
+            if found[name] < least:
+                text = f"{name}={least:g}, and the study has {found[name]:g}"
+                raise refused(text, public=name)
 
 
 @dataclass(frozen=True)
@@ -75,12 +140,8 @@ class Limits:
         ``max_epsilon=math.inf`` alone the site takes part in any study.
     max_releases : int, optional
         Number of releases, >= 1; all releases of a bandit study count as one.
-    min_agents, min_threshold, min_honest : int, optional
-        Smallest number of sites whose messages are summed, of those that must agree on
-        a sum, and of those whose noise alone is enough. With any of them, and with the
-        next, the site takes part in no tuning study without secure aggregation.
-    min_noise_multiplier : float, optional
-        Smallest noise multiplier of a secure sum.
+    sums : SumLimits
+        What the site wants of secure sums.
     max_agents : int, optional
         Agents of a study: 100,000 unless given here or in the node config.
     max_peers : int, optional
@@ -125,10 +186,6 @@ class Limits:
     max_epsilon: float | None = None
     max_delta: float | None = None
     max_releases: int | None = None
-    min_agents: int | None = None
-    min_threshold: int | None = None
-    min_honest: int | None = None
-    min_noise_multiplier: float | None = None
     max_agents: int | None = None
     max_peers: int | None = None
     max_features: int | None = None
@@ -141,6 +198,7 @@ class Limits:
     max_numbers: int | None = None
     max_trials: int | None = None
     max_seconds: float | None = None
+    sums: SumLimits = SumLimits()
 
     def __post_init__(self) -> None:
         for field in ("max_epsilon", "max_delta"):
@@ -155,12 +213,13 @@ class Limits:
             require(ok, "max_epsilon", epsilon, f"{together}delta={delta}")
             ok = epsilon is None or delta is not None
             require(ok, "max_delta", delta, f"{together}epsilon={epsilon}")
-        for field in ("max_releases", *_MIN_SITES, *DEFAULT_SIZES):
+        for field in ("max_releases", *DEFAULT_SIZES):
             if field != "max_seconds" and getattr(self, field) is not None:
                 require_int(field, getattr(self, field), 1)
-        for field in ("max_seconds", _MIN_NOISE):
-            if getattr(self, field) is not None:
-                require_positive(field, getattr(self, field))
+        if self.max_seconds is not None:
+            require_positive("max_seconds", self.max_seconds)
+        ok = isinstance(self.sums, SumLimits)
+        require(ok, "sums", self.sums, "a SumLimits")
 
     @cached_property
     def bound_epsilon(self) -> bool:
@@ -221,38 +280,6 @@ class Limits:
                 public="max_epsilon",
             )
 
-    def check_secure(self, secure: SecureSums | None, promise: Promise) -> None:
-        """Raise `StudyRefusedError` unless messages are summed as the site wants.
-
-        Parameters
-        ----------
-        secure : SecureSums, optional
-            How a tuning study sums them.
-        promise : Promise
-            What the study says that it costs.
-        """
-        wanted = [f for f in (*_MIN_SITES, _MIN_NOISE) if getattr(self, f) is not None]
-        if secure is None:
-            if wanted:
-                raise refused(f"no secure aggregation, which {wanted[0]} needs")
-            return
-        z = secure.settings.noise_multiplier
-        if any(c.noise_multiplier > z * (1 + _ROUNDING) for c in promise.charges):
-            raise refused("the sites of a sum add less noise than the study promises")
-        found = {
-            "min_agents": min(g.num_slots for g in secure.groups),
-            "min_threshold": min(g.threshold for g in secure.groups),
-            "min_honest": min(g.honest for g in secure.groups),
-            _MIN_NOISE: z,
-        }
-        for field in wanted:
-            least = getattr(self, field)
-            if found[field] < least:
-                raise refused(
-                    f"{field}={least:g}, and the study has {found[field]:g}",
-                    public=field,
-                )
-
     def check_size(self, limit: str, size: float, what: str) -> None:
         """Raise `StudyRefusedError` if a size is above the limit that it names."""
         most = getattr(self, limit)
@@ -296,14 +323,20 @@ def node_limits(context: Context) -> Limits:
     NodeConfigError
         If one is not allowed; the text names the key.
     """
-    names = {f.name: f"fbo-{f.name.replace('_', '-')}" for f in fields(Limits)}
-    given = {
-        field: _number(context.node_config[key])
-        for field, key in names.items()
-        if key in context.node_config
-    }
+    of_sums, names = _node_names(SumLimits), _node_names(Limits)
+    sums, given = (
+        {
+            field: _number(context.node_config[key])
+            for field, key in known.items()
+            if key in context.node_config
+        }
+        for known in (of_sums, names)
+    )
+    names |= of_sums
     try:
-        return Limits(**given) if given else NO_LIMITS
+        if not sums and not given:
+            return NO_LIMITS
+        return Limits(**given, sums=SumLimits(**sums))
     except ValueError as error:
         text = str(error)
         for field, key in names.items():
@@ -312,6 +345,12 @@ def node_limits(context: Context) -> Limits:
         raise NodeConfigError(
             f"node config {text}", public=f"node config {key} is not allowed."
         ) from None
+
+
+def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:
+    """Return the key of the node config for each limit that is a number."""
+    names = [f.name for f in fields(kind) if f.name != "sums"]
+    return {name: f"fbo-{name.replace('_', '-')}" for name in names}
 
 
 def _number(value: Any) -> Any:

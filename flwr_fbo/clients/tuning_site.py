@@ -103,7 +103,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             )
         sum_identity(context).check(study)
         for limits in self._limits(context):
-            limits.check_secure(study.secure, study.promise)
+            limits.sums.check(study.secure, study.promise)
         for i, params in enumerate(self.enqueue):
             try:
                 study.space.to_unit(params)

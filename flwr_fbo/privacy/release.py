@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +122,7 @@ class PlannedRelease(ABC):
         self._weights: tuple[int, FloatArray] | None = None
 
     @abstractmethod
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
+    def with_noise_multiplier(self, noise_multiplier: float) -> PlannedRelease:
         """Return the same mechanism with another z."""
 
     @property
@@ -235,10 +235,10 @@ class Release(PlannedRelease):
         self._entropy = entropy
         self._planned: tuple[int, FloatArray, FloatArray] | None = None
 
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
+    def with_noise_multiplier(self, noise_multiplier: float) -> Release:
         """Return the same mechanism with another z."""
         settings = replace(self.settings, noise_multiplier=noise_multiplier)
-        return type(self)(settings, self._entropy)
+        return Release(settings, self._entropy)
 
     @property
     def private(self) -> bool:

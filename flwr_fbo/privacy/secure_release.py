@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,14 +85,14 @@ class SecureRelease(PlannedRelease):
         super().__init__(settings)
         self.excess = excess
 
-    def with_noise_multiplier(self, noise_multiplier: float) -> Self:
+    def with_noise_multiplier(self, noise_multiplier: float) -> SecureRelease:
         """Return the same mechanism with another z."""
         settings = replace(self.settings, noise_multiplier=noise_multiplier)
-        return type(self)(settings, self.excess)
+        return SecureRelease(settings, self.excess)
 
-    def with_excess(self, excess: float) -> Self:
+    def with_excess(self, excess: float) -> SecureRelease:
         """Return the same mechanism with another ``excess``."""
-        return type(self)(self.settings, excess)
+        return SecureRelease(self.settings, excess)
 
     @property
     def private(self) -> bool:

@@ -19,28 +19,21 @@ from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
-from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
+from flwr_fbo.privacy.secure_release import SecureRelease
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.codec import Phase, fresh_seed
+from flwr_fbo.protocol.codec import fresh_seed
 from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningInstruction, TuningStudy
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import (
-    Privacy,
-    SecureAggregation,
-    Seeds,
-    check_folder,
-    check_pinned,
-)
+from flwr_fbo.strategies.collecting_strategy import CollectingStrategy
+from flwr_fbo.strategies.options import Privacy, Seeds, check_folder
 from flwr_fbo.strategies.recommendation import Recommendation, released_function
 from flwr_fbo.strategies.result import TuningResult
-from flwr_fbo.strategies.secure_exchanges import SecureExchanges
-from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -48,7 +41,7 @@ _log = logging.getLogger("flwr.fbo")
 _MOST_LISTED = 4
 
 
-class PrivateTuningStrategy(TuningStrategy):
+class PrivateTuningStrategy(CollectingStrategy):
     """Base of the tuning strategies whose releases are differentially private.
 
     Parameters
@@ -170,15 +163,7 @@ class PrivateTuningStrategy(TuningStrategy):
         server = self.server_type(
             release, agent.num_features, delta, accountant=privacy.accountant
         )
-        super().__init__(server, study, **options)
-        self._aggregation = aggregation
-        self._exchanges: SecureExchanges | None = None
-        if aggregation is not None:
-            roster = aggregation.load_roster()
-            for slots in self._groups():  # so that what does not fit is said at once
-                aggregation.group(slots)
-                check_pinned(roster, slots)
-            self._exchanges = SecureExchanges(server, roster, self._ask_in_sum)
+        super().__init__(server, study, aggregation, privacy.min_answers, **options)
         self._privacy = privacy
         budget = check_folder("budget", privacy.budget)
         self._budget = None if privacy.noise_only else budget  # it spends nothing
@@ -205,29 +190,6 @@ class PrivateTuningStrategy(TuningStrategy):
         promise = Promise.of(map(server.charge, allowed), release.private)
         self.study = replace(self.study, promise=promise)
 
-    def _groups(self) -> list[range]:
-        """Return the slots whose messages are summed together, group by group."""
-        return [range(self.server.num_agents)]
-
-    def _plan_sums(self, release: PlannedRelease) -> PlannedRelease:
-        """Tell the sites how their messages are summed; return the mechanism."""
-        if self._aggregation is None:
-            return release
-        assert isinstance(release, SecureRelease)
-        assert self._exchanges is not None
-        groups = tuple(map(self._aggregation.group, self._groups()))
-        roster = self._exchanges.roster
-        secure = SecureSums(
-            release.settings,
-            self._agent.num_features,
-            groups,
-            "" if roster is None else roster.digest(),
-        )
-        for group in range(len(groups)):
-            secure.noise(group)  # which names what does not fit
-        self.study = replace(self.study, secure=secure)
-        return release.with_excess(max((g.excess for g in groups), default=1.0))
-
     def _limit(self) -> None:
         """Leave out the releases that the budget, less what others spent, forbids."""
         if self._privacy.max_epsilon is None:
@@ -252,12 +214,6 @@ class PrivateTuningStrategy(TuningStrategy):
                 ledger.record(self._key, k, self.server.charge(row.iteration))
         self._limit()  # now that it is known which study is this one
 
-    @property
-    def _agent(self) -> SearchSettings:
-        agent = self.study.agent
-        assert isinstance(agent, SearchSettings)
-        return agent
-
     def _spends(self, iterations: Iterable[int], noise_multiplier: float) -> float:
         """Return what releases after ``iterations`` would spend at that z."""
         release = self.server.release.with_noise_multiplier(noise_multiplier)
@@ -266,34 +222,12 @@ class PrivateTuningStrategy(TuningStrategy):
             accountant.charge(release.effective_noise_multiplier(iteration))
         return accountant.spent().epsilon
 
-    # What the server reads in a message.
-    _readable = (
-        "what it believes of its objective, and so about where its best setting lies"
-    )
-
     def _lines(self) -> list[str]:
         lines = [*super()._lines(), *self._trust()]
         if self._folder is None and self.server.release.private:
             lines.append(
                 "no folder: nothing of this study is on disk; started again, it is "
                 "another study, and their epsilons and deltas add up"
-            )
-        return lines
-
-    def _trust(self) -> list[str]:
-        """Return what the server learns of a site."""
-        if self._exchanges is None:
-            readable = self._readable
-            return [
-                f"the server is trusted: it reads in each agent's message {readable}"
-            ]
-        lines = [
-            "secure aggregation: the server learns the noisy sum, and who answered"
-        ]
-        if self._exchanges.roster is None:
-            lines.append(
-                "WARNING: no roster: this holds against a server that follows the "
-                "protocol and reads all it sees, not against one that deviates from it"
             )
         return lines
 
@@ -338,91 +272,6 @@ class PrivateTuningStrategy(TuningStrategy):
         if self._privacy.when_exhausted == "raise":
             raise PrivacyBudgetExhausted(reason)
         _log.warning("%s No more releases: agents go on with what they have.", reason)
-
-    def _contributions(
-        self, step: Step, answers: Mapping[int, Message]
-    ) -> Mapping[int, Any] | SecureTotal | None:
-        """Return all messages of the open release, once enough agents have answered.
-
-        Or their sum, where the agents sum them.
-        """
-        if not step.release:
-            return None
-        for slot, reply in answers.items():
-            if slot not in self._collected:
-                self._collected[slot] = self._read(slot, reply, step)
-        needed, answered = self._min_answers, len(self._collected)
-        if answered < needed:
-            _log.warning(
-                "Release %d is postponed, at no epsilon: %d agents have answered, and "
-                "min_answers=%d are needed.",
-                step.release,
-                answered,
-                needed,
-            )
-            return None
-        if not self._is_charged(step):
-            return None
-        if self._exchanges is not None:
-            summed = self._exchanges.sum_of(self.study, *self._named_sum(step))
-            if summed is None:
-                return None
-            self._collected = {}
-            return summed
-        collected, self._collected = self._collected, {}
-        return dict(sorted(collected.items()))
-
-    def _read(self, slot: int, reply: Message, step: Step) -> Any:
-        """Return the message in a reply; there is none where the sites sum them."""
-        return None if self._exchanges is not None else super()._read(slot, reply, step)
-
-    def _receive(self, step: Step, contributions: Any) -> None:
-        if not isinstance(contributions, SecureTotal):
-            super()._receive(step, contributions)
-            return
-        assert self.study.secure is not None
-        _, group = self._named_sum(step)
-        noise = self.study.secure.noise(group)
-        self.server.receive_sum(step, noise, contributions)
-
-    def _named_sum(self, step: Step) -> tuple[int, int]:
-        """Return the number of a step's release at its sites, and their group."""
-        return step.release, 0
-
-    def _ask_in_sum(
-        self, release: int, exchange: int, attempt: int, requests: Mapping[int, Any]
-    ) -> dict[int, Any]:
-        """Send one exchange of a secure sum; return the replies by slot.
-
-        What could be unmasked is on disk first.
-        """
-        if self.server.open_sum:
-            self._commit(is_round_done=False)
-        step = self._step
-        planned = self.server.iterations[step.release - 1]
-        configs = {
-            slot: TuningInstruction(
-                phase=Phase.SUM,
-                study=self.study,
-                slot=slot,
-                iteration=step.iteration,
-                release=release,
-                num_released=len(self.server.ledger),
-                exchange=exchange,
-                attempt=attempt,
-                planned=planned,
-            ).to_config()
-            for slot in requests
-        }
-        return self._exchange(requests, configs)
-
-    @property
-    def _min_answers(self) -> int:
-        if self.study.secure is not None:
-            _, group = self._named_sum(self._step)
-            return self.study.secure.groups[group].min_summed
-        least = self._privacy.min_answers
-        return -(-len(self._enrolment.slots) // 2) if least is None else least
 
     def _is_charged(self, step: Step) -> bool:
         """Record a release in the ledger that outlives the study, before it leaves.

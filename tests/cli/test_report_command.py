@@ -364,10 +364,10 @@ def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
     """With a chart of each parameter and, as there are two, a map."""
     space = {"x": FloatDistribution(0, 1), "n": IntDistribution(1, 8)}
     study = FedVote(
-        space, "maximize", 8, epsilon=8, delta=1e-3, folder=tmp_path / "server"
+        space, "maximize", 12, epsilon=8, delta=1e-3, folder=tmp_path / "server"
     )
     client = tuning_app(lambda context: lambda trial: -abs(trial["x"] - trial["n"] / 8))
-    result = study.start(InProcessGrid(client, 8), num_rounds=21)
+    result = study.start(InProcessGrid(client, 12), num_rounds=21)
     text = _page(tmp_path / "server", tmp_path / "a.html")
     _assert_self_contained(text)
     _assert_figures_can_be_read(text)

@@ -218,7 +218,8 @@ def test_each_size_is_set_by_the_app_or_the_node(name: str) -> None:
 
     def limit(app: int | None, node: str | None) -> float:
         given = {} if node is None else {name: node}
-        both = Limits(**{name: app}), node_limits(_context(**given))
+        own: dict[str, Any] = {name: app}
+        both = Limits(**own), node_limits(_context(**given))
         return float(getattr(size_limits(both), name))
 
     assert limit(None, None) == DEFAULT_SIZES[name]

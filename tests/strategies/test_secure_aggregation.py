@@ -22,6 +22,7 @@ from flwr_fbo import (
     Privacy,
     SecureAggregation,
     Seeds,
+    SumLimits,
     add_tuning,
     tuning_app,
     with_tuning,
@@ -360,7 +361,7 @@ def test_a_site_that_pins_a_roster_takes_part_in_secure_sums_only(
 def test_each_minimum_holds_in_app_and_node_config(field: str, value: Any) -> None:
     entry = f"fbo-{field.replace('_', '-')}"
     named: dict[str, Any] = {entry: value}
-    app = tuning_app(make_objective, limits=Limits(**{field: value}))
+    app = tuning_app(make_objective, limits=Limits(sums=SumLimits(**{field: value})))
     for grid in (
         SumGrid(node_configs(), app),
         SumGrid(node_configs(**named)),

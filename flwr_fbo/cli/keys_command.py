@@ -1,0 +1,98 @@
+"""``flwr-fbo keys``: the keys of secure aggregation, and the roster that sites pin."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flwr_fbo._validation import require
+from flwr_fbo.cli.commands import add, group
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
+
+app = group()
+
+_PAIR = re.compile(r"(\d{1,9})=([0-9a-f]{64})")
+
+
+@app.callback()
+def keys() -> None:
+    """Make the keys of secure aggregation, and the roster that sites pin."""
+
+
+def new(file: Annotated[Path, typer.Argument(help="A new file.")]) -> None:
+    """Make a site's private key.
+
+    Only its owner can read the file. The public key that is printed goes to whoever
+    makes the roster.
+
+    Examples
+    --------
+    $ flwr-fbo keys new site-0.pem
+    """
+    with plain_errors(ValueError):
+        require(not file.exists(), "FILE", str(file), "a new file")
+        key = SigningKey.draw()
+        key.save(file)
+    typer.echo(f"Wrote the private key to {file}. It must not leave this site.")
+    typer.echo(f"Public key: {key.public}")
+
+
+def roster(
+    file: Annotated[Path, typer.Argument(help="A new file.")],
+    pairs: Annotated[list[str], typer.Argument(metavar="SLOT=PUBLIC_KEY...")],
+) -> None:
+    """Write the roster: the public keys of all sites, by slot.
+
+    Every site and the server get the same file, from a person they trust. They compare
+    the digest that is printed, by telephone for example.
+
+    Examples
+    --------
+    $ flwr-fbo keys roster roster.json 0=5f3c... 1=a81e... 2=09bd...
+    """
+    with plain_errors(ValueError):
+        require(not file.exists(), "FILE", str(file), "a new file")
+        made = Roster.draw(_by_slot(pairs))
+        made.save(file)
+    _say(file, made)
+
+
+def show(file: Annotated[Path, typer.Argument(help="A roster.")]) -> None:
+    """Print the digest of a roster, and whose keys it has.
+
+    Examples
+    --------
+    $ flwr-fbo keys show roster.json
+    """
+    with plain_errors(ValueError):
+        found = Roster.load(file)
+    _say(file, found)
+    for slot, key in sorted(found.keys.items()):
+        typer.echo(f"  {slot}: {key}")
+
+
+add(app, "new", new)
+add(app, "roster", roster)
+add(app, "show", show)
+
+
+def _by_slot(pairs: list[str]) -> dict[int, str]:
+    keys: dict[int, str] = {}
+    for pair in pairs:
+        found = _PAIR.fullmatch(pair)
+        allowed = "SLOT=PUBLIC_KEY, as in 0=5f3c..., with 64 hexadecimal digits"
+        require(found is not None, "SLOT=PUBLIC_KEY", pair, allowed)
+        assert found is not None
+        slot = int(found[1])
+        require(slot not in keys, "SLOT", slot, "given once")
+        keys[slot] = found[2]
+    return keys
+
+
+def _say(file: Path, found: Roster) -> None:
+    typer.echo(f"{file}: the keys of {len(found.slots)} sites")
+    typer.echo(f"Digest: {found.digest()}")

@@ -141,9 +141,8 @@ class _NoiseByReplies(Release):
         self, iteration: int, messages: Mapping[int, Any], num_features: int
     ) -> FloatArray:
         share = len(messages) / self.settings.num_agents
-        z = share * self.settings.noise_multiplier
-        scaled = replace(self.settings, noise_multiplier=z)
-        return Release(scaled, self._entropy).release(iteration, messages, num_features)
+        scaled = self.with_noise_multiplier(share * self.settings.noise_multiplier)
+        return scaled.release(iteration, messages, num_features)
 
 
 class _CountedTwice(Release):

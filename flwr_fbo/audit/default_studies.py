@@ -8,9 +8,11 @@ without show most: a noise that keeps its promise at one delta keeps it at any o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from flwr_fbo.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.audit.gradient_audit import GradientAuditPlan
+from flwr_fbo.audit.secure_audit import SecureAuditPlan
 from flwr_fbo.audit.study_audit import StudyPlan
 from flwr_fbo.audit.tuning_audit import TuningAuditPlan, WarmStartAuditPlan
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
@@ -91,4 +93,34 @@ STUDIES: dict[str, Callable[..., StudyPlan]] = {
     "FedWarmStart": fed_warm_start,
     "FedUCB": fed_ucb,
     "FedGOUCB": fed_go_ucb,
+}
+
+
+def secure_fed_vote(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> SecureAuditPlan:
+    """Return `FedVote`'s with secure aggregation: two of four sites collude."""
+    trusted = fed_vote(num_draws, epsilon, delta)
+    return _secure(trusted, replace(trusted.settings, num_agents=4))
+
+
+def secure_dp_fts_de(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> SecureAuditPlan:
+    """Return `DPFTSDE`'s with secure aggregation, for which all sites take part."""
+    trusted = dp_fts_de(num_draws, epsilon, delta)
+    times = len(trusted.iterations)
+    z = calibrate_noise_multiplier(epsilon, delta, 1.0, times)
+    with_all = replace(trusted.settings, sampling_probability=1.0, noise_multiplier=z)
+    return _secure(trusted, with_all)
+
+
+def _secure(trusted: TuningAuditPlan, settings: ReleaseSettings) -> SecureAuditPlan:
+    about = settings, trusted.delta, trusted.iterations, trusted.num_features
+    return SecureAuditPlan(*about, trusted.num_draws)
+
+
+SECURE_STUDIES: dict[str, Callable[..., SecureAuditPlan]] = {
+    "FedVote": secure_fed_vote,
+    "DPFTSDE": secure_dp_fts_de,
 }

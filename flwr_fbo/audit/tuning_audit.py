@@ -14,20 +14,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_choice, require_int, require_positive
 from flwr_fbo.audit.evidence import LOUDNESS, Evidence, alternating, joined
-from flwr_fbo.audit.planted_faults import COHORT_FAULTS, FAULTS, Build
+from flwr_fbo.audit.planted_faults import COHORT_FAULTS, FAULTS
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import Progress, StudyPlan
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.noise import Entropy
-from flwr_fbo.privacy.release import Release, ReleaseSettings
+from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.servers.fed_warm_start import WarmStartServer
@@ -70,7 +70,7 @@ class TuningAuditPlan(StudyPlan):
     num_draws: int = 10_000
     absence: Absence = "missing"
 
-    faults = FAULTS
+    faults: ClassVar[Mapping[str, Callable[..., Any]]] = FAULTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,22 +122,27 @@ class TuningAuditPlan(StudyPlan):
     def draw(
         self,
         entropy: Entropy,
-        build: Build | None,
+        build: Callable[..., Any] | None,
         progress: Progress,
     ) -> tuple[Evidence, Evidence]:
         """Return studies with the canary and without; see `StudyPlan`."""
-        make = build or Release
-        canary = _Canary(self)
+        canary, make = _Canary(self), self._maker(entropy, build)
         worlds = (canary.present, canary.absent)
         present, absent = (
-            self._world(lambda: make(self.settings, entropy), canary, world, progress)
-            for world in worlds
+            self._world(make, canary, world, progress) for world in worlds
         )
         return present, absent
 
+    def _maker(
+        self, entropy: Entropy, build: Callable[..., Any] | None
+    ) -> Callable[[], Any]:
+        """Return what makes the mechanism of one study."""
+        make = build or Release
+        return lambda: make(self.settings, entropy)
+
     def _world(
         self,
-        build: Callable[[], Release],
+        make: Callable[[], Any],
         canary: _Canary,
         rounds: list[Messages],
         progress: Progress,
@@ -146,7 +151,7 @@ class TuningAuditPlan(StudyPlan):
         parts = []
         for start in range(0, self.num_draws, _CHUNK):
             size = min(_CHUNK, self.num_draws - start)
-            released = [self._study(build(), rounds) for _ in range(size)]
+            released = [self._study(make(), rounds) for _ in range(size)]
             parts.append(canary.evidence(np.array(released)))
             progress(size)
         return joined(parts)
@@ -160,14 +165,14 @@ class TuningAuditPlan(StudyPlan):
         """Return whether a release, from 0, may tell of the canary."""
         return True
 
-    def server(self, release: Release) -> DistributedExplorationServer:
+    def server(self, release: PlannedRelease) -> DistributedExplorationServer:
         """Return the server of one study, before its first release."""
         about = self.num_features, self.delta, self.iterations
         return DistributedExplorationServer(release, *about)
 
-    def _study(self, release: Release, rounds: list[Messages]) -> FloatArray:
+    def _study(self, mechanism: Any, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study, shape (K, P, M)."""
-        server = self.server(release)
+        server = self.server(mechanism)
         for iteration, messages in zip(self.iterations, rounds, strict=True):
             server.receive(server.step(iteration), messages)
         return np.array([row.vectors for row in server.ledger])
@@ -235,7 +240,7 @@ class WarmStartAuditPlan(TuningAuditPlan):
         """Return whether a release, from 0, is that of the canary's cohort."""
         return release == 1
 
-    def server(self, release: Release) -> DistributedExplorationServer:
+    def server(self, release: PlannedRelease) -> DistributedExplorationServer:
         """Return the server of one study, before its first release."""
         about = self.num_features, self.delta, self.iterations
         server = WarmStartServer(release, *about)

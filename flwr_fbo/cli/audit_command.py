@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, cast
@@ -20,13 +20,19 @@ from rich.progress import (
 
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.audit import study_audit
-from flwr_fbo.audit.default_studies import DELTA, EPSILON, STUDIES
+from flwr_fbo.audit.default_studies import (
+    DELTA,
+    EPSILON,
+    SECURE_STUDIES,
+    STUDIES,
+)
 from flwr_fbo.audit.planted_faults import (
     COHORT_FAULTS,
     CONTINUAL_FAULTS,
     FAULTS,
     GRADIENT_FAULTS,
 )
+from flwr_fbo.audit.secure_faults import SECURE_FAULTS
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import AuditResult, StudyPlan
 from flwr_fbo.audit.tuning_audit import Absence, TuningAuditPlan
@@ -38,12 +44,24 @@ from flwr_fbo.privacy.release import Calibration
 
 _TUNING = ("FedVote", "DPFTSDE")
 _MOST_WEIGHTS = 10**6  # one an agent and sub-region
-_FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *GRADIENT_FAULTS})
+_FAULTS = sorted(
+    {*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *GRADIENT_FAULTS, *SECURE_FAULTS}
+)
 
 
 def audit(
     study: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(STUDIES)}; all by default.")
+    ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help=f"Secure aggregation: {', '.join(SECURE_STUDIES)}."
+        ),
+    ] = False,
+    honest: Annotated[
+        int | None,
+        typer.Option(help="With --secure: agents that keep their noise secret."),
     ] = None,
     agents: Annotated[
         int | None, typer.Option(min=1, help="Number of agents N.")
@@ -89,7 +107,9 @@ def audit(
     one agent; in a bandit one trial. A test guesses from the releases whether the
     canary took part, and its success bounds epsilon. The exit status is 1 on a
     violation. With --plant it audits studies with that fault, to show that it finds the
-    fault. Options from --agents to --z need --study FedVote or DPFTSDE.
+    fault. With --secure the sites add the noise, and the server knows the noise of the
+    agents that are not honest. Options from --honest to --z need --study FedVote or
+    DPFTSDE.
 
     It cannot see: an excess of epsilon too small for this number of studies; faults
     that appear only in other settings or with other data; timing, logs, metrics, who
@@ -100,8 +120,13 @@ def audit(
     --------
     $ flwr-fbo audit
     $ flwr-fbo audit --study DPFTSDE --plant mask-in-low-bits --seed 0
+    $ flwr-fbo audit --secure
     """
+    studies: Mapping[str, Callable[..., StudyPlan]] = (
+        SECURE_STUDIES if secure else STUDIES
+    )
     changes = {
+        "honest": honest,
         "agents": agents,
         "sub-regions": sub_regions,
         "q": q,
@@ -113,9 +138,10 @@ def audit(
     }
     given = {name: value for name, value in changes.items() if value is not None}
     with plain_errors(ValueError, ImportError):
-        known = study is None or study in STUDIES
-        require(known, "study", study, nearest(study, STUDIES))
-        names = list(STUDIES) if study is None else [study]
+        known = study is None or study in studies
+        require(known, "study", study, nearest(study, studies))
+        names = list(studies) if study is None else [study]
+        require(secure or honest is None, "honest", honest, "only with --secure")
         for name, value in given.items():
             allowed = f"only with --study {' or '.join(_TUNING)}"
             require(study in _TUNING, name, value, allowed)
@@ -123,7 +149,7 @@ def audit(
             require(epsilon is None, "epsilon", epsilon, "only without z, its source")
         plans = {}
         for name in names:
-            plan = STUDIES[name](draws, EPSILON if epsilon is None else epsilon, delta)
+            plan = studies[name](draws, EPSILON if epsilon is None else epsilon, delta)
             if given:
                 plan = _changed(cast(TuningAuditPlan, plan), given, epsilon)
             plans[name] = plan
@@ -161,6 +187,7 @@ def _changed(
         "iteration": "iterations",
         "features": "num_features",
         "absent": "absence",
+        "honest": "honest",
     }
     chosen = {of_settings[n]: v for n, v in given.items() if n in of_settings}
     settings = plan.settings

@@ -131,11 +131,11 @@ def test_whatever_is_killed_in_a_sum_it_is_right(
     record = federation.folder / "record"
     config = f'record="{record}" num-rounds={NUM_ROUNDS}'
     with begun(federation, app, config) as end:
-        end(400)
+        end(600)
     assert (federation.folder / f"killed-in-{exchange}").exists()
     assert (journals[0] / f"killed-in-{exchange}").exists()
     with begun(federation, app, config) as end:
-        printed = end(400)
+        printed = end(600)
     assert "Resuming the study" in printed
 
     with Journal(None, record / "server.sqlite") as journal:

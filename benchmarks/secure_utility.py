@@ -16,8 +16,8 @@ tasks, with the strategies' defaults. Arms:
   sqrt(n / H) times the trusted server's, where n sites are in a sum.
 
 All sites of `FedVote` are in one sum. The cohorts of `FedWarmStart` are summed one by
-one, and have 9 and 10 sites here. There H is the same part of the smaller one: 6 is two
-thirds, as 20 of 30, and 8 is all but one, as 29 of 30.
+one, and have 9 and 10 sites here. So H is 6 or 8 there: two thirds of the smaller
+cohort, or all but one of it, as are 20 and 29 of 30.
 
 Secure arms are whole studies over `InProcessGrid` with all five exchanges. Sites draw
 their noise from the operating system's entropy, which cannot be seeded. So a seed

@@ -18,7 +18,7 @@ Endpoints, fixed before the run: the accuracy of the last average on digits that
 has, mean and standard error over seeds, and the paired differences. A run is a *loss*
 if it is more than 0.01 below untuned. A user is *told* of it if a site has logged a
 warning before its training. The bar, over ten seeds: no loss where settings are
-compared, and no loss at all of which the user is not told.
+compared, and the user is told of every loss.
 
 A first run had no *averages compared*, and sites that preferred their best setting did
 not warn: of ten runs of the PyTorch app with its good default, nine were losses where

@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +97,8 @@ class Federation:
                 member = Member(
                     self.terms, slot, self.keys[slot], self.roster, states[slot]
                 )
-                reply = member.answer(exchange, request, lambda s=slot: self.numbers[s])  # type: ignore[misc]
+                numbers = partial(self.numbers.__getitem__, slot)
+                reply = member.answer(exchange, request, numbers)
                 replies[slot], states[slot] = reply, member.state
                 site[slot] += time.process_time() - start
                 size[slot] += (len(request) + len(reply)) / 1000

@@ -1,4 +1,4 @@
-"""Sums of the sites' integers of which the server learns nothing but the sum.
+"""Secure sums of the sites' integers: the server learns the sum and nothing else.
 
 The protocol is that of Bonawitz et al. ("Practical Secure Aggregation for
 Privacy-Preserving Machine Learning", CCS 2017) with its consistency check, on the

@@ -148,7 +148,7 @@ class Aggregator:
                 adverts = self._replies[0]
                 texts = {slot: pack(self._near(slot, adverts)) for slot in adverts}
             case Exchange.MASK:
-                texts = self._sealed()
+                texts = self._encrypted_shares()
             case Exchange.CONFIRM:
                 views = self._replies[2]
                 summed = pack_set(views, self._terms.slots)
@@ -268,7 +268,7 @@ class Aggregator:
         _, rest = cut(self._replies[1][slot], COMMITMENT_BYTES)
         return unpack(rest, SHARED_BYTES, self._neighbours[slot])
 
-    def _sealed(self) -> Records:
+    def _encrypted_shares(self) -> Records:
         """Return who shared, and the shares for each of them."""
         shared = self._members(Exchange.SHARE)
         boxes: dict[int, Records] = {slot: {} for slot in shared}

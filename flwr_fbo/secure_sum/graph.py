@@ -108,7 +108,7 @@ def _rank(key: bytes, slot: int) -> bytes:
 def sparse_rule(num_members: int) -> tuple[int, int] | None:
     """Return reach k/2 and threshold t of the smallest k that the module's rule allows.
 
-    None if that is no sparse graph.
+    None where all members would be neighbours.
     """
     n = num_members
     colluding, dropped = math.floor(COLLUDING * n), math.floor(DROPPED * n)

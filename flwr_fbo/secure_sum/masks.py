@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
-from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES, Roster
+from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES, Roster, digest_of
 from flwr_fbo.secure_sum.shares import SECRET_BYTES, SHARE_BYTES
 from flwr_fbo.secure_sum.terms import SumTerms
 from flwr_fbo.secure_sum.wire import (
@@ -195,7 +195,7 @@ def check_roster(terms: SumTerms, roster: Roster | None) -> str | None:
     A sparse graph is safe only if the server cannot choose who is on the ring, so the
     terms of a large sum name the whole roster.
     """
-    if terms.roster != ("" if roster is None else roster.digest()):
+    if terms.roster != digest_of(roster):
         return "the terms name another roster than the pinned one"
     if roster is not None and not set(terms.slots) <= set(roster.slots):
         return "the terms name slots that the roster lacks"

@@ -198,3 +198,8 @@ class Roster:
             ok = slot.isdecimal() and slot == str(int(slot))
             require(ok, "keys", slot, "slots such as '7'")
         return cls({int(slot): key for slot, key in keys.items()}, values["seed"])
+
+
+def digest_of(roster: Roster | None) -> str:
+    """Return the digest of a roster; empty without one."""
+    return "" if roster is None else roster.digest()

@@ -16,10 +16,15 @@ from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.secure_sum.terms import SumFailedError
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
-from flwr_fbo.strategies.secure_aggregation import SecureAggregation, check_pinned
+from flwr_fbo.strategies.secure_aggregation import (
+    NO_ROSTER,
+    SecureAggregation,
+    check_pinned,
+)
 from flwr_fbo.strategies.secure_exchanges import SecureExchanges
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -85,12 +90,11 @@ class CollectingStrategy(TuningStrategy):
         assert isinstance(release, SecureRelease)
         assert self._exchanges is not None
         groups = tuple(map(self._aggregation.group, self._groups()))
-        roster = self._exchanges.roster
         secure = SecureSums(
             release.settings,
             self._agent.num_features,
             groups,
-            "" if roster is None else roster.digest(),
+            digest_of(self._exchanges.roster),
         )
         for group in range(len(groups)):
             secure.noise(group)  # which names what does not fit
@@ -108,10 +112,7 @@ class CollectingStrategy(TuningStrategy):
             "secure aggregation: the server learns the noisy sum, and who answered"
         ]
         if self._exchanges.roster is None:
-            lines.append(
-                "WARNING: no roster: this holds against a server that follows the "
-                "protocol and reads all it sees, not against one that deviates from it"
-            )
+            lines.append(f"WARNING: {NO_ROSTER}")
         return lines
 
     @abstractmethod

@@ -12,6 +12,12 @@ from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.terms import default_threshold
 from flwr_fbo.strategies.options import check_folder
 
+# What a study without a roster says.
+NO_ROSTER = (
+    "no roster: this holds against a server that follows the protocol and reads all it "
+    "sees, not against one that deviates from it"
+)
+
 
 @dataclass(frozen=True)
 class SecureAggregation:

@@ -8,8 +8,8 @@ from typing import Any, Self
 from flwr_fbo._validation import require
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
-from flwr_fbo.secure_sum.roster import Roster
-from flwr_fbo.strategies.secure_aggregation import SecureAggregation
+from flwr_fbo.secure_sum.roster import Roster, digest_of
+from flwr_fbo.strategies.secure_aggregation import NO_ROSTER, SecureAggregation
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,7 @@ class SumPlan:
         )
         if self.roster is not None:
             return learned
-        return (
-            f"{learned}; no roster: this holds against a server that follows the "
-            "protocol and reads all it sees, not against one that deviates from it"
-        )
+        return f"{learned}; {NO_ROSTER}"
 
     def sums(self, settings: ReleaseSettings, num_trials: int) -> SecureSums:
         """Return how ballots on K trials are summed."""
@@ -66,4 +63,4 @@ class SumPlan:
 
     @property
     def _digest(self) -> str:
-        return "" if self.roster is None else self.roster.digest()
+        return digest_of(self.roster)

@@ -63,7 +63,8 @@ def _end(attempt: Attempt, lie: Any) -> None:
 
 def test_an_unknown_slot_is_ignored() -> None:
     attempt = make_attempt(3)
-    attempt.play(replies=lambda e, m: {**m, 99: m[2], "x": m[2]})  # type: ignore[dict-item]
+    names: list[Any] = [99, "x"]
+    attempt.play(replies=lambda e, m: {**m, **dict.fromkeys(names, m[2])})
     attempt.assert_right()
 
 

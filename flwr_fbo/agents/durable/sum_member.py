@@ -125,10 +125,9 @@ class SumMember:
         """
         sums, release, attempt = request.sums, request.release, request.attempt
         group = sums.group_of(request.slot)
-        progress, state = self._begun(release, attempt, request.exchange)
+        progress, state, share = self._begun(release, attempt, request.exchange)
         terms = sums.terms(request.about, release, group, attempt)
         member = Member(terms, request.slot, self._key, self._roster, state)
-        share = self._share(progress)
 
         def numbers() -> NDArray[np.uint64]:
             nonlocal share
@@ -150,17 +149,22 @@ class SumMember:
 
     def _begun(
         self, release: int, attempt: int, exchange: int
-    ) -> tuple[_Progress, bytes]:
-        """Return the progress of a release, and the member's state in the attempt."""
-        known = self._progress()
+    ) -> tuple[_Progress, bytes, NDArray[np.int64]]:
+        """Return the progress of a release, the member's state, and its share of noise.
+
+        Both are empty before there are any.
+        """
+        text = self._arrays.get(_PROGRESS)
+        known = None if text is None else _Progress(**json.loads(str(text)))
         if known is None or release > known.release:
-            return _Progress(release, [attempt]), b""
+            return _Progress(release, [attempt]), b"", _NO_SHARE
         if release < known.release:
             raise SumRefusedError(
                 f"The sum of release {release} is over: release {known.release} began."
             )
+        share = self._arrays[_SHARE]
         if attempt == known.attempts[-1]:
-            return known, self._arrays[_MEMBER].tobytes()
+            return known, self._arrays[_MEMBER].tobytes(), share
         if known.has_unmasked:
             raise SumRefusedError(
                 f"A sum of release {release} was unmasked: there can be no other."
@@ -175,15 +179,4 @@ class SumMember:
         if len(known.attempts) >= _MOST_ATTEMPTS:
             raise SumRefusedError(f"Release {release}: too many attempts.")
         known.attempts.append(attempt)
-        return known, b""
-
-    def _progress(self) -> _Progress | None:
-        text = self._arrays.get(_PROGRESS)
-        return None if text is None else _Progress(**json.loads(str(text)))
-
-    def _share(self, progress: _Progress) -> NDArray[np.int64]:
-        """Return the share of noise for a release, empty before it is drawn."""
-        known = self._progress()
-        if known is None or known.release != progress.release:
-            return _NO_SHARE
-        return self._arrays[_SHARE]
+        return known, b"", share

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flwr.app import Context
 
+from flwr_fbo._validation import require
 from flwr_fbo.clients.limits import refused
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.protocol.tuning_study import TuningStudy
@@ -28,11 +29,25 @@ class SumIdentity:
     key: SigningKey | None = None
     roster: Roster | None = None
 
-    def check(self, study: TuningStudy) -> None:
+    @property
+    def slot(self) -> int:
+        """The slot that the roster gives the key; -1 without a roster."""
+        if self.roster is None or self.key is None:
+            return -1
+        slots = {key: slot for slot, key in self.roster.keys.items()}
+        return slots[self.key.public]
+
+    def check(self, study: TuningStudy, slot: int) -> None:
         """Raise `StudyRefusedError` unless a study is summed under the pinned roster.
 
         The roster decides, and not the server: without it a server could enrol sites
         of its own.
+
+        Parameters
+        ----------
+        study : TuningStudy
+        slot : int
+            Slot that the site knows it holds, or -1.
         """
         named = "" if study.secure is None else study.secure.roster
         if self.roster is None:
@@ -46,6 +61,10 @@ class SumIdentity:
             raise refused("it pins a roster, and the study has no secure aggregation")
         if named != self.roster.digest():
             raise refused("the study does not have the roster that it pins")
+        if slot not in (-1, self.slot):
+            raise refused(
+                f"its slot is {slot}, and the roster has its key for slot {self.slot}"
+            )
 
 
 def sum_identity(context: Context) -> SumIdentity:
@@ -54,8 +73,8 @@ def sum_identity(context: Context) -> SumIdentity:
     Raises
     ------
     NodeConfigError
-        If only one of ``fbo-roster`` and ``fbo-key`` is there, or a file is not what it
-        should be.
+        If only one of ``fbo-roster`` and ``fbo-key`` is there, a file is not what it
+        should be, or the roster lacks the key.
     """
     roster, key = (_path(context, name) for name in (_ROSTER, _KEY))
     if roster is None and key is None:
@@ -64,7 +83,10 @@ def sum_identity(context: Context) -> SumIdentity:
         text = f"{_ROSTER} and {_KEY} are given together in the node config"
         raise NodeConfigError(f"{text}.", public=f"{text}.")
     try:
-        return SumIdentity(SigningKey.load(key), Roster.load(roster))
+        own, pinned = SigningKey.load(key), Roster.load(roster)
+        has_key = own.public in pinned.keys.values()
+        require(has_key, _KEY, own.public, f"a key of the roster {roster}")
+        return SumIdentity(own, pinned)
     except (OSError, ValueError) as error:
         raise NodeConfigError(
             f"node config: {error}", public=f"{_ROSTER} or {_KEY} cannot be used."

@@ -22,8 +22,10 @@ from tests.documents import ROOT
 HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna", "numpy", "scipy", "sklearn")
 COMMAND = (sys.executable, "-c", "from flwr_fbo.cli import app; app()")
 GROUPS = ("data", "ledger", "keys", "roster")
-MORE = ("data list", "data download", "data export-emnist", "ledger show")
-MORE += ("keys new", "keys show", "roster new", "roster show")
+MORE = (
+    *("data list", "data download", "data export-emnist", "ledger show"),
+    *("keys new", "keys show", "roster new", "roster show"),
+)
 ALL = (*(name for name in LazyGroup.listed if name not in GROUPS), *MORE)
 
 

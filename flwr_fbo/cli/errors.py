@@ -7,14 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
-from pathlib import Path
 
 import typer
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from sqlalchemy.exc import SQLAlchemyError
 
 from flwr_fbo._text import printable
-from flwr_fbo._validation import require
 from flwr_fbo.datasets.base import DataError
 from flwr_fbo.journal.journal_file import JournalError
 
@@ -46,13 +44,6 @@ def plain_errors(*more: type[Exception]) -> Iterator[None]:
         return
     typer.echo(f"Error: {reason}", err=True)
     raise typer.Exit(1)
-
-
-def require_new_file(field: str, path: Path) -> None:
-    """Raise ValueError unless a file can be made there without replacing another."""
-    require(not path.exists(), field, str(path), "a file that does not exist yet")
-    there = path.parent.is_dir()
-    require(there, field, str(path), "a file in a folder that exists")
 
 
 @contextmanager

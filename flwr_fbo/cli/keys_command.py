@@ -1,53 +1,123 @@
-"""``flwr-fbo keys new PATH``: a site's signing key for secure aggregation."""
+"""``flwr-fbo keys``: the keys of secure aggregation, and the roster that sites pin."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flwr_fbo._validation import require
 from flwr_fbo.cli.commands import add, group
-from flwr_fbo.cli.errors import plain_errors, require_new_file
-from flwr_fbo.secure_sum.roster import SigningKey
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 app = group()
+
+_PAIR = re.compile(r"(\d{1,9})=([0-9a-f]{64})")
 
 
 @app.callback()
 def keys() -> None:
-    """Make a site's signing key for secure aggregation."""
+    """Make the keys of secure aggregation, and the roster that sites pin."""
 
 
-def new(path: Annotated[Path, typer.Argument(help="New file.")]) -> None:
-    """Make a site's private key, and print its public key.
+def new(file: Annotated[Path, typer.Argument(help="A new file.")]) -> None:
+    """Make a site's private key.
 
-    Only the owner can read the file PATH. The private key stays at the site. Give the
-    public key to whoever makes the roster.
+    Only its owner can read FILE. The public key that is printed goes to whoever makes
+    the roster.
 
     Examples
     --------
-    $ flwr-fbo keys new /etc/fbo/site.key
+    $ flwr-fbo keys new site-0.pem
     """
     with plain_errors(ValueError):
-        # A site that loses its key is no longer the one in the roster.
-        require_new_file("PATH", path)
+        _require_new(file)
         key = SigningKey.draw()
-        key.save(path)
-    typer.echo(key.public)
+        key.save(file)
+    typer.echo(f"Wrote the private key to {file}. It must not leave this site.")
+    typer.echo(f"Public key: {key.public}")
 
 
-def show(path: Annotated[Path, typer.Argument(help="File of the key.")]) -> None:
-    """Print the public key of a private one.
+def public(file: Annotated[Path, typer.Argument(help="A private key.")]) -> None:
+    """Print the public key of a private key.
 
     Examples
     --------
-    $ flwr-fbo keys show /etc/fbo/site.key
+    $ flwr-fbo keys public site-0.pem
     """
     with plain_errors(ValueError):
-        key = SigningKey.load(path)
+        key = SigningKey.load(file)
     typer.echo(key.public)
+
+
+def roster(
+    file: Annotated[Path, typer.Argument(help="A new file.")],
+    pairs: Annotated[list[str], typer.Argument(metavar="SLOT=PUBLIC_KEY...")],
+) -> None:
+    """Write the roster: the public keys of all sites, by slot.
+
+    Slots are 0 to N - 1. Every site and the server get a copy of FILE, from a person
+    they trust. They compare the digest that is printed, by telephone for example. FILE
+    also has a random seed: two rosters of the same keys differ.
+
+    Examples
+    --------
+    $ flwr-fbo keys roster roster.json 0=5f3c... 1=a81e... 2=09bd...
+    """
+    with plain_errors(ValueError):
+        _require_new(file)
+        made = Roster.draw(_by_slot(pairs))
+        made.save(file)
+    _say(file, made)
+
+
+def show(file: Annotated[Path, typer.Argument(help="A roster.")]) -> None:
+    """Print the digest of a roster, and whose keys it has.
+
+    Examples
+    --------
+    $ flwr-fbo keys show roster.json
+    """
+    with plain_errors(ValueError):
+        found = Roster.load(file)
+    _say(file, found)
+    for slot, key in sorted(found.keys.items()):
+        typer.echo(f"  {slot}: {key}")
 
 
 add(app, "new", new)
+add(app, "public", public)
+add(app, "roster", roster)
 add(app, "show", show)
+
+
+def _require_new(file: Path) -> None:
+    """Raise ValueError unless FILE can be made without replacing another."""
+    require(not file.exists(), "FILE", str(file), "a new file")
+    require(file.parent.is_dir(), "FILE", str(file), "a file in a folder that exists")
+
+
+def _by_slot(pairs: list[str]) -> dict[int, str]:
+    """Return the public keys by slot: 0 to N - 1, as in a study."""
+    keys: dict[int, str] = {}
+    for pair in pairs:
+        found = _PAIR.fullmatch(pair)
+        allowed = "SLOT=PUBLIC_KEY, as in 0=5f3c..., with 64 hexadecimal digits"
+        require(found is not None, "SLOT=PUBLIC_KEY", pair, allowed)
+        assert found is not None
+        slot = int(found[1])
+        require(slot not in keys, "SLOT", slot, "given once")
+        keys[slot] = found[2]
+    slots = sorted(keys)
+    require(len(slots) >= 2, "SLOT", slots, "two or more slots")
+    ok = slots == list(range(len(slots)))
+    require(ok, "SLOT", slots, f"0 to {len(slots) - 1} for {len(slots)} keys")
+    return keys
+
+
+def _say(file: Path, found: Roster) -> None:
+    typer.echo(f"{file}: the keys of {len(found.slots)} sites")
+    typer.echo(f"Digest: {found.digest()}")

@@ -65,7 +65,7 @@ class DPFTSDE(PrivateTuningStrategy):
     *Formal guarantees*: those of `Release`, composed over the rounds; see
     `PrivateTuningStrategy`. *Not covered*: the server itself. It reads each agent's
     message: a sample of what the agent believes of its objective, and so about where
-    its best setting lies.
+    its best setting lies. With ``aggregation`` it is covered: see `SecureRelease`.
     """
 
     def __init__(

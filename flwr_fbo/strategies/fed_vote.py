@@ -64,9 +64,9 @@ class FedVote(PrivateTuningStrategy):
         recommended, comes one round before the last. ``clip_norm`` is 1, the length of
         a vote.
     **options
-        ``epsilon``, ``delta``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
-        `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see
-        `StudyStrategy`.
+        ``epsilon``, ``delta``, ``aggregation``, ``seeds``: see `PrivateTuningStrategy`.
+        ``metrics``: see `TuningStrategy`. ``folder``, ``durability``, ``client_api``:
+        see `StudyStrategy`.
 
     Raises
     ------
@@ -79,7 +79,8 @@ class FedVote(PrivateTuningStrategy):
     -----
     *Formal guarantees*: those of `Release`, composed over the rounds; see
     `PrivateTuningStrategy`. *Not covered*: the server itself. It reads each agent's
-    exact best setting: a vote is a function of nothing else.
+    exact best setting: a vote is a function of nothing else. With ``aggregation`` it
+    is covered: see `SecureRelease`.
     """
 
     _readable = "its exact best setting"

@@ -97,8 +97,9 @@ class FedWarmStart(PrivateTuningStrategy):
         Epsilon and delta that a site's one message may spend; see
         `PrivateTuningStrategy`.
     **options
-        ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see `TuningStrategy`.
-        ``folder``, ``durability``, ``client_api``: see `StudyStrategy`.
+        ``aggregation``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
+        `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see
+        `StudyStrategy`.
 
     Raises
     ------
@@ -113,7 +114,8 @@ class FedWarmStart(PrivateTuningStrategy):
     site's message is zeroed. Each site has a message in one release at most, so
     ``privacy_spent`` is that of one release. A site that enrols again under another
     slot, without its old folder, spends again. *Not covered*: the server itself, which
-    reads how each site ranks the pool; who answers and when; and reported metrics.
+    reads how each site ranks the pool, unless ``aggregation`` is given (see
+    `SecureRelease`); who answers and when; and reported metrics.
 
     Agents of a later cohort wait for the releases before theirs. Give
     ``Durability(min_agents=...)`` if sites are to join while the study runs.

@@ -47,8 +47,8 @@ class SecureAggregation:
         sites allow more to be absent; the noise is then sqrt(answered / H) times that
         of a trusted server.
     roster : str or Path, optional
-        File with the public keys of all sites (``flwr-fbo roster``), the one that the
-        sites pin. Without it the guarantee is against a server that follows the
+        File with the public keys of all sites (``flwr-fbo keys roster``), the one that
+        the sites pin. Without it the guarantee is against a server that follows the
         protocol and reads all that it sees.
 
     Raises

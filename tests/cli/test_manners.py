@@ -21,10 +21,10 @@ from tests.documents import ROOT
 
 HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna", "numpy", "scipy", "sklearn")
 COMMAND = (sys.executable, "-c", "from flwr_fbo.cli import app; app()")
-GROUPS = ("data", "ledger", "keys", "roster")
+GROUPS = ("data", "ledger", "keys")
 MORE = (
     *("data list", "data download", "data export-emnist", "ledger show"),
-    *("keys new", "keys show", "roster new", "roster show"),
+    *("keys new", "keys public", "keys roster", "keys show"),
 )
 ALL = (*(name for name in LazyGroup.listed if name not in GROUPS), *MORE)
 

@@ -99,8 +99,8 @@ def _path(context: Context, name: str) -> Path | None:
         return None
     path = Path(str(given))
     if not path.is_absolute():
-        allowed = f"{name} is not allowed: an absolute path."
+        allowed = "is not allowed: an absolute path."
         raise NodeConfigError(
-            f"node config {name}={given!r}: {allowed}", public=allowed
+            f"node config {name}={given!r} {allowed}", public=f"{name} {allowed}"
         )
     return path

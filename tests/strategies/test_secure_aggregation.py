@@ -226,7 +226,7 @@ def test_what_does_not_fit_any_study_is_named(
         ({"aggregation": "secure"}, "aggregation='secure' is not allowed: a Secure"),
         ({"aggregation": SecureAggregation(threshold=2)}, "threshold=2 is not"),
         ({"aggregation": SecureAggregation(threshold=6)}, "threshold=6 is not"),
-        ({"aggregation": SecureAggregation(colluding=4)}, "threshold=4 is not"),
+        ({"aggregation": SecureAggregation(colluding=4)}, "colluding=4 is not"),
         (
             {"aggregation": SecureAggregation(threshold=4, honest=6)},
             "honest=6 is not allowed: at most 5",
@@ -260,6 +260,7 @@ def test_the_summary_says_who_is_trusted(
         strategy.plan(ROUNDS - 1)
         strategy.summary()
         assert "the server learns the noisy sum, and who answered" in caplog.text
+        assert "the server with at most 0 colluding agents" in caplog.text
         assert ("WARNING: no roster" in caplog.text) == warned
         assert "the server is trusted" not in caplog.text
 

@@ -58,7 +58,11 @@ class Terminals:
         }
 
     def type(self, command: Command) -> None:
-        """Run a command to its end, a server until it serves."""
+        """Run a command to its end, a server until it serves.
+
+        A server in the same terminal is stopped first, as a reader has to.
+        """
+        self._stop(command.terminal)
         if command.words[0] in SERVERS:
             self._serve(command)
             return
@@ -80,7 +84,6 @@ class Terminals:
                 assert text in done.stdout, f"{command.line}\n{done.stdout}"
 
     def _serve(self, command: Command) -> None:
-        assert command.terminal not in self._servers, "it still serves there"
         log = self.folder.parent / f"{command.terminal}.log"
         with log.open("wb") as file:
             server = subprocess.Popen(
@@ -100,7 +103,11 @@ class Terminals:
 
     def end(self) -> None:
         """End the servers, those that were started last first."""
-        for server in reversed(self._servers.values()):
+        for terminal in reversed(list(self._servers)):
+            self._stop(terminal)
+
+    def _stop(self, terminal: str) -> None:
+        if server := self._servers.pop(terminal, None):
             server.terminate()
             server.wait(30)
 
@@ -130,7 +137,7 @@ def test_the_page_runs_from_a_clean_folder(
             else:
                 terminals.type(command)
                 typed.append(command.words[0])
-    assert typed.count("flower-supernode") == 2
+    assert typed.count("flower-supernode") == 2 + 3
     assert [word for word in typed if word == "flwr-fbo"]
     modes = {
         p.name: p.stat().st_mode & 0o77 for p in terminals.folder.glob("by-hand/*")

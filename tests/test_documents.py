@@ -217,17 +217,29 @@ def test_every_attack_has_a_promise_and_tests_that_exist() -> None:
 
 
 def test_every_error_with_a_text_that_leaves_is_in_the_threat_model() -> None:
-    """Those that are made with ``public=``."""
-    made = {
-        call.func.id
-        for path in (ROOT / "flwr_fbo").rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and any(keyword.arg == "public" for keyword in call.keywords)
-    }
+    """Those that are made with ``public=``, by callers or by their own `__init__`."""
+    made = set()
+    for path in (ROOT / "flwr_fbo").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        made |= {func.id for func in _given_public(tree) if isinstance(func, ast.Name)}
+        made |= {
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            and any(ast.unparse(f) == "super().__init__" for f in _given_public(node))
+        }
     listed = {kind.strip("`") for kind, _ in _threats("Texts that leave a site")}
     assert {name for name in made if name.endswith("Error")} == listed
+
+
+def _given_public(tree: ast.AST) -> list[ast.expr]:
+    """Return what is called with ``public=``."""
+    return [
+        call.func
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and any(keyword.arg == "public" for keyword in call.keywords)
+    ]
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -26,19 +26,31 @@ def keys() -> None:
 def new(file: Annotated[Path, typer.Argument(help="A new file.")]) -> None:
     """Make a site's private key.
 
-    Only its owner can read the file. The public key that is printed goes to whoever
-    makes the roster.
+    Only its owner can read FILE. The public key that is printed goes to whoever makes
+    the roster.
 
     Examples
     --------
     $ flwr-fbo keys new site-0.pem
     """
     with plain_errors(ValueError):
-        require(not file.exists(), "FILE", str(file), "a new file")
+        _require_new(file)
         key = SigningKey.draw()
         key.save(file)
     typer.echo(f"Wrote the private key to {file}. It must not leave this site.")
     typer.echo(f"Public key: {key.public}")
+
+
+def public(file: Annotated[Path, typer.Argument(help="A private key.")]) -> None:
+    """Print the public key of a private key.
+
+    Examples
+    --------
+    $ flwr-fbo keys public site-0.pem
+    """
+    with plain_errors(ValueError):
+        key = SigningKey.load(file)
+    typer.echo(key.public)
 
 
 def roster(
@@ -47,15 +59,16 @@ def roster(
 ) -> None:
     """Write the roster: the public keys of all sites, by slot.
 
-    Every site and the server get the same file, from a person they trust. They compare
-    the digest that is printed, by telephone for example.
+    Slots are 0 to N - 1. Every site and the server get a copy of FILE, from a person
+    they trust. They compare the digest that is printed, by telephone for example. FILE
+    also has a random seed: two rosters of the same keys differ.
 
     Examples
     --------
     $ flwr-fbo keys roster roster.json 0=5f3c... 1=a81e... 2=09bd...
     """
     with plain_errors(ValueError):
-        require(not file.exists(), "FILE", str(file), "a new file")
+        _require_new(file)
         made = Roster.draw(_by_slot(pairs))
         made.save(file)
     _say(file, made)
@@ -76,11 +89,19 @@ def show(file: Annotated[Path, typer.Argument(help="A roster.")]) -> None:
 
 
 add(app, "new", new)
+add(app, "public", public)
 add(app, "roster", roster)
 add(app, "show", show)
 
 
+def _require_new(file: Path) -> None:
+    """Raise ValueError unless FILE can be made without replacing another."""
+    require(not file.exists(), "FILE", str(file), "a new file")
+    require(file.parent.is_dir(), "FILE", str(file), "a file in a folder that exists")
+
+
 def _by_slot(pairs: list[str]) -> dict[int, str]:
+    """Return the public keys by slot: 0 to N - 1, as in a study."""
     keys: dict[int, str] = {}
     for pair in pairs:
         found = _PAIR.fullmatch(pair)
@@ -90,6 +111,10 @@ def _by_slot(pairs: list[str]) -> dict[int, str]:
         slot = int(found[1])
         require(slot not in keys, "SLOT", slot, "given once")
         keys[slot] = found[2]
+    slots = sorted(keys)
+    require(len(slots) >= 2, "SLOT", slots, "two or more slots")
+    ok = slots == list(range(len(slots)))
+    require(ok, "SLOT", slots, f"0 to {len(slots) - 1} for {len(slots)} keys")
     return keys
 
 

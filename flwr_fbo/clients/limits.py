@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,7 +11,13 @@ from typing import Any
 from flwr.app import Context
 
 from flwr_fbo._errors import PublicError
-from flwr_fbo._validation import is_number, require, require_int, require_positive
+from flwr_fbo._validation import (
+    did_you_mean,
+    is_number,
+    require,
+    require_int,
+    require_positive,
+)
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
 from flwr_fbo.protocol.secure_sums import SecureSums
@@ -321,9 +327,10 @@ def node_limits(context: Context) -> Limits:
     Raises
     ------
     NodeConfigError
-        If one is not allowed; the text names the key.
+        If one is not allowed or not known; the text names the key.
     """
     of_sums, names = _node_names(SumLimits), _node_names(Limits)
+    _check_known(context.node_config, {*of_sums.values(), *names.values()})
     sums, given = (
         {
             field: _number(context.node_config[key])
@@ -345,6 +352,15 @@ def node_limits(context: Context) -> Limits:
         raise NodeConfigError(
             f"node config {text}", public=f"node config {key} is not allowed."
         ) from None
+
+
+def _check_known(given: Iterable[str], known: Set[str]) -> None:
+    """Raise NodeConfigError if a limit is misspelled: it would not hold."""
+    for key in given:
+        if key.startswith(("fbo-max-", "fbo-min-")) and key not in known:
+            text = f"node config {key} is not allowed: no such limit"
+            meant = did_you_mean(key, known)
+            raise NodeConfigError(f"{text}{meant}.", public=f"{text}.")
 
 
 def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:

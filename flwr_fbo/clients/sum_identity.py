@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flwr.app import Context
 
+from flwr_fbo._validation import require
 from flwr_fbo.clients.limits import refused
 from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
 from flwr_fbo.protocol.secure_sums import SecureSums
@@ -28,11 +29,26 @@ class SumIdentity:
     key: SigningKey | None = None
     roster: Roster | None = None
 
-    def check(self, sums: SecureSums | None) -> None:
+    @property
+    def slot(self) -> int:
+        """The slot that the roster gives the key; -1 without a roster."""
+        if self.roster is None or self.key is None:
+            return -1
+        slots = {key: slot for slot, key in self.roster.keys.items()}
+        return slots[self.key.public]
+
+    def check(self, sums: SecureSums | None, slot: int) -> None:
         """Raise `StudyRefusedError` unless a study is summed under the pinned roster.
 
         The roster decides, and not the server: without it a server could enrol sites
         of its own.
+
+        Parameters
+        ----------
+        sums : SecureSums, optional
+            How the study is summed; None if the server is trusted.
+        slot : int
+            Slot that the site knows it holds, or -1.
         """
         named = "" if sums is None else sums.roster
         if self.roster is None:
@@ -46,24 +62,10 @@ class SumIdentity:
             raise refused("it pins a roster, and the study has no secure aggregation")
         if named != self.roster.digest():
             raise refused("the study does not have the roster that it pins")
-
-    def slot(self, context: Context) -> int:
-        """Return the slot of the key in the roster; without one the node config's.
-
-        -1 if neither says it.
-
-        Raises
-        ------
-        NodeConfigError
-            If the roster lacks the key.
-        """
-        if self.roster is None or self.key is None:
-            return configured_slot(context)
-        for slot, public in self.roster.keys.items():
-            if public == self.key.public:
-                return slot
-        text = f"{_ROSTER} lacks the key of {_KEY}."
-        raise NodeConfigError(text, public=text)
+        if slot not in (-1, self.slot):
+            raise refused(
+                f"its slot is {slot}, and the roster has its key for slot {self.slot}"
+            )
 
 
 def sum_identity(context: Context) -> SumIdentity:
@@ -72,8 +74,8 @@ def sum_identity(context: Context) -> SumIdentity:
     Raises
     ------
     NodeConfigError
-        If only one of ``fbo-roster`` and ``fbo-key`` is there, or a file is not what it
-        should be.
+        If only one of ``fbo-roster`` and ``fbo-key`` is there, a file is not what it
+        should be, or the roster lacks the key.
     """
     roster, key = (_path(context, name) for name in (_ROSTER, _KEY))
     if roster is None and key is None:
@@ -82,11 +84,28 @@ def sum_identity(context: Context) -> SumIdentity:
         text = f"{_ROSTER} and {_KEY} are given together in the node config"
         raise NodeConfigError(f"{text}.", public=f"{text}.")
     try:
-        return SumIdentity(SigningKey.load(key), Roster.load(roster))
+        own, pinned = SigningKey.load(key), Roster.load(roster)
+        has_key = own.public in pinned.keys.values()
+        require(has_key, _KEY, own.public, f"a key of the roster {roster}")
+        return SumIdentity(own, pinned)
     except (OSError, ValueError) as error:
         raise NodeConfigError(
             f"node config: {error}", public=f"{_ROSTER} or {_KEY} cannot be used."
         ) from error
+
+
+def own_slot(context: Context) -> int:
+    """Return the slot of the key in the roster; without one the node config's, or -1.
+
+    Raises
+    ------
+    NodeConfigError
+        As in `sum_identity`.
+    ValueError
+        As in `configured_slot`.
+    """
+    slot = sum_identity(context).slot
+    return configured_slot(context) if slot < 0 else slot
 
 
 def _path(context: Context, name: str) -> Path | None:
@@ -95,8 +114,8 @@ def _path(context: Context, name: str) -> Path | None:
         return None
     path = Path(str(given))
     if not path.is_absolute():
-        allowed = f"{name} is not allowed: an absolute path."
+        allowed = "is not allowed: an absolute path."
         raise NodeConfigError(
-            f"node config {name}={given!r}: {allowed}", public=allowed
+            f"node config {name}={given!r} {allowed}", public=f"{name} {allowed}"
         )
     return path

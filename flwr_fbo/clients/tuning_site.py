@@ -102,7 +102,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 f"{study.direction!r}.",
                 public="This client declares another direction than the study has.",
             )
-        sum_identity(context).check(study.secure)
+        sum_identity(context).check(study.secure, agent_id(context, study))
         for limits in self._limits(context):
             limits.sums.check(study.secure, study.promise)
         for i, params in enumerate(self.enqueue):
@@ -122,7 +122,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         self, context: Context, study: TuningStudy, folder: Path | None
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1."""
-        return {"agent-id": agent_id(context, study)}
+        known = agent_id(context, study)
+        return {"agent-id": sum_identity(context).slot if known < 0 else known}
 
     @contextmanager
     def agent(

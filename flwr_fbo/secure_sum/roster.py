@@ -86,7 +86,9 @@ class SigningKey:
         try:
             private = load_pem_private_key(text, password=None)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}: no unencrypted PEM key.") from error
+            raise ValueError(
+                f"{path}: no private key in PEM without a password."
+            ) from error
         if not isinstance(private, Ed25519PrivateKey):
             raise ValueError(f"{path}: the key is not an Ed25519 key.")
         return cls(private)
@@ -125,12 +127,14 @@ class Roster:
     def __post_init__(self) -> None:
         require(isinstance(self.keys, Mapping), "keys", self.keys, "keys by slot")
         require_slots("keys", tuple(sorted(self.keys)))
+        owners: dict[str, int] = {}
         for slot, key in self.keys.items():
             require_hex(f"keys[{slot}]", key, 32)
             # Without this a key that is no point would fail at a signature only.
             Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
-        distinct = len(set(self.keys.values())) == len(self.keys)
-        require(distinct, "keys", "two equal ones", "a key of its own for each slot")
+            owner = owners.setdefault(key, slot)
+            allowed = f"another key than that of slot {owner}"
+            require(owner == slot, f"keys[{slot}]", key, allowed)
         require_hex("seed", self.seed, 32)
 
     @classmethod
@@ -188,7 +192,10 @@ class Roster:
 
     @classmethod
     def _of_json(cls, text: str) -> Roster:
-        values = json.loads(text)
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError("no roster: it is not JSON.") from error
         ok = isinstance(values, dict) and set(values) == {"keys", "seed"}
         require(ok, "roster", text[:80], "an object with the fields keys and seed")
         keys = values["keys"]

@@ -108,8 +108,12 @@ class CollectingStrategy(TuningStrategy):
             return [
                 f"the server is trusted: it reads in each agent's message {readable}"
             ]
+        assert self._aggregation is not None
         lines = [
-            "secure aggregation: the server learns the noisy sum, and who answered"
+            "secure aggregation: the server learns the noisy sum, and who answered",
+            # A site knows its own noise.
+            "epsilon holds against the server with at most "
+            f"{self._aggregation.colluding} colluding agents",
         ]
         if self._exchanges.roster is None:
             lines.append(f"WARNING: {NO_ROSTER}")

@@ -85,7 +85,9 @@ class PrivateTuningStrategy(CollectingStrategy):
     ``privacy_spent`` is what a neighbouring study (one agent's messages zeroed) could
     be told apart by, from everything that all agents together receive. Each agent has
     one message in a release at most. Who answers, and so when a postponed release is
-    made, is public. Reported metrics are not covered.
+    made, is public. Reported metrics are not covered. With ``aggregation`` it holds
+    against the server together with ``colluding`` agents, from what these receive and
+    know. More agents together know more of the noise.
     """
 
     server: DistributedExplorationServer

@@ -42,9 +42,9 @@ class SecureAggregation:
     Attributes
     ----------
     colluding : int
-        Number C of sites, >= 0, that may collude with the server. With more than 50
-        sites at most a fifth of them. A site knows its own noise: epsilon holds against
-        another site too where C is 1 or more.
+        Number C of sites, >= 0, that may collude with the server or with each other.
+        With more than 50 sites at most a fifth of them. A site knows its own noise: if
+        C is 0, epsilon holds against the server, and not against the other sites.
     threshold : int, optional
         Number T of sites that must agree on a sum before it is unmasked, more than half
         of the n sites: C < 2 T - n and C < T - 1. The default is more than two thirds.

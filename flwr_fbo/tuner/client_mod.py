@@ -28,7 +28,7 @@ from flwr_fbo.clients.limits import node_limits, refused, size_limits
 from flwr_fbo.clients.site import SiteError, reported
 from flwr_fbo.clients.site_budget import SiteBudget
 from flwr_fbo.clients.site_journal import configured_folder
-from flwr_fbo.clients.sum_identity import sum_identity
+from flwr_fbo.clients.sum_identity import own_slot, sum_identity
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot
@@ -285,7 +285,7 @@ def _admit_trials(context: Context, header: TrialsHeader) -> int:
     if not header.is_hidden:
         raise refused("the study asks for exact scores")
     _admit(context, header, _read_sums(context, header.sums))
-    return sum_identity(context).slot(context)
+    return own_slot(context)
 
 
 def _admit(
@@ -293,7 +293,8 @@ def _admit(
 ) -> None:
     """Raise `StudyRefusedError` if the site does not allow what is left."""
     limits, promise = node_limits(context), Promise.from_dict(header.promise)
-    sum_identity(context).check(sums)
+    # The key decides the slot: an app's partition-id is about its data.
+    sum_identity(context).check(sums, -1)
     limits.sums.check(sums, promise)
     budget = SiteBudget(context, configured_folder(context), [limits])
     budget.check(promise)

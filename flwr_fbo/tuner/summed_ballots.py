@@ -21,7 +21,7 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
 from flwr_fbo.agents.durable.sum_member import SumMember, SumRequest
 from flwr_fbo.clients.site_journal import configured_folder, configured_slot
-from flwr_fbo.clients.sum_identity import sum_identity
+from flwr_fbo.clients.sum_identity import own_slot, sum_identity
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
@@ -62,7 +62,7 @@ def sum_reply(
         If it is asked for another client's slot.
     """
     asked, identity = header.asked, sum_identity(context)
-    own = identity.slot(context)
+    own = own_slot(context)
     if own not in (-1, header.slot):
         raise of_another_slot(own, header.slot)
     with _held_journal(context, asked.attempt, header.slot) as journal:

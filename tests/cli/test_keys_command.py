@@ -33,6 +33,7 @@ def test_keys_and_a_roster_fit_together(tmp_path: Path) -> None:
     assert f"Digest: {found.digest()}" in text
     for slot, key in keys.items():
         path = tmp_path / f"{slot}.pem"
+        assert run("public", path) == (0, f"{key}\n")
         assert SigningKey.load(path).public == key
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     code, shown = run("show", file)
@@ -48,6 +49,30 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert code == 1
     assert "is not allowed: a new file" in " ".join(text.split())
     assert SigningKey.load(path).public == key
+    file = tmp_path / "roster.json"
+    pairs = [f"{slot}={_drawn()}" for slot in range(2)]
+    assert run("roster", file, *pairs)[0] == 0
+    before = file.read_text()
+    assert run("roster", file, *pairs)[0] == 1
+    assert file.read_text() == before
+
+
+def _drawn() -> str:
+    return SigningKey.draw().public
+
+
+def test_two_rosters_of_the_same_keys_differ(tmp_path: Path) -> None:
+    pairs = [f"{slot}={_drawn()}" for slot in range(2)]
+    texts = [run("roster", tmp_path / name, *pairs)[1] for name in ("a", "b")]
+    assert len({text.rsplit("Digest: ", 1)[1] for text in texts}) == 2
+
+
+def test_a_file_in_no_folder_is_named(tmp_path: Path) -> None:
+    pairs = [f"{slot}={_drawn()}" for slot in range(2)]
+    for command, *more in (["new"], ["roster", *pairs]):
+        code, text = run(command, tmp_path / "none" / "file", *more)
+        assert code == 1
+        assert "none/file' is not allowed: a file in a folder that exists" in text
 
 
 @pytest.mark.parametrize(
@@ -56,6 +81,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         (["0=abc"], "SLOT=PUBLIC_KEY='0=abc' is not allowed"),
         (["0=" + "0" * 64, "0=" + "1" * 64], "SLOT=0 is not allowed: given once"),
         (["x=" + "0" * 64], "SLOT=PUBLIC_KEY='x="),
+        (["0=" + "0" * 64], "SLOT=[0] is not allowed: two or more slots"),
+        (["0=" + "0" * 64, "2=" + "1" * 64], "SLOT=[0, 2] is not allowed: 0 to 1 for"),
+        (["0=" + "0" * 64, "1=" + "0" * 64], "another key than that of slot 0"),
     ],
 )
 def test_what_is_no_roster_is_named(
@@ -73,3 +101,9 @@ def test_a_file_that_is_no_roster_is_named(tmp_path: Path) -> None:
     code, text = run("show", file)
     assert code == 1
     assert "other.json" in text
+    key = tmp_path / "key.pem"
+    run("new", key)
+    assert run("show", key) == (1, f"Error: {key}: no roster: it is not JSON.\n")
+    file.chmod(0o600)
+    wanted = f"Error: {file}: no private key in PEM without a password.\n"
+    assert run("public", file) == (1, wanted)

@@ -21,8 +21,12 @@ from tests.documents import ROOT
 
 HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna", "numpy", "scipy", "sklearn")
 COMMAND = (sys.executable, "-c", "from flwr_fbo.cli import app; app()")
-MORE = ("data list", "data download", "data export-emnist", "ledger show")
-ALL = (*(name for name in LazyGroup.listed if name not in ("data", "ledger")), *MORE)
+GROUPS = ("data", "ledger", "keys")
+MORE = (
+    *("data list", "data download", "data export-emnist", "ledger show"),
+    *("keys new", "keys public", "keys roster", "keys show"),
+)
+ALL = (*(name for name in LazyGroup.listed if name not in GROUPS), *MORE)
 
 
 def _invoke(*arguments: object, **environment: str) -> Any:

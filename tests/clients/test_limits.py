@@ -20,6 +20,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.clients.limits import StudyRefusedError, node_limits
 from flwr_fbo.clients.site import SiteError
+from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise
 
 
@@ -64,6 +65,14 @@ def test_the_node_config_may_give_numbers_or_text() -> None:
     assert node_limits(_context(max_epsilon="inf")) == Limits(math.inf)
     assert node_limits(_context(max_epsilon=2, max_delta=0.1)) == Limits(2, 0.1)
     assert node_limits(_context()) == Limits()
+
+
+@pytest.mark.parametrize("name", ["min_onest", "max_epsilom", "min_"])
+def test_a_misspelled_limit_of_the_node_config_is_named(name: str) -> None:
+    key = f"fbo-{name.replace('_', '-')}"
+    with pytest.raises(NodeConfigError, match=f"{key} is not allowed") as error:
+        node_limits(_context(**{name: 3}))
+    assert error.value.public == f"node config {key} is not allowed: no such limit."
 
 
 def test_a_promise_is_refused_by_name() -> None:

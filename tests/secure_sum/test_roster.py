@@ -43,7 +43,7 @@ def test_another_key_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     texts = {
-        b"nothing": "no unencrypted PEM key",
+        b"nothing": "no private key in PEM",
         X25519PrivateKey.generate().private_bytes(*form): "not an Ed25519 key",
     }
     for text, pattern in texts.items():
@@ -74,7 +74,7 @@ def _first_key(values: Any, slot: str, key: Any) -> Any:
         (lambda v: _first_key(v, "-1", v["keys"]["2"]), "keys='-1'"),
         (lambda v: _first_key(v, "2", 7), r"keys\[2\]=7"),
         (lambda v: _first_key(v, "2", "AB" * 32), r"keys\[2\]=.* lower-case"),
-        (lambda v: _first_key(v, "2", v["keys"]["5"]), "a key of its own"),
+        (lambda v: _first_key(v, "2", v["keys"]["5"]), r"keys\[5\]=.* that of slot 2"),
     ],
 )
 def test_a_malformed_roster_is_refused_by_file_and_field(
@@ -85,6 +85,13 @@ def test_a_malformed_roster_is_refused_by_file_and_field(
     roster.save(path)
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(ValueError, match=f"roster.json: .*{pattern}"):
+        Roster.load(path)
+
+
+def test_a_file_that_is_not_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "roster.json"
+    SigningKey.draw().save(path)
+    with pytest.raises(ValueError, match=r"roster.json: no roster: it is not JSON"):
         Roster.load(path)
 
 

@@ -260,6 +260,7 @@ def test_the_summary_says_who_is_trusted(
         strategy.plan(ROUNDS - 1)
         strategy.summary()
         assert "the server learns the noisy sum, and who answered" in caplog.text
+        assert "the server with at most 0 colluding agents" in caplog.text
         assert ("WARNING: no roster" in caplog.text) == warned
         assert "the server is trusted" not in caplog.text
 
@@ -282,6 +283,10 @@ def _of_another(config: dict[str, Any], folder: Path) -> None:
     config["fbo-key"] = str(other.key_path(2))
 
 
+def _of_a_neighbour(config: dict[str, Any], folder: Path) -> None:
+    config["fbo-key"] = str(Path(config["fbo-key"]).with_name("site-1.key"))
+
+
 def _other_roster(config: dict[str, Any], folder: Path) -> None:
     other = make_keys(folder / "other")
     config |= {"fbo-key": str(other.key_path(2)), "fbo-roster": str(other.roster_path)}
@@ -297,7 +302,8 @@ def _unpinned(config: dict[str, Any], folder: Path) -> None:
         (_without_key, "fbo-roster and fbo-key are given together", "together"),
         (_without_file, "fbo-roster or fbo-key cannot be used", "No such file"),
         (_readable, "fbo-roster or fbo-key cannot be used", "chmod 600"),
-        (_of_another, "", "the key that the roster has for the slot"),
+        (_of_another, "fbo-roster or fbo-key cannot be used", "a key of the roster"),
+        (_of_a_neighbour, "its slot is 2, and the roster", "its key for slot 1"),
         (_other_roster, "does not have the roster that it pins", "that it pins"),
         (_unpinned, "the study has a roster", "fbo-roster"),
     ],
@@ -329,6 +335,20 @@ def test_a_site_with_other_files_takes_no_part(
     assert all(public in refusal for refusal in refusals)
     assert logged in logged_errors(caplog)
     assert str(tmp_path) not in "".join(refusals)
+
+
+def test_a_site_that_knows_no_slot_has_that_of_its_key(tmp_path: Path) -> None:
+    keys = make_keys(tmp_path)
+    configs = keys.node_configs()[::-1]
+    for config in configs:
+        del config["agent-id"], config["partition-id"]
+    app = tuning_app(lambda context: lambda trial: trial["x"])
+    strategy = fed_vote(
+        aggregation=aggregation_of(fed_vote, roster=keys.roster_path),
+    )
+    strategy.start(SumGrid(configs, app), num_rounds=ROUNDS)
+    slots = list(range(len(configs)))
+    assert [row.facts["summed"] for row in strategy.server.ledger] == [slots] * 2
 
 
 @pytest.mark.parametrize("limit", ["min-agents", "min-honest", "min-noise-multiplier"])

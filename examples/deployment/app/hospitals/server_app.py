@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import Durability, FedVote, Seeds
+from flwr_fbo import Durability, FedVote, SecureAggregation, Seeds
 
 app = ServerApp()
 
@@ -14,6 +14,8 @@ def main(grid: Grid, context: Context) -> None:
     """Begin the study, or go on with the one that is recorded."""
     config = context.run_config
     seeded = bool(config["experiment"])
+    roster, colluding = str(config["roster"]), int(config["colluding"])
+    secure = SecureAggregation(colluding, roster=roster) if roster else None
     strategy = FedVote(
         space={
             "C": FloatDistribution(1e-3, 1e3, log=True),
@@ -23,6 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         num_agents=int(config["num-agents"]),
         epsilon=8,
         delta=1e-3,
+        aggregation=secure,
         durability=Durability(
             authenticated=bool(config["authenticated"]),
             keys=dict(enumerate(str(config["keys"]).split())) or None,

@@ -33,6 +33,7 @@ READMES += [*sorted(ROOT.glob("examples/*/README.md")), EXPERIMENTS]
 MENUS = [path for path in READMES if path != ROOT / "examples/deployment/README.md"]
 # They run experiments, or count the epsilon of many releases.
 SLOW = (
+    "docs/how-to/audit-a-study.md",
     "docs/how-to/choose-epsilon.md",
     "docs/how-to/read-the-figures.md",
     "docs/how-to/resume.md",

@@ -260,8 +260,8 @@ def _print_votes(question: Question, dimensions: int) -> None:
     assert after is not None
     rounds = " and ".join(str(t + 1) for t in after)
     lines = [
-        f"Agents with one opinion that make the others try it, in {dimensions} "
-        f"dimensions: {crowd} of {s.num_agents}."
+        "Sites that must vote for one setting before the others try it, in "
+        f"{dimensions} dimensions: {crowd} of {s.num_agents}."
         + (" Nobody will be heard." if crowd > s.num_agents else ""),
         "Evaluations of an agent: one in each round. FedVote makes a release after "
         f"rounds {rounds} unless told otherwise, earlier in a short study, and one "
@@ -292,12 +292,15 @@ def _print_cohorts(question: Question) -> None:
     pioneers, sizes = _cohorts(question)
     lines = [f"Pioneers, who search alone first: {pioneers}."]
     if sizes:
-        starts = (str(after * k + 1) for k in range(1, len(sizes) + 1))
+        first, *later = sizes
+        starts = [str(after * k + 1) for k in range(1, len(sizes) + 1)]
         lines += [
-            f"Of {num_agents} sites, cohorts of {' and '.join(map(str, sizes))} send "
-            f"one message a site, and the last {num_agents - sum(sizes)} only follow. "
-            f"Those after a cohort start in round {' and '.join(starts)}.",
-            "A site pays for one release, however many cohorts there are.",
+            f"Of {num_agents} sites, {first} send first"
+            + "".join(f" and then {size}" for size in later)
+            + ", each site one message. "
+            f"The last {num_agents - sum(sizes)} send nothing. After the first {first} "
+            f"sites, the next start in rounds {' and '.join(starts)}.",
+            "A site pays for one release, however many groups send.",
         ]
     else:
         lines += [

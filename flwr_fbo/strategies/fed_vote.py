@@ -127,7 +127,7 @@ class FedVote(PrivateTuningStrategy):
 
     @property
     def smallest_crowd(self) -> int:
-        """How many agents with one opinion make the others try it, once planned.
+        """How many votes for one setting make the others try it, once planned.
 
         It may be more than there are.
         """
@@ -146,7 +146,9 @@ class FedVote(PrivateTuningStrategy):
             return
         crowd, num_agents = self.smallest_crowd, self.server.num_agents
         if crowd <= num_agents:
-            _log.info("\t├──> %d agents with one opinion make the others try it", crowd)
+            _log.info(
+                "\t├──> if %d agents vote for one setting, the others try it", crowd
+            )
             return
         _log.warning(
             "Under this noise %d agents would have to agree before their votes stand "

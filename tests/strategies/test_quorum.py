@@ -349,7 +349,7 @@ def test_the_log_says_what_the_server_reads(
         (FTS, "reaches the server and all other agents as it is"),
         (TuningClient, "in a study of `FedVote` the site's exact best setting"),
         (tuning_app, "in a study of `FedVote` the site's exact best setting"),
-        (ROOT / "README.md", "it reads in each vote a site's exact best setting"),
+        (ROOT / "README.md", "the server can read the exact setting"),
         (ROOT / "docs/explanation/threat-model.md", "the site's exact best setting"),
     ],
 )

@@ -309,7 +309,7 @@ def test_how_many_must_agree_is_said(caplog: pytest.LogCaptureFixture) -> None:
     even = even_votes(VotingSettings(), told.votes, told.space, told.feature_seed)
     crowd = even.smallest_crowd
     assert 6 < crowd <= 9
-    assert f"{crowd} agents with one opinion make the others try it" in caplog.text
+    assert f"if {crowd} agents vote for one setting, the others try it" in caplog.text
     assert "would have to agree before their votes stand out, and there are 6" in (
         caplog.text
     )

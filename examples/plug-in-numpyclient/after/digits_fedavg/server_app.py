@@ -24,7 +24,7 @@ def main(grid: Grid, context: Context) -> None:
     tuning = FedVote(space, "maximize", num_agents=5, epsilon=6, delta=1e-3)
     tuning.start(grid, num_rounds=6)
     strategy = FedAvg(
-        # What the `fit` of a NumPyClient reads and returns; its `evaluate` differs.
+        # Names that the `fit` of a NumPyClient uses. Its `evaluate` is not called.
         arrayrecord_key="fitins.parameters",
         configrecord_key="fitins.config",
         weighted_by_key="num_examples",

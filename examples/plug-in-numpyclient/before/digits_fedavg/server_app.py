@@ -19,7 +19,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def main(grid: Grid, context: Context) -> None:
     """Train for five rounds."""
     strategy = FedAvg(
-        # What the `fit` of a NumPyClient reads and returns; its `evaluate` differs.
+        # Names that the `fit` of a NumPyClient uses. Its `evaluate` is not called.
         arrayrecord_key="fitins.parameters",
         configrecord_key="fitins.config",
         weighted_by_key="num_examples",

@@ -17,6 +17,8 @@ SHARED_CANDIDATES = 4
 # Agents that have evaluated fewer settings often agree on a local optimum: then FedVote
 # recommends nothing.
 LEAST_EVALUATIONS = 20
+# So many times the kernel of late votes is narrower: see `benchmarks.recommendation`.
+_NARROWER = 3
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class VotingSettings(SearchSettings):
     ``num_surrogate_features`` and ``num_starts`` do nothing.
 
     Votes after at least 20 evaluations are late: a setting may be recommended from
-    them. Their kernel is half as wide, so that noise moves the most voted place less.
+    them. Their kernel is a third as wide, so noise moves the most voted place less.
 
     Examples
     --------
@@ -51,7 +53,7 @@ class VotingSettings(SearchSettings):
         it looks at for votes.
     num_cells : int
         K >= 2: how many places votes can tell apart. The kernel's square fills 1 / K
-        of the cube. Late votes tell 2^D times as many apart.
+        of the cube. Late votes tell 3^D times as many apart.
     max_similarity : float
         In (0, 1): a place is new to an agent if k is at most this at all it has tried.
     max_tries : int
@@ -93,7 +95,7 @@ class VotingSettings(SearchSettings):
         """
         if iteration + self.num_initial < LEAST_EVALUATIONS:
             return self
-        return replace(self, num_cells=self.num_cells * 2**dim)
+        return replace(self, num_cells=self.num_cells * _NARROWER**dim)
 
     def shared_lengthscale(self, dim: int) -> float:
         """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""

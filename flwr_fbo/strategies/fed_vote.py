@@ -61,8 +61,8 @@ class FedVote(PrivateTuningStrategy):
         How releases are made, counted and limited. By default all agents take part in
         each release. Releases follow evaluations 6 and 10, or earlier in a study of
         fewer than 12 rounds. In a study of more than 20 rounds a third one, for what is
-        recommended, comes one round before the last: as a vote after at least 20
-        evaluations, it has a kernel half as wide. ``clip_norm`` is 1, the length of a
+        recommended, comes one round before the last. Votes after at least 20
+        evaluations have a kernel a third as wide. ``clip_norm`` is 1, the length of a
         vote.
     **options
         ``epsilon``, ``delta``, ``aggregation``, ``seeds``: see `PrivateTuningStrategy`.

@@ -16,9 +16,9 @@ place there has more votes than chance and noise give at one place with probabil
 meaning costs next to nothing, and a crowd, right or wrong, costs an agent at most
 ``max_tries`` evaluations.
 
-Late votes, which a recommendation may follow, have a kernel half as wide: noise moves
-the most voted place by a share of that width. Whoever reads votes must know after which
-iteration they were made: the server sends this with them.
+Late votes, which a recommendation may follow, have a kernel a third as wide: noise
+moves the most voted place by a share of that width. Whoever reads votes must know after
+which iteration they were made: the server sends this with them.
 """
 
 from __future__ import annotations

@@ -49,7 +49,12 @@ def test_messages_written_for_the_message_api() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"agent": VotingSettings(num_initial=4), "epsilon": 4}],
+    [
+        {},
+        {"agent": VotingSettings(num_initial=4), "epsilon": 4},
+        # An early vote and a late one.
+        {"agent": VotingSettings(num_initial=17), "release_after": (1, 3)},
+    ],
 )
 def test_without_flower(options: dict[str, Any]) -> None:
     """simulation/loop.py, the algorithm and nothing else."""

@@ -179,9 +179,10 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         """
         if instruction.phase is Phase.SUM:
             return self._sum(context, agent, instruction, arrays)
-        release, vectors = instruction.release, arrays[0] if len(arrays) else None
+        release, made_after = instruction.release, instruction.made_after
+        vectors = arrays[0] if len(arrays) else None
         if release in agent.made_after:
-            agent.take(vectors)
+            agent.take(vectors, made_after)
         else:
             objective = self._objective(context)
             # Simulated sites share a log, and may be thousands.
@@ -191,7 +192,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             objective = logged(objective, agent.agent, last, level)
             with trial_limit(objective, self.trial_timeout) as limited:
                 in_time = time_limit.on_objective(limited)
-                agent.play(in_time, instruction.iteration, vectors, release)
+                iteration = instruction.iteration
+                agent.play(in_time, iteration, vectors, release, made_after)
         best = agent.agent.best_value if instruction.report_best_value else None
         metrics: Metrics = {} if best is None else {"best-value": best}
         sends = release > 0 and instruction.study.secure is None

@@ -21,6 +21,7 @@ from flwr_fbo.experiment_runner.tuning_design import TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import TuningMethod, known_methods
 from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.models.shared_function import rank_vector
+from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
@@ -97,7 +98,10 @@ def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> 
         if isinstance(settings, WarmStartSettings):
             pool = settings.pool(space, study.feature_seed)
             return rank_vector(-cdist(place, pool)[0])
-        features = settings.shared_features(space.dim, study.feature_seed)
+        sent = settings
+        if isinstance(settings, VotingSettings):
+            sent = settings.after(iteration, space.dim)
+        features = sent.shared_features(space.dim, study.feature_seed)
         return np.asarray(_LOUD * features(place)[0])
 
     agent.message = lie  # type: ignore[method-assign]

@@ -63,8 +63,8 @@ class FederatedSampler(BaseSampler):
     agent : Agent
         Its space and direction must be the Optuna study's. What it knows of the
         federation it keeps; its history is replaced by that of the Optuna study. Give
-        it what the server releases by ``sampler.agent.receive(vectors)``, while no
-        thread asks for a trial.
+        it what the server releases by ``sampler.agent.receive(vectors, made_after)``,
+        while no thread asks for a trial.
 
     Raises
     ------

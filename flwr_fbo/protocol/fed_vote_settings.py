@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
@@ -14,6 +14,11 @@ from flwr_fbo.protocol.tuning_settings import SearchSettings
 # So many times ``num_candidates`` places are looked at for all agents of a process,
 # each of whom takes its own from these.
 SHARED_CANDIDATES = 4
+# Agents that have evaluated fewer settings often agree on a local optimum: then FedVote
+# recommends nothing.
+LEAST_EVALUATIONS = 20
+# So many times the kernel of late votes is narrower: see `benchmarks.recommendation`.
+_NARROWER = 3
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,9 @@ class VotingSettings(SearchSettings):
 
     An agent searches by expected improvement: ``noise_floor``,
     ``num_surrogate_features`` and ``num_starts`` do nothing.
+
+    Votes after at least 20 evaluations are late: a setting may be recommended from
+    them. Their kernel is a third as wide, so noise moves the most voted place less.
 
     Examples
     --------
@@ -45,7 +53,7 @@ class VotingSettings(SearchSettings):
         it looks at for votes.
     num_cells : int
         K >= 2: how many places votes can tell apart. The kernel's square fills 1 / K
-        of the cube.
+        of the cube. Late votes tell 3^D times as many apart.
     max_similarity : float
         In (0, 1): a place is new to an agent if k is at most this at all it has tried.
     max_tries : int
@@ -79,6 +87,15 @@ class VotingSettings(SearchSettings):
         steps, candidates = super().steps(dim, num_rows), f"num_candidates={C}"
         steps[candidates] *= SHARED_CANDIDATES
         return {**steps, f"num_features={M}": 5_000 * (M + dim) + 50 * M * dim}
+
+    def after(self, iteration: int, dim: int) -> VotingSettings:
+        """Return the settings of votes after ``iteration``: late ones have more cells.
+
+        Noise moves the most voted place by a share of the kernel's width.
+        """
+        if iteration + self.num_initial < LEAST_EVALUATIONS:
+            return self
+        return replace(self, num_cells=self.num_cells * _NARROWER**dim)
 
     def shared_lengthscale(self, dim: int) -> float:
         """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""

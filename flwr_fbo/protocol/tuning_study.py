@@ -168,6 +168,8 @@ class TuningInstruction(Instruction):
         0 for none.
     num_released : int
         How many releases the server has made.
+    made_after : int
+        Iteration whose messages are in the newest of them.
     num_iterations : int
         T, the last iteration: for what the site says of how far it is.
     report_best_value : bool
@@ -192,3 +194,4 @@ class TuningInstruction(Instruction):
     exchange: int = 0
     attempt: int = 0
     planned: int = 0
+    made_after: int = 0

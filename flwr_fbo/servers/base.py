@@ -56,6 +56,14 @@ class Server(ABC):
         """What agents receive now, shape (P, M); None before the first release."""
         return self.ledger[-1].vectors if self.ledger else None
 
+    @property
+    def made_after(self) -> int:
+        """Iteration whose messages ``vectors`` are of; 0 before the first release."""
+        if not self.ledger:
+            return 0
+        last = self.ledger[-1]
+        return int(last.facts.get("made_after", last.iteration))
+
     def plays(self, slot: int) -> bool:
         """Return whether a slot's agent takes part by now."""
         return True

@@ -52,6 +52,7 @@ def run_loop(
                 iteration,
                 vectors,
                 server.sends(agent.slot, step),
+                made_after=server.made_after,
             )
             for agent, objective in playing
         )

@@ -61,8 +61,9 @@ class FedVote(PrivateTuningStrategy):
         How releases are made, counted and limited. By default all agents take part in
         each release. Releases follow evaluations 6 and 10, or earlier in a study of
         fewer than 12 rounds. In a study of more than 20 rounds a third one, for what is
-        recommended, comes one round before the last. ``clip_norm`` is 1, the length of
-        a vote.
+        recommended, comes one round before the last. Votes after at least 20
+        evaluations have a kernel a third as wide. ``clip_norm`` is 1, the length of a
+        vote.
     **options
         ``epsilon``, ``delta``, ``aggregation``, ``seeds``: see `PrivateTuningStrategy`.
         ``metrics``: see `TuningStrategy`. ``folder``, ``durability``, ``client_api``:
@@ -129,12 +130,14 @@ class FedVote(PrivateTuningStrategy):
     def smallest_crowd(self) -> int:
         """How many votes for one setting make the others try it, once planned.
 
-        It may be more than there are.
+        In the first vote, that is. It may be more than there are.
         """
         study = self.study
         agent, votes = study.agent, study.votes
         assert isinstance(agent, VotingSettings)
         assert votes is not None
+        first = next(iter(self.server.iterations), 0)
+        agent = agent.after(first, study.space.dim)
         even = even_votes(agent, votes, study.space, study.feature_seed)
         return even.smallest_crowd
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import LEAST_EVALUATIONS, VotingSettings
 from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.strategies.options import Privacy
@@ -60,9 +60,6 @@ PUBLISHED = {
         WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
     ),
 }
-# Agents that have evaluated fewer settings often agree on a local optimum: then FedVote
-# recommends nothing.
-LEAST_EVALUATIONS = 20
 _OURS = {"FedVote": VOTES, "FedWarmStart": WARM_START}
 
 

@@ -19,12 +19,11 @@ from flwr_fbo.agents.tuning.fed_vote import SIGNIFICANCE, even_votes
 from flwr_fbo.agents.tuning.fed_warm_start import HeadStart, head_start
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import LEAST_EVALUATIONS, VotingSettings
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.strategies.presets import LEAST_EVALUATIONS
 
 # Votes must also exceed the noise of a count so many times: the most voted place is
 # then known to about an eighth of the width of a vote.
@@ -148,6 +147,8 @@ def _of_votes(
 ) -> ReleasedFunction:
     """Compare the most voted place with votes that are spread evenly."""
     assert study.votes is not None
+    made_after = row.facts["made_after"]
+    agent = agent.after(made_after, study.space.dim)
     even = even_votes(agent, study.votes, study.space, study.feature_seed)
     weights = even.excess(row.vectors)
     features = agent.shared_features(study.space.dim, study.feature_seed)
@@ -161,7 +162,7 @@ def _of_votes(
     reason = _BY_CHANCE if score <= even.threshold else ""
     if not reason and score < _LEAST_PRECISION * study.votes.noise_std:
         reason = "noise hides which setting the sites agree on"
-    evaluated = row.facts["made_after"] + agent.num_initial
+    evaluated = made_after + agent.num_initial
     if not reason and evaluated < LEAST_EVALUATIONS:
         reason = (
             f"the sites voted last after {evaluated} evaluations; after fewer than "

@@ -95,6 +95,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             iteration=step.iteration,
             release=0 if slot in self._collected else step.release,
             num_released=len(self.server.ledger),
+            made_after=self.server.made_after,
             num_iterations=self._horizon or 0,
             report_best_value="best-value" in self._metrics,
         ).to_config()

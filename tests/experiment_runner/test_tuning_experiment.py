@@ -136,10 +136,15 @@ def test_who_waits_is_not_asked_and_who_is_done_neither(
     asked: list[tuple[int, int, bool]] = []
 
     def spy(
-        agent: Any, objective: Any, iteration: int, vectors: Any, send: bool
+        agent: Any,
+        objective: Any,
+        iteration: int,
+        vectors: Any,
+        send: bool,
+        **more: Any,
     ) -> Any:
         asked.append((agent.slot, iteration, send))
-        return play_round(agent, objective, iteration, vectors, send)
+        return play_round(agent, objective, iteration, vectors, send, **more)
 
     monkeypatch.setattr("flwr_fbo.simulation.loop.play_round", spy)
     run_one(WARM, "private", 0)
@@ -239,8 +244,8 @@ def _tried(
     """Return the settings that each agent of a task of one variable has tried."""
     tried: dict[int, list[float]] = {}
 
-    def spy(agent: Any, *others: Any) -> Any:
-        message = play_round(agent, *others)
+    def spy(agent: Any, *others: Any, **more: Any) -> Any:
+        message = play_round(agent, *others, **more)
         tried[agent.slot] = agent.points[:, 0].tolist()
         return message
 

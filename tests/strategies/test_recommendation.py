@@ -20,7 +20,9 @@ from flwr_fbo import (
     TuningResult,
     tuning_app,
 )
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.strategies.recommendation import NOTHING, Recommendation
 
 SPACE = {"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)}
@@ -86,6 +88,40 @@ def test_votes_after_a_few_evaluations_recommend_nothing() -> None:
     assert found.score > found.threshold
     assert found.params is None
     assert found.reason.startswith("the sites voted last after 10 evaluations")
+
+
+@pytest.mark.parametrize(("after", "narrower"), [((5, 18), 1), ((5, 19), 3)])
+def test_a_recommendation_is_the_most_voted_place(
+    after: tuple[int, ...], narrower: int
+) -> None:
+    """As a search of a fine grid finds it, with a kernel that the test makes."""
+    strategy = FedVote(
+        SPACE,
+        "maximize",
+        12,
+        epsilon=8,
+        delta=1e-3,
+        privacy=Privacy(release_after=after),
+        seeds=Seeds(1, 1, 1),
+    )
+    grid = InProcessGrid(tuning_app(same_everywhere), 12)
+    found = strategy.start(grid, num_rounds=21).recommendation
+    row = strategy.server.ledger[-1]
+    assert row.facts["made_after"] == after[-1]
+    length = 1 / 4 / math.sqrt(math.pi) / narrower  # of 16 cells in a square
+    rng = generator(1, Purpose.SHARED_FEATURES)
+    features = RandomFeatures.spread(rng, 512, 2, length)
+    axis = np.linspace(0, 1, 401)
+    places = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    even = features(np.random.default_rng(0).random((4000, 2))).mean(axis=0)
+    votes = 12 * features(places) @ (row.vectors[0] - even)
+    assert found.score == pytest.approx(votes.max(), abs=0.1)
+    if narrower == 1:
+        assert found.reason.startswith("the sites voted last after 19 evaluations")
+        return
+    assert found.params is not None
+    x, y = places[int(np.argmax(votes))]
+    assert math.hypot(found.params["x"] - x, found.params["y"] - y) < 0.01
 
 
 def test_a_warm_start_is_no_recommendation() -> None:

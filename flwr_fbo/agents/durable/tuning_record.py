@@ -109,10 +109,10 @@ class RecordedTuner(RecordedAgent):
         if num_released > had:
             self._put({"num-released": np.array(num_released)})
 
-    def take(self, vectors: FloatArray | None) -> None:
+    def take(self, vectors: FloatArray | None, made_after: int) -> None:
         """Keep what the server released, shape (P, M), and play nothing."""
         if vectors is not None:
-            self.agent.receive(vectors)
+            self.agent.receive(vectors, made_after)
             self._put(self.agent.state_dict())
 
     def play(
@@ -121,8 +121,11 @@ class RecordedTuner(RecordedAgent):
         iteration: int,
         vectors: FloatArray | None,
         release: int,
+        made_after: int = 0,
     ) -> None:
         """Play a round, and record its message for ``release`` unless that is 0.
+
+        The ``vectors`` are of messages that were ``made_after`` an iteration.
 
         Raises
         ------
@@ -145,7 +148,8 @@ class RecordedTuner(RecordedAgent):
                 f"Release {release} comes too late: {last} is on record.",
                 public="A later release is on record.",
             )
-        play_round(self.agent, objective, iteration, vectors, False, self._journal)
+        about = iteration, vectors, False, self._journal, made_after
+        play_round(self.agent, objective, *about)
         if self.agent.best_value is None:
             failed = f"All {len(self.agent.values)} trials so far have failed."
             raise ObjectiveFailedError(failed, public=failed)

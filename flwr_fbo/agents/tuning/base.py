@@ -98,8 +98,16 @@ class Agent(ABC):
         self._enqueued = np.array(points).reshape(-1, self.space.dim)
 
     @abstractmethod
-    def receive(self, vectors: FloatArray) -> None:
-        """Take what the server released, shape (P, M)."""
+    def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
+        """Take what the server released, shape (P, M).
+
+        Parameters
+        ----------
+        vectors : ndarray of shape (P, M)
+        made_after : int
+            Iteration whose messages were released; agents that vote read late votes
+            otherwise.
+        """
 
     def ask(self, iteration: int) -> FloatArray:
         """Return the points still to be evaluated in ``iteration``, shape (k, D).
@@ -266,11 +274,13 @@ def play_round(
     vectors: FloatArray | None,
     send_message: bool,
     journal: Journal | None = None,
+    made_after: int = 0,
 ) -> FloatArray | None:
     """Play an agent's part of one round, with or without Flower around it.
 
-    Each evaluation is recorded in the ``journal``, if there is one, as it starts and as
-    it ends. A query of an earlier round that was cut off is run again first.
+    The ``vectors`` are of messages that were ``made_after`` an iteration. Each
+    evaluation is recorded in the ``journal``, if there is one, as it starts and as it
+    ends. A query of an earlier round that was cut off is run again first.
 
     Returns
     -------
@@ -279,7 +289,7 @@ def play_round(
     if journal is not None:
         _finish_cut_off(agent, objective, iteration, journal)
     if vectors is not None:
-        agent.receive(vectors)
+        agent.receive(vectors, made_after)
     points = agent.ask(iteration)
     # With what asking taught it: asked again, it must give the same points. The trials
     # that follow are recorded one by one, and nothing else changes.

@@ -15,11 +15,16 @@ place there has more votes than chance and noise give at one place with probabil
 0.05 / K, it evaluates that place. Otherwise it searches on its own. So a vector without
 meaning costs next to nothing, and a crowd, right or wrong, costs an agent at most
 ``max_tries`` evaluations.
+
+Late votes, which a recommendation may follow, have a kernel a third as wide: noise
+moves the most voted place by a share of that width. Whoever reads votes must know after
+which iteration they were made: the server sends this with them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -31,6 +36,7 @@ from scipy.stats import norm
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.own_search import LeanAgent, shared_features
+from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.fed_vote_settings import (
@@ -175,6 +181,7 @@ class VotingAgent(LeanAgent):
     ) -> None:
         super().__init__(*about, **more)
         self._count = count
+        self._made_after = 0
 
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
@@ -182,20 +189,36 @@ class VotingAgent(LeanAgent):
         x, y = self._observations(iteration)
         if len(y) == 0:
             return np.zeros(self.settings.num_features)
-        return np.asarray(self._shared(x[[first_best(y)]])[0])
+        return np.asarray(self._features(iteration)(x[[first_best(y)]])[0])
 
-    @cached_property
+    def _features(self, iteration: int) -> RandomFeatures:
+        """Return the features of votes after ``iteration``."""
+        dim = self.space.dim
+        settings = self.settings.after(iteration, dim)
+        return shared_features(settings, dim, self._feature_seed)
+
+    def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
+        """Keep the released votes, and after which iteration they were made."""
+        super().receive(vectors, made_after)
+        self._made_after = made_after
+
+    @property
+    def _reading(self) -> VotingSettings:
+        """The settings of the votes that were received."""
+        return self.settings.after(self._made_after, self.space.dim)
+
+    @property
     def _even(self) -> EvenVotes:
         # Only when there are votes to read: it takes longer than all else that the
         # fresh process of a deployment's message does.
         assert self._count is not None
-        return even_votes(self.settings, self._count, self.space, self._feature_seed)
+        return even_votes(self._reading, self._count, self.space, self._feature_seed)
 
     @one_blas_thread
     def _follow(self, vectors: FloatArray, iteration: int) -> FloatArray | None:
         """Return the most voted place that is new here, if chance is no excuse."""
         assert self._count is not None
-        about = self.settings, self._count, self.space, self._feature_seed
+        about = self._reading, self._count, self.space, self._feature_seed
         places = crowded_places(*about, iteration, vectors.tobytes())
         if len(places) == 0:
             return None
@@ -209,11 +232,24 @@ class VotingAgent(LeanAgent):
 
     def _num_tries(self, vectors: FloatArray) -> int:
         """Return how many places above the threshold have been tried."""
-        votes = self._shared(self.points) @ self._even.excess(vectors)[0]
-        return int(np.count_nonzero(votes > self._even.threshold))
+        even = self._even
+        votes = self._features(self._made_after)(self.points) @ even.excess(vectors)[0]
+        return int(np.count_nonzero(votes > even.threshold))
 
     def _are_new(self, places: FloatArray) -> NDArray[np.bool_]:
         """Return at which places nothing alike has been tried."""
-        length = self.settings.shared_lengthscale(self.space.dim)
+        length = self._reading.shared_lengthscale(self.space.dim)
         reach = length * math.sqrt(-2.0 * math.log(self.settings.max_similarity))
         return np.asarray(np.all(cdist(places, self.points) >= reach, axis=1))
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory; no generator is part of it."""
+        state = super().state_dict()
+        if self._reading != self.settings:
+            state["vectors_made_after"] = np.array(self._made_after)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        super().load_state_dict(state)
+        self._made_after = int(state.get("vectors_made_after", 0))

@@ -138,7 +138,7 @@ class WarmStartAgent(LeanAgent):
         super().__init__(*about, **more)
         self._cohorts, self._known = cohorts, known
 
-    def receive(self, vectors: FloatArray) -> None:
+    def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
         """Keep the vectors of all releases so far, shape (K, m), before any trial.
 
         Later ones change nothing: the agent has started.

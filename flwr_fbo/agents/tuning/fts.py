@@ -35,7 +35,7 @@ class FTSAgent(ThompsonAgent):
         super().__init__(*args, **options)
         self._followed: dict[int, int] = {}  # in which iteration, by slot
 
-    def receive(self, vectors: FloatArray) -> None:
+    def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
         """Keep the agents' vectors, shape (N, M), until newer ones come.
 
         Row n is that of agent n: NaN where its message did not arrive.

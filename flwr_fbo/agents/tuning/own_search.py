@@ -80,7 +80,7 @@ class SearchAgent(Agent):
         self._hyperparameters: Hyperparameters | None = None
         self._num_fitted = 0
 
-    def receive(self, vectors: FloatArray) -> None:
+    def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
         """Keep the server's vectors, shape (P, M), until newer ones come.
 
         Raises

@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 class RandomSearchAgent(Agent):
     """Draws each point uniformly; sends nothing."""
 
-    def receive(self, vectors: FloatArray) -> None:
+    def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
         """Ignore what others know."""
 
     def message(self, iteration: int) -> FloatArray:

@@ -101,7 +101,7 @@ class TransferAgent(SearchAgent, ABC):
         nu, inverse = posterior_weights(self._shared(x), y, regularization)
         return np.concatenate([nu, inverse.ravel()])
 
-    def receive(self, vectors: FloatArray) -> None:
+    def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
         """Keep the agents' surrogates, a row each: NaN where one did not arrive.
 
         Raises

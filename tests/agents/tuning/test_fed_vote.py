@@ -13,10 +13,13 @@ from optuna.distributions import (
     IntDistribution,
 )
 from scipy.optimize import least_squares
+from scipy.stats import norm
 
 from flwr_fbo import DPFTSDE, FedVote, SearchSpace, ThompsonSettings, VotingSettings
+from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent, even_votes
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.protocol.fed_vote_settings import VoteCount
@@ -27,6 +30,7 @@ from tests.grouped import grouped
 
 FloatArray = NDArray[np.float64]
 
+NARROWER = 3  # the kernel of late votes, as the documents say
 PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
 
 
@@ -116,6 +120,77 @@ def test_counts_are_those_of_the_kernel() -> None:
         exact = float(np.exp(-((distances / length) ** 2) / 2).sum())
         count = float(agent()._shared(np.array([x]))[0] @ sums)
         assert count == pytest.approx(exact, abs=0.1)
+
+
+# Late votes, of 30 agents that have evaluated 20 settings
+
+
+def late_features(dim: int) -> RandomFeatures:
+    """Return those of a kernel a third as wide, which 3^D times as many cells have."""
+    length = (16 * NARROWER**dim) ** (-1 / dim) / math.sqrt(math.pi)
+    rng = generator(7, Purpose.SHARED_FEATURES)
+    return RandomFeatures.spread(rng, 512, dim, length)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 6])
+def test_late_votes_have_a_narrower_kernel(dim: int) -> None:
+    space = SearchSpace({str(i): FloatDistribution(0, 1) for i in range(dim)})
+    voter, best = agent(space=space, num_initial=3), np.full(dim, 0.7)
+    voter.tell(0, best, 1.0)
+    early, late = voter.message(16), voter.message(17)  # 19 and 20 evaluations
+    np.testing.assert_array_equal(early, voter._shared(best[None])[0])
+    np.testing.assert_array_equal(late, late_features(dim)(best[None])[0])
+    wide, narrow = (
+        voter.settings.after(t, dim).shared_lengthscale(dim) for t in (16, 17)
+    )
+    assert narrow == pytest.approx(wide / NARROWER)
+
+
+def test_late_votes_have_more_cells_to_meet_in_by_chance() -> None:
+    settings, count = VotingSettings(), VoteCount(30, noise_std=2.0)
+    even = even_votes(settings.after(19, 2), count, PLANE, 7)
+    cells = 16 * NARROWER**2
+    assert even.num_cells == cells
+    deviation = even.threshold / float(norm.isf(0.05 / cells))
+    features, rng = late_features(2), np.random.default_rng(0)
+    center = features(np.full((1, 2), 0.5))[0]
+    drawn = [
+        features(rng.random((30, 2))).sum(axis=0) + 2.0 * rng.standard_normal(512)
+        for _ in range(1000)
+    ]
+    counts = np.array(drawn) @ center
+    # A little less there than at the place where a sample of the plane is densest.
+    assert 0.85 * deviation < counts.std() < 1.05 * deviation
+    expected = 30 * float(even.mean @ center)
+    assert counts.mean() == pytest.approx(expected, abs=4 * deviation / 1000**0.5)
+
+
+def test_a_late_vote_is_read_as_it_was_made() -> None:
+    """Also by an agent that goes on elsewhere; read as an early one it says nothing."""
+    crowd = np.array([[0.62, 0.37]])
+    released = late_features(2)(crowd)
+    for made_after, is_read in ((19, True), (18, False)):
+        who = agent(noise_std=2.0)
+        tell_initial(who)
+        who.receive(released, made_after)
+        again = agent(noise_std=2.0)
+        again.load_state_dict(who.state_dict())
+        for each in (who, again):
+            x = each.suggest(20)
+            assert (each.sources == ["federation"]) is is_read
+            assert bool(np.linalg.norm(x - crowd) < 0.05) is is_read
+
+
+def test_a_wrong_crowd_of_late_votes_is_left_after_ten_evaluations() -> None:
+    who, crowd = agent(), np.array([[0.62, 0.37]])
+    tell_initial(who)
+    who.receive(late_features(2)(crowd), 19)
+    followed = 0
+    for iteration in range(20, 40):
+        assert who._vectors is not None
+        followed += who._follow(who._vectors, iteration) is not None
+        who.tell(iteration, who.suggest(iteration), 0.1)
+    assert 2 <= followed <= 10
 
 
 # What an agent does with them

@@ -41,7 +41,6 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require
 from flwr_fbo.agents.bandits.observation import checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.langevin import initial_parameters
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.models.threads import one_blas_thread
@@ -92,7 +91,7 @@ class NeuralUCBAgent:
         self._num_included = 0
         self._cached: tuple[Ellipsoid, float] | None = None
         if settings.num_exploration == 0:
-            self.start(initial_parameters(model, seed))
+            self.start(settings.regression.initial(model, seed))
 
     @property
     def num_evaluations(self) -> int:

@@ -5,8 +5,8 @@ Phase I of Fed-GO-UCB (ICLR 2024) fits w0 to what all agents have seen by
     w_{k+1} = w_k - tau1 grad L(w_k) + sqrt(2 tau1 / tau2) xi_k,    xi_k ~ N(0, I),
 
 with step tau1 and inverse temperature tau2 (Raginsky, Rakhlin & Telgarsky, 2017). The
-paper starts at w = 0 and takes the last iterate (algorithm 2). Here L is half the mean squared error, so that a step does
-not depend on how many observations there are.
+paper starts at w = 0 and takes the last iterate (algorithm 2). Here L is half the mean
+squared error, so that a step does not depend on how many observations there are.
 """
 
 from __future__ import annotations

@@ -77,6 +77,7 @@ def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
         {"inverse_temperature": -1},
         {"keep": "w"},
         {"patience": -1},
+        {"start": "one"},
     ],
 )
 def test_bad_regressions_are_refused(fields: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The search for constants that the paper of Fed-GO-UCB leaves out.
 
-    python -m benchmarks.neural_bandit_search fig2-hartmann --results search.jsonl
+    python -m benchmarks.neural_bandit_search fed-go-ucb/fig2-hartmann --results FILE
 
 Every method has the same budget: 12 settings, the code's defaults and eleven that are
 drawn log-uniformly from the ranges below, each on 2 seeds from 1000 on, of which no
@@ -244,12 +244,12 @@ def _toml(tables: dict[str, Any], above: str = "") -> str:
 def main() -> None:
     """Search, and print a table a method."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("experiment", help="of experiments/fed-go-ucb/, without .toml")
+    parser.add_argument("experiment", help="of experiments/, without .toml")
     parser.add_argument("--results", type=Path, required=True, help="JSON lines")
     parser.add_argument("--methods", nargs="+", choices=RANGES, default=list(RANGES))
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
-    folder = Path(__file__).parents[1] / "experiments" / "fed-go-ucb"
+    folder = Path(__file__).parents[1] / "experiments"
     path = folder / f"{options.experiment}.toml"
     experiment = load_experiment(path)
     assert isinstance(experiment, NonlinearBanditExperiment)
@@ -258,9 +258,8 @@ def main() -> None:
     lines = search(experiment, wanted, options.results)
     best: Line = {}
     for method in options.methods:
-        best |= print_table(
-            method, [line for line in lines if line["method"] == method]
-        )
+        own = [line for line in lines if line["method"] == method]
+        best |= print_table(method, own)
     write_constants(path, best)
 
 

@@ -18,7 +18,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Column, FloatArray, RegretRun, Row, Run
+from flwr_fbo.experiment_runner.base import (
+    Column,
+    FloatArray,
+    Row,
+)
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
@@ -26,6 +30,10 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_methods import (
     METHODS,
     NonlinearMethod,
     Playable,
+)
+from flwr_fbo.experiment_runner.runs import (
+    RegretRun,
+    Run,
 )
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped, humanised
 from flwr_fbo.simulation.progress import counted
@@ -137,9 +145,9 @@ class NonlinearBanditExperiment(NonlinearDesign):
 
     def _play(self, names: Sequence[str], seed: int) -> list[NonlinearRun]:
         """Run methods that are one simulation."""
-        began = time.perf_counter()
+        began = time.process_time()
         run = METHODS[names[0]].simulation(self).run(seed)
-        seconds = (time.perf_counter() - began) / len(names)
+        seconds = (time.process_time() - began) / len(names)
         return [_counted(METHODS[name], seed, run, seconds) for name in names]
 
     @property

@@ -481,8 +481,8 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     shown = _invoke("show", str(tmp_path / "mine"), "--until=3")
     assert "in 3 rounds" in shown.output
     rows = _invoke("claims", str(file), f"--output={tmp_path}").output.splitlines()
-    assert rows[-1].startswith("| mine | `flwr-fbo run ")
-    assert "| 2 | sends less | fewer scalars +" in rows[-1]
+    assert "| mine | sends less | not in the paper | 2 | fewer scalars +" in rows[2]
+    assert rows[-1].startswith("| mine | 18 | ")
     refused = _invoke(*run, "--epsilon=2")
     assert refused.exit_code == 1
     assert "where no method is private" in refused.output
@@ -530,14 +530,14 @@ def test_the_published_figures() -> None:
         assert ("fed-go-ucb", "one-go-ucb", "scalars") in claimed
     synthetic, real = (20, 100, 10), (100, 100, 10)
     assert sizes == {
-        "fig2-cosine": synthetic,
-        "fig2-cosine-noise": synthetic,
-        "fig2-hartmann": synthetic,
-        "fig2-hartmann-noise": synthetic,
-        "fig3-magic": real,
-        "fig3-magic-hadron": real,
-        "fig3-shuttle": real,
-        "fig3-shuttle-normal": real,
+        "fed-go-ucb/fig2-cosine": synthetic,
+        "fed-go-ucb/fig2-cosine-noise": synthetic,
+        "fed-go-ucb/fig2-hartmann": synthetic,
+        "fed-go-ucb/fig2-hartmann-noise": synthetic,
+        "fed-go-ucb/fig3-magic": real,
+        "fed-go-ucb/fig3-magic-hadron": real,
+        "fed-go-ucb/fig3-shuttle": real,
+        "fed-go-ucb/fig3-shuttle-normal": real,
     }
 
 

@@ -150,11 +150,11 @@ def test_the_refined_bound_is_the_largest_value_on_a_grid_of_the_ball() -> None:
         for s in (settings, NeuralUCBSettings(ridge=0.5, beta=1.5))
     ]
     data = [(np.array([0.3]), 0.2), (np.array([0.8]), 1.1), (np.array([-0.5]), -0.4)]
-    for agent in agents:
-        agent.start(np.array([1.0, -0.4, 1.5, 0.1]))
-        for x, y in data:
-            agent.tell(x, y)
     w0 = np.array([1.0, -0.4, 1.5, 0.1])
+    for agent in agents:
+        agent.start(w0)
+        for point, reward in data:
+            agent.tell(point, reward)
     x, y = (np.array(column) for column in zip(*data, strict=True))
     values, G = model.values_and_gradients(w0, x)
     Sigma = 0.5 * np.eye(4) + G.T @ G

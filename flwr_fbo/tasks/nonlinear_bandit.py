@@ -103,8 +103,7 @@ class NonlinearBanditTask(ABC):
 class FunctionBanditTask(NonlinearBanditTask):
     """A test function over uniform candidates.
 
-    They are drawn once a run, and are those of all agents in all rounds: the paper does
-    not say whether they stay.
+    They are drawn once a run, and are those of all agents in all rounds (appendix E).
 
     Attributes
     ----------

@@ -175,7 +175,9 @@ def search(
     known = path.read_text().splitlines() if path.exists() else []
     done = {key_of(line): line for line in map(json.loads, known)}
     todo = [line for line in wanted if key_of(line) not in done]
-    with parallel_config("loky", inner_max_num_threads=1), path.open("a") as file:
+    # Idle workers end soon, or the search would wait for them.
+    config = parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=10)
+    with config, path.open("a") as file:
         workers = Parallel(n_jobs=2, return_as="generator_unordered")
         for line in workers(delayed(played)(experiment, line) for line in todo):
             file.write(json.dumps(line) + "\n")

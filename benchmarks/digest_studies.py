@@ -391,6 +391,7 @@ def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
         inverse_temperature=1e6,
         keep="last",
         patience=0,
+        start="model",
     )
     settings = explicit(
         NeuralUCBSettings,
@@ -567,6 +568,7 @@ _NONLINEAR = {
             "inverse_temperature": 1e6,
             "keep": "last",
             "patience": 0,
+            "start": "model",
         },
         "ridge": 1e-2,
         "beta": 0.1,

@@ -5,12 +5,14 @@
 Every method has the same budget: 12 settings, the code's defaults and eleven that are
 drawn log-uniformly from the ranges below, each on 2 seeds from 1000 on, of which no
 figure has any; the lowest mean regret after T = 100 rounds is the best. One-GO-UCB,
-N-GO-UCB and the control without phase I have the constants of Fed-GO-UCB. A search that
-was ended goes on where it was.
+N-GO-UCB and the control without phase I have the constants of Fed-GO-UCB. The best
+constants are written into the experiment's file, before its claims. A search that was
+ended goes on where it was.
 """
 
 import argparse
 import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTas
 
 Line = dict[str, Any]
 
+HEADING = "# Constants of benchmarks/neural_bandit_search.py, of seeds 1000 and 1001."
 NUM_SETTINGS, NUM_SEEDS, FIRST_SEED = 12, 2, 1000
 
 # Of each method: table.field of an experiment's file, and the ends of its range. Where
@@ -43,9 +46,9 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "settings.ridge": (1e-6, 1e-1),  # lambda
         "settings.beta": (1e-3, 1e1),
         "settings.regression.step": (1e-2, 1e0),  # tau1
-        "settings.regression.inverse_temperature": (1e2, 1e8),  # tau2
+        "settings.regression.inverse_temperature": (1e1, 1e8),  # tau2
+        "settings.regression.num_iterations": (100, 500),  # n
         "settings.threshold": (1e-1, 1e2),  # gamma
-        "settings.num_exploration": (1, 10),  # T0
     },
     "dislinucb": {
         "linear.ridge": (1e-3, 1e1),
@@ -172,7 +175,9 @@ def search(
     known = path.read_text().splitlines() if path.exists() else []
     done = {key_of(line): line for line in map(json.loads, known)}
     todo = [line for line in wanted if key_of(line) not in done]
-    with parallel_config("loky", inner_max_num_threads=1), path.open("a") as file:
+    # Idle workers end soon, or the search would wait for them.
+    config = parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=10)
+    with config, path.open("a") as file:
         workers = Parallel(n_jobs=2, return_as="generator_unordered")
         for line in workers(delayed(played)(experiment, line) for line in todo):
             file.write(json.dumps(line) + "\n")
@@ -181,8 +186,8 @@ def search(
     return [done[key_of(line)] for line in wanted]
 
 
-def print_table(method: str, lines: list[Line]) -> None:
-    """Print a method's settings in Markdown, the best one first."""
+def print_table(method: str, lines: list[Line]) -> Line:
+    """Print a method's settings in Markdown, the best first, and return the best."""
     settings: dict[str, list[Line]] = {}
     for line in lines:
         settings.setdefault(json.dumps(line["values"]), []).append(line)
@@ -201,8 +206,41 @@ def print_table(method: str, lines: list[Line]) -> None:
         cells += [f"{regret.mean:.1f} ± {regret.standard_error:.1f}"]
         cells += [humanised(scalars), f"{seconds:.1f}"]
         print(f"| {' | '.join(cells)} |")
-    best = json.loads(ranked[0][0])
-    print("\nBest: " + ", ".join(f"`{name} = {value}`" for name, value in best.items()))
+    best: Line = json.loads(ranked[0][0])
+    return best
+
+
+def write_constants(path: Path, best: Line) -> None:
+    """Replace the constants that stand in an experiment's file before its claims."""
+    text = path.read_text()
+    tables: dict[str, dict[str, Any]] = tomllib.loads(text)
+    constants: dict[str, dict[str, Any]] = {
+        name: dict(tables[name]) for name in _DEFAULTS if name in tables
+    }
+    for name, value in best.items():
+        first, *path_in_table, key = name.split(".")
+        table = constants.setdefault(first, {})
+        for part in path_in_table:
+            table = table.setdefault(part, {})
+        table[key] = value
+        if value is None:  # TOML says so by leaving it out
+            del table[key]
+    before = text[: text.index("\n[task]")]
+    task = text[len(before) :].split("\n\n")[0]
+    claims = text[text.index("\n[[claims]]") :]
+    path.write_text(f"{before}{task}\n\n{HEADING}\n{_toml(constants)}{claims}")
+
+
+def _toml(tables: dict[str, Any], above: str = "") -> str:
+    """Return tables of numbers, words and lists of numbers as TOML."""
+    blocks = []
+    for name, table in tables.items():
+        plain = {k: v for k, v in table.items() if not isinstance(v, dict)}
+        inner = {k: v for k, v in table.items() if isinstance(v, dict)}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+        blocks.append("\n".join([f"[{above}{name}]", *lines, ""]))
+        blocks += [_toml(inner, f"{above}{name}.")] if inner else []
+    return "\n".join(blocks)
 
 
 def main() -> None:
@@ -214,13 +252,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
     folder = Path(__file__).parents[1] / "experiments"
-    experiment = load_experiment(folder / f"{options.experiment}.toml")
+    path = folder / f"{options.experiment}.toml"
+    experiment = load_experiment(path)
     assert isinstance(experiment, NonlinearBanditExperiment)
     experiment.check()
     wanted = list(wanted_lines(experiment, options.methods, options.rounds))
     lines = search(experiment, wanted, options.results)
+    best: Line = {}
     for method in options.methods:
-        print_table(method, [line for line in lines if line["method"] == method])
+        own = [line for line in lines if line["method"] == method]
+        best |= print_table(method, own)
+    write_constants(path, best)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, PlainValidator
 
+from flwr_fbo._validation import require
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.models.langevin import LangevinSettings
@@ -96,6 +97,10 @@ class NonlinearDesign(Experiment):
         Of the network's hidden layer.
     settings : Constants
         Of all methods with a network.
+    total_exploration : int, optional
+        Number T0 >= N of random actions of all agents together, before the first round,
+        as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None phase I is each
+        agent's first ``settings.num_exploration`` rounds.
     linear : LinearConstants
         Of DisLinUCB.
     glm : GLMConstants
@@ -117,10 +122,19 @@ class NonlinearDesign(Experiment):
     num_iterations: int
     width: int = 25
     settings: Constants = field(default_factory=Constants)
+    total_exploration: int | None = None
     linear: LinearConstants = field(default_factory=LinearConstants)
     glm: GLMConstants = field(default_factory=GLMConstants)
     kernel: KernelConstants = field(default_factory=KernelConstants)
     privacy: None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        explored, rounds = self.settings.num_exploration, self.num_iterations
+        allowed = f"at most num_iterations={rounds}"
+        require(explored <= rounds, "num_exploration", explored, allowed)
+        ok = self.total_exploration is None or explored == Constants.num_exploration
+        require(ok, "num_exploration", explored, "left out, with total_exploration")
 
     @property
     def network(self) -> Network:

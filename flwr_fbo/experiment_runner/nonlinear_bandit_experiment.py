@@ -1,8 +1,9 @@
 """Experiments of non-linear bandits: Fed-GO-UCB, its baselines and controls.
 
 *Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024), section
-5. All methods of a seed play the same actions, under the same noise. What is compared
-is the regret of all agents together, and how many scalars they and the server send.
+6 and appendix E. All methods of a seed play the same actions, under the same noise.
+What is compared is the regret of all agents together, and how many scalars they and the
+server send.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ from flwr_fbo.experiment_runner.base import (
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
-from flwr_fbo.experiment_runner.nonlinear_bandit_methods import METHODS, NonlinearMethod
+from flwr_fbo.experiment_runner.nonlinear_bandit_methods import (
+    METHODS,
+    NonlinearMethod,
+    Playable,
+)
 from flwr_fbo.experiment_runner.runs import (
     RegretRun,
     Run,
 )
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped, humanised
 from flwr_fbo.simulation.progress import counted
+from flwr_fbo.simulation.turns import FederationRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,21 +99,21 @@ class NonlinearBanditExperiment(NonlinearDesign):
     Attributes
     ----------
     methods : tuple of str
-        All unless given.
+        All unless given, but for other readings of Fed-GO-UCB.
     """
 
     run_type: ClassVar[type[Run]] = NonlinearRun
     counts_scalars: ClassVar[bool] = True
 
-    methods: tuple[str, ...] = tuple(METHODS)
+    methods: tuple[str, ...] = tuple(n for n, m in METHODS.items() if not m.is_reading)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        explored, rounds = self.settings.num_exploration, self.num_iterations
-        allowed = f"at most num_iterations={rounds}"
-        require(explored <= rounds, "num_exploration", explored, allowed)
         for name in self.methods:
             METHODS[name].simulation(self)  # which names what it does not allow
+        ok = self.total_exploration is not None or "phase-two" not in self.methods
+        allowed = "phase-two only with total_exploration"
+        require(ok, "methods", self.methods, allowed)
 
     @property
     def known_methods(self) -> Mapping[str, NonlinearMethod]:
@@ -125,23 +131,24 @@ class NonlinearBanditExperiment(NonlinearDesign):
         """Raise, before any work is done, if its data are missing or damaged."""
         self.task.arms(seed=0)
 
+    def batches(self, methods: Sequence[str]) -> list[list[str]]:
+        """Return which methods are one simulation, and differ in what they count."""
+        batches: dict[Playable, list[str]] = {}
+        for name in methods:
+            batches.setdefault(METHODS[name].simulation(self), []).append(name)
+        return list(batches.values())
+
     def play(self, methods: Sequence[str], seed: int) -> list[NonlinearRun]:
         """Run some of the methods on one seed."""
-        return [self._play(METHODS[name], seed) for name in counted(methods)]
+        batches = self.batches(methods)
+        return [run for batch in counted(batches) for run in self._play(batch, seed)]
 
-    def _play(self, method: NonlinearMethod, seed: int) -> NonlinearRun:
+    def _play(self, names: Sequence[str], seed: int) -> list[NonlinearRun]:
+        """Run methods that are one simulation."""
         began = time.process_time()
-        run = method.simulation(self).run(seed)
-        return NonlinearRun(
-            method=method.name,
-            seed=seed,
-            epsilon=math.inf if method.releases else 0.0,
-            private=not method.releases,
-            seconds=time.process_time() - began,
-            regret=[float(value) for value in np.cumsum(run.regret)],
-            num_scalars=[int(value) for value in run.num_scalars],
-            num_synchronisations=run.num_synchronisations,
-        )
+        run = METHODS[names[0]].simulation(self).run(seed)
+        seconds = (time.process_time() - began) / len(names)
+        return [_counted(METHODS[name], seed, run, seconds) for name in names]
 
     @property
     def axes(self) -> tuple[str, str]:
@@ -224,6 +231,23 @@ class NonlinearBanditExperiment(NonlinearDesign):
         if "one-go-ucb" in rows:
             lines.append(_of_communication(ours, rows["one-go-ucb"]))
         return lines
+
+
+def _counted(
+    method: NonlinearMethod, seed: int, run: FederationRun, seconds: float
+) -> NonlinearRun:
+    """Return what a method counts of what happened."""
+    before = run.regret_before if method.counts_phase_one else 0.0
+    return NonlinearRun(
+        method=method.name,
+        seed=seed,
+        epsilon=math.inf if method.releases else 0.0,
+        private=not method.releases,
+        seconds=seconds,
+        regret=[float(value) for value in before + np.cumsum(run.regret)],
+        num_scalars=[int(value) for value in run.num_scalars],
+        num_synchronisations=run.num_synchronisations,
+    )
 
 
 def _of_communication(ours: NonlinearRow, always: NonlinearRow) -> str:

@@ -38,11 +38,17 @@ class NonlinearMethod(Method):
         Which of the experiment's constants have a part in it.
     releases : bool
         Whether agents send anything of theirs.
+    counts_phase_one : bool
+        Whether its regret has that of what precedes the first round.
+    is_reading : bool
+        Whether it is another reading of Fed-GO-UCB, which a file has to ask for.
     """
 
     simulation: Callable[[NonlinearDesign], Playable]
-    depends_on: tuple[str, ...] = ("settings", "width")
+    depends_on: tuple[str, ...] = ("settings", "width", "total_exploration")
     releases: bool = True
+    counts_phase_one: bool = True
+    is_reading: bool = False
 
 
 def _played(experiment: NonlinearDesign) -> tuple[NonlinearBanditTask, int, int]:
@@ -52,13 +58,30 @@ def _played(experiment: NonlinearDesign) -> tuple[NonlinearBanditTask, int, int]
 
 def _federated(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     return NeuralBanditSimulation(
-        experiment.settings, *_played(experiment), model=experiment.network
+        experiment.settings,
+        *_played(experiment),
+        model=experiment.network,
+        total_exploration=experiment.total_exploration,
     )
+
+
+def _linearised(experiment: NonlinearDesign) -> NeuralBanditSimulation:
+    ours = _federated(experiment)
+    return replace(ours, settings=replace(ours.settings, num_refinements=0))
+
+
+def _usual(experiment: NonlinearDesign) -> NeuralBanditSimulation:
+    """Return Fed-GO-UCB with the code's defaults, whatever the file says."""
+    ours = _federated(experiment)
+    return replace(ours, settings=NeuralUCBSettings(), total_exploration=None)
 
 
 def _without_phase_one(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     ours = _federated(experiment)
-    return replace(ours, settings=replace(ours.settings, num_exploration=0))
+    # A random w0: at zero the linearised network would be a linear model.
+    regression = replace(ours.settings.regression, start="model")
+    settings = replace(ours.settings, num_exploration=0, regression=regression)
+    return replace(ours, settings=settings, total_exploration=None)
 
 
 def _linear(experiment: NonlinearDesign) -> NeuralBanditSimulation:
@@ -81,7 +104,12 @@ def _random(experiment: NonlinearDesign) -> NeuralBanditSimulation:
         num_exploration=experiment.num_iterations,
         regression=LangevinSettings(num_iterations=1),  # which nobody uses
     )
-    return replace(_federated(experiment), settings=settings, sharing="never")
+    return replace(
+        _federated(experiment),
+        settings=settings,
+        sharing="never",
+        total_exploration=None,
+    )
 
 
 def _each_once(experiment: NonlinearDesign) -> EachOnce:
@@ -128,4 +156,27 @@ METHODS = by_name(
     ),
     NonlinearMethod("each-once", "each once", _each_once, (), look=looks.UNINFORMED),
     NonlinearMethod("random", "random", _random, (), releases=False, look=looks.RANDOM),
+    NonlinearMethod(
+        "phase-two",
+        "phase II only",
+        _federated,
+        counts_phase_one=False,
+        is_reading=True,
+        look=(looks.BLUE, ":", "D"),
+    ),
+    NonlinearMethod(
+        "linearised",
+        "linearised",
+        _linearised,
+        is_reading=True,
+        look=(looks.BLUE, "--", "<"),
+    ),
+    NonlinearMethod(
+        "code-defaults",
+        "our defaults",
+        _usual,
+        ("width",),
+        is_reading=True,
+        look=(looks.GREEN, ":", "<"),
+    ),
 )

@@ -5,8 +5,8 @@ Phase I of Fed-GO-UCB (ICLR 2024) fits w0 to what all agents have seen by
     w_{k+1} = w_k - tau1 grad L(w_k) + sqrt(2 tau1 / tau2) xi_k,    xi_k ~ N(0, I),
 
 with step tau1 and inverse temperature tau2 (Raginsky, Rakhlin & Telgarsky, 2017). The
-paper takes the last iterate. Here L is half the mean squared error, so that a step does
-not depend on how many observations there are.
+paper starts at w = 0 and takes the last iterate (algorithm 2). Here L is half the mean
+squared error, so that a step does not depend on how many observations there are.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flwr_fbo._validation import require_choice, require_int, require_positive
 from flwr_fbo.models.network import RewardModel
 
 Keep = Literal["last", "best"]
+Start = Literal["model", "zero"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class LangevinSettings:
         The last iterate, w_n, as printed; or, of those before, the one of least loss.
     patience : int
         >= 0: stop early, once the least loss is so many iterations old. 0 never does.
+    start : {"model", "zero"}
+        The first iterate: `RewardModel.initial`, or w = 0 as in algorithm 2, line 1.
+        At zero all hidden units of a `Network` are equal: only noise tells them apart.
 
     Notes
     -----
@@ -55,6 +59,7 @@ class LangevinSettings:
     inverse_temperature: float = 1e6
     keep: Keep = "last"
     patience: int = 0
+    start: Start = "model"
 
     def __post_init__(self) -> None:
         require_int("num_iterations", self.num_iterations, 1)
@@ -62,16 +67,18 @@ class LangevinSettings:
         require_positive("inverse_temperature", self.inverse_temperature)
         require_choice("keep", self.keep, Keep)
         require_int("patience", self.patience, 0)
+        require_choice("start", self.start, Start)
 
     @property
     def needs_losses(self) -> bool:
         """Whether `LangevinDynamics.advance` is told the loss."""
         return self.keep == "best" or self.patience > 0
 
-
-def initial_parameters(model: RewardModel, seed: int) -> FloatArray:
-    """Return where a study's regression starts: the same for all who know its seed."""
-    return model.initial(generator(seed, Purpose.LANGEVIN))
+    def initial(self, model: RewardModel, seed: int) -> FloatArray:
+        """Return the first iterate of a study: the same for all who know its seed."""
+        if self.start == "zero":
+            return np.zeros(model.num_parameters)
+        return model.initial(generator(seed, Purpose.LANGEVIN))
 
 
 class LangevinDynamics:

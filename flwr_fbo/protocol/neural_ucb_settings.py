@@ -33,21 +33,22 @@ class NeuralUCBSettings:
     Attributes
     ----------
     num_exploration : int
-        Number T0 >= 0 of random actions of each agent. With 0 there is no phase I: w0
-        is the start of the regression.
+        Number >= 0 of random actions of each agent in phase I. The paper's T0 is of all
+        agents together. With 0 there is no phase I: w0 is the start of the regression.
     regression : LangevinSettings
     ridge : float
         Regularisation lambda > 0.
     beta : float
-        Squared radius > 0 of the confidence ball. It is a constant, as in the papers'
-        experiments; the radius of the theory is too large in practice.
+        Squared radius > 0 of the confidence ball: a constant. The radius of the theory
+        (lemma 8) is too large in practice, and that of the experiments is not printed.
     threshold : float
         Threshold gamma > 0 of the trigger: a larger one means fewer synchronisations.
         With privacy it has no effect, as synchronisations follow a public schedule.
     num_refinements : int
         >= 0. With 0 an action's bound is that of the network linearised at w0. Else it
-        is a value of the network itself: the largest at so many points of the ball, and
-        one, on a projected gradient ascent that starts where the linear one is largest.
+        is a value of the network itself, as in line 3 of algorithm 1: the largest at so
+        many points of the ball, and one, on a projected gradient ascent that starts
+        where the linear one is largest.
         The ball is about the linearised network: far out in it the network itself may
         give a well-known action a large value, and does on Hartmann-6, where agents
         with 3 do no better than DisLinUCB.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.models.langevin import LangevinDynamics, initial_parameters
+from flwr_fbo.models.langevin import LangevinDynamics
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gradients import GradientSettings
@@ -72,7 +72,7 @@ class NeuralBanditServer:
             steps = settings.regression.num_iterations
             self._gradients = settings.privacy.gradients(steps, self._size)
             self._releases = settings.privacy.releases
-        start = initial_parameters(model, seed)
+        start = settings.regression.initial(model, seed)
         longest_step = _LONGEST_STEP * (1 + float(np.linalg.norm(start)))
         self._longest_gradient = longest_step / settings.regression.step
         self.regression = LangevinDynamics(settings.regression, start, seed)

@@ -1,7 +1,7 @@
 """Fed-GO-UCB and what it is compared with, without Flower, every scalar counted.
 
 *Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024), section
-5. One pair of agent and server makes all methods: One-GO-UCB synchronises after every
+6. One pair of agent and server makes all methods: One-GO-UCB synchronises after every
 evaluation, N-GO-UCB never, and DisLinUCB (Wang, Hu, Chen & Wang, ICLR 2020) has a
 linear model, with a constant, and so no phase I.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from flwr_fbo._validation import require
+from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.agents.bandits.private_fed_go_ucb import (
     PrivateNeuralUCBAgent,
@@ -33,13 +33,18 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
 
     There are at least as many rounds as those of exploration. With privacy, agents
     synchronise by the schedule. ``"always"`` is after every evaluation of phase II.
-    With ``"never"`` every agent fits its own w0, too. `run` raises NoGradientsError or
+    With ``"never"`` every agent fits its own w0, too. Their losses count by their
+    evaluations, as in eq. 2. `run` raises NoGradientsError or
     FloatingPointError if phase I has no finite gradients, or diverges.
 
     Attributes
     ----------
     model : RewardModel
         Of the task's dimension.
+    total_exploration : int, optional
+        Number T0 >= N of random actions of all agents together, in turn and before the
+        first round, as in algorithm 1; theorem 5 has T0 = sqrt(N T). With None each
+        agent's first ``settings.num_exploration`` rounds are phase I.
 
     Notes
     -----
@@ -50,10 +55,15 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
     """
 
     model: RewardModel = field(kw_only=True)
+    total_exploration: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         explored, rounds = self.settings.num_exploration, self.num_rounds
+        if self.total_exploration is not None:
+            require_int("total_exploration", self.total_exploration, self.num_agents)
+            allowed = "at least 1, with total_exploration"
+            require(explored > 0, "num_exploration", explored, allowed)
         allowed = f"at least num_exploration, {explored}"
         require(rounds >= explored, "num_rounds", rounds, allowed)
         own, d = self.model.dimension, self.task.dimension
@@ -61,6 +71,8 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
         if self.settings.privacy is not None:
             ok = self.sharing == "triggered"
             require(ok, "sharing", self.sharing, "'triggered', with privacy")
+            total = self.total_exploration
+            require(total is None, "total_exploration", total, "None, with privacy")
             self.settings.privacy.schedule(rounds - explored)
 
     def baseline(self, name: Baseline) -> NeuralBanditSimulation:
@@ -82,7 +94,13 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
         threshold = rounds * math.log(agents * rounds)
         threshold /= model.num_parameters * agents
         settings = replace(self.settings, num_exploration=0, threshold=threshold)
-        return replace(self, settings=settings, model=model, sharing="triggered")
+        return replace(
+            self,
+            settings=settings,
+            model=model,
+            sharing="triggered",
+            total_exploration=None,
+        )
 
     def federation(self, seed: int) -> _NeuralFederation:
         """Return the agents and their server, before the first round."""
@@ -98,7 +116,21 @@ class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
     def can_synchronise(self, agent: NeuralUCBAgent) -> bool:
         return agent.w0 is not None
 
+    def before_rounds(self) -> float:
+        total, num_agents = self.simulation.total_exploration, len(self.agents)
+        if total is None:
+            return 0.0
+        regret, later = 0.0, self.simulation.num_rounds
+        for i in range(total):
+            # Trials of other noise than those of the rounds.
+            chosen = self.play(i % num_agents, later + i // num_agents)
+            regret += self.bandit.regret(chosen)
+        self._regress()
+        return regret
+
     def end_round(self, t: int) -> None:
+        if self.simulation.total_exploration is not None:
+            return
         settings, rounds = self.simulation.settings, self.simulation.num_rounds
         evaluations = t + 1 - settings.num_exploration
         if evaluations == 0:
@@ -119,6 +151,13 @@ class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
             _fit({slot: agent}, server, Channel())
 
     def synchronise(self) -> None:
+        if self.simulation.sharing == "always":
+            # All agents know the same after each evaluation, so that one stands for
+            # all: the first agent, which is the first to play in phase II.
+            self.agents = [self.agents[0]] * len(self.agents)
+            size = self.agents[0].message().values.size
+            self.channel.num_scalars += 2 * len(self.agents) * size
+            return
         send, server = self.channel.send, self.server
         messages = ((slot, agent.message()) for slot, agent in enumerate(self.agents))
         server.receive(
@@ -142,11 +181,15 @@ def _fit(
     agents: Mapping[int, NeuralUCBAgent], server: NeuralBanditServer, channel: Channel
 ) -> None:
     """Run the regression of phase I, and tell the agents what came out."""
+    counts = {slot: agent.num_evaluations for slot, agent in agents.items()}
+    usual = sum(counts.values()) / len(counts)
     while not server.regression.is_done:
         server.receive_gradients(
             {
                 slot: channel.send(
-                    agent.regression_message(channel.send(server.regression.w))
+                    counts[slot]
+                    / usual
+                    * agent.regression_message(channel.send(server.regression.w))
                 )
                 for slot, agent in agents.items()
             }

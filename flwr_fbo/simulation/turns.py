@@ -68,12 +68,15 @@ class FederationRun:
     num_scalars : ndarray of int, shape (T,)
         Sent by the end of each round, from the run's beginning on.
     num_synchronisations : int
+    regret_before : float
+        Of what was evaluated before the first round, added over the agents.
     """
 
     actions: NDArray[Any]
     regret: FloatArray
     num_scalars: NDArray[np.int64]
     num_synchronisations: int
+    regret_before: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class Federation(ABC, Generic[A, Server]):
         As given.
     channel : Channel
         What is sent has to pass it.
+    bandit : NonlinearBandit
     """
 
     def __init__(
@@ -145,25 +149,27 @@ class Federation(ABC, Generic[A, Server]):
         self.simulation, self.agents, self.server = simulation, agents, server
         self.seed = seed
         self.channel = Channel()
-        self._bandit = NonlinearBandit(simulation.task, seed)
+        self.bandit = NonlinearBandit(simulation.task, seed)
         self._num_synchronisations = 0
 
     def run(self) -> FederationRun:
         """Play all rounds."""
-        rounds, bandit = self.simulation.num_rounds, self._bandit
+        rounds, bandit = self.simulation.num_rounds, self.bandit
         actions = np.empty((rounds, len(self.agents)), dtype=np.int64)
         regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
+        regret_before = self.before_rounds()
         for t in counted(range(rounds)):
             for slot in range(len(self.agents)):
-                actions[t, slot] = chosen = self._play(slot, t)
+                actions[t, slot] = chosen = self.play(slot, t)
                 regret[t] += bandit.regret(chosen)
             self.end_round(t)
             sent[t] = self.channel.num_scalars
-        return FederationRun(actions, regret, sent, self._num_synchronisations)
+        syncs = self._num_synchronisations
+        return FederationRun(actions, regret, sent, syncs, regret_before)
 
-    def _play(self, slot: int, t: int) -> int:
+    def play(self, slot: int, t: int) -> int:
         """Let one agent evaluate, and all synchronise if it is time."""
-        agent, bandit = self.agents[slot], self._bandit
+        agent, bandit = self.agents[slot], self.bandit
         chosen = agent.choose(bandit.actions)
         agent.tell(bandit.actions[chosen], bandit.reward(slot, t, chosen))
         sharing = self.simulation.sharing
@@ -180,6 +186,10 @@ class Federation(ABC, Generic[A, Server]):
     def can_synchronise(self, agent: A) -> bool:
         """Return whether there is something to share."""
         return True
+
+    def before_rounds(self) -> float:
+        """Do what precedes the first round, and return its regret."""
+        return 0.0
 
     def end_round(self, t: int) -> None:
         """Do what is due after round t >= 0."""

@@ -1,7 +1,8 @@
 """Non-linear bandits that all agents share: the environments of Fed-GO-UCB.
 
 *Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024), section
-5: two test functions over 50 candidates, and two tables of data by clusters. In all of
+6 and appendix E: two test functions over 50 candidates, and two tables of data by
+clusters. In all of
 them a reward is maximised; a test function that is to be minimised has its sign turned.
 """
 
@@ -23,6 +24,13 @@ from flwr_fbo.tasks.base import STRICT, register
 
 Function = Literal["hartmann", "cosine"]
 Table = Literal["magic", "shuttle"]
+Rewarded = Literal["gamma", "hadron", "abnormal", "normal"]
+
+# The classes of each table: the loaders' responses are 1 for the first.
+_CLASSES: dict[Table, tuple[Rewarded, Rewarded]] = {
+    "magic": ("gamma", "hadron"),
+    "shuttle": ("abnormal", "normal"),
+}
 
 # Hartmann's function of six variables (Hartmann, 1973; Dixon & Szego, 1978).
 _ALPHA = np.array([1.0, 1.2, 3.0, 3.2])
@@ -95,8 +103,7 @@ class NonlinearBanditTask(ABC):
 class FunctionBanditTask(NonlinearBanditTask):
     """A test function over uniform candidates.
 
-    They are drawn once a run, and are those of all agents in all rounds: the paper does
-    not say whether they stay.
+    They are drawn once a run, and are those of all agents in all rounds (appendix E).
 
     Attributes
     ----------
@@ -136,24 +143,36 @@ class ClusterBanditTask(NonlinearBanditTask):
     """Clusters of a table's rows: an arm is a centroid, its reward the mean response.
 
     Rows are divided by their norms, then columns are standardised, and k-means makes
-    the clusters: always the same ones, so that runs differ by noise only. What the
-    response is, is our reading: 1 for a gamma ray in ``"magic"``; in ``"shuttle"`` 1
-    for whatever is not the normal class, which four of five rows are.
+    the clusters: each run has its own partition, by its seed. The paper says neither
+    how often it partitions, nor which class has response 1.
+
+    Examples
+    --------
+    >>> from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask
+    >>> ClusterBanditTask(table="shuttle", rewarded="normal").dimension
+    9
 
     Attributes
     ----------
     table : {"magic", "shuttle"}
+    rewarded : str
+        Class of the rows with response 1; all others have 0. ``"gamma"`` or
+        ``"hadron"`` in ``"magic"``; ``"normal"`` or ``"abnormal"`` in ``"shuttle"``.
     num_clusters : int
         K >= 2.
     """
 
     table: Table = "magic"
+    rewarded: Rewarded = "gamma"
     num_clusters: int = 20
     name: Literal["cluster-bandit"] = "cluster-bandit"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_choice("table", self.table, Table)
+        classes = _CLASSES[self.table]
+        allowed = f"{classes[0]!r} or {classes[1]!r}"
+        require(self.rewarded in classes, "rewarded", self.rewarded, allowed)
         require_int("num_clusters", self.num_clusters, 2)
 
     @property
@@ -169,7 +188,9 @@ class ClusterBanditTask(NonlinearBanditTask):
         DataError
             If the data are missing or damaged.
         """
-        return _clusters(self.table, self.num_clusters)
+        centroids, means = _clusters(self.table, self.num_clusters, seed)
+        first = self.rewarded == _CLASSES[self.table][0]
+        return centroids, means if first else 1 - means
 
 
 def _loader(table: Table) -> ModuleType:
@@ -179,7 +200,9 @@ def _loader(table: Table) -> ModuleType:
 
 
 @lru_cache
-def _clusters(table: Table, num_clusters: int) -> tuple[FloatArray, FloatArray]:
+def _clusters(
+    table: Table, num_clusters: int, seed: int
+) -> tuple[FloatArray, FloatArray]:
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
@@ -187,7 +210,7 @@ def _clusters(table: Table, num_clusters: int) -> tuple[FloatArray, FloatArray]:
     X = X / np.linalg.norm(X, axis=1, keepdims=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     with threadpool_limits(1):  # sums depend on how many there are
-        kmeans = KMeans(num_clusters, n_init=4, random_state=0).fit(X)
+        kmeans = KMeans(num_clusters, n_init=4, random_state=seed).fit(X)
     members: Any = kmeans.labels_ == np.arange(num_clusters)[:, None]
     return kmeans.cluster_centers_, members @ y / members.sum(axis=1)
 

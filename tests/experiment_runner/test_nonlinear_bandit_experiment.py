@@ -30,6 +30,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
     NonlinearRun,
 )
+from flwr_fbo.experiment_runner.nonlinear_bandit_methods import METHODS
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import Runs
 from flwr_fbo.experiment_runner.wording import humanised
@@ -142,6 +143,8 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
         ("[-8.0, 1.0]", "[1.0]", "glm.reward_range"),
         ("lengthscale = 0.6", "scale = 0.6", "kernel.scale is not known: .*'lengthsc"),
         ("lengthscale = 0.6", "lengthscale = 0.0", "lengthscale=0.0 is not allowed"),
+        ("width = 4", "total_exploration = 8", "num_exploration=2 .* left out, with"),
+        ("width = 4", 'methods = ["phase-two"]', "only with total_exploration"),
         ("width = 4", "width = 0", "width=0 is not allowed"),
         ("width = 4", "widht = 4", "widht is not known: .*'width'"),
         ("num_agents = 3", "num_agents = 1", "num_agents=1 is not allowed"),
@@ -189,6 +192,34 @@ def test_methods_are_what_they_are_called(
     (again,) = experiment.play(["fed-go-ucb"], seed=1)
     assert again.regret == runs["fed-go-ucb"].regret
     assert experiment.play(["random"], seed=2)[0].regret != runs["random"].regret
+
+
+def test_readings_of_fed_go_ucb(experiment: NonlinearBanditExperiment) -> None:
+    readings = ("phase-two", "linearised", "code-defaults")
+    regression = Regression(num_iterations=5, start="zero", inverse_temperature=9.0)
+    published = replace(
+        experiment,
+        settings=Constants(regression=regression, beta=3.0, num_refinements=4),
+        total_exploration=8,
+        methods=(*ALL, *readings),
+    )
+    runs = {run.method: run for run in published.play((*ALL, *readings), seed=1)}
+    ours, simulation = runs["fed-go-ucb"], METHODS["fed-go-ucb"].simulation(published)
+    played = simulation.run(1)
+    assert played.regret_before > 0
+    assert ours.regret == (played.regret_before + np.cumsum(played.regret)).tolist()
+    assert runs["phase-two"].regret == np.cumsum(played.regret).tolist()
+    assert runs["phase-two"].num_scalars == ours.num_scalars
+    assert ["fed-go-ucb", "phase-two"] in published.batches((*ALL, *readings))
+    linear = replace(published.settings, num_refinements=0)
+    expected = replace(published, settings=linear).play(["fed-go-ucb"], seed=1)[0]
+    assert runs["linearised"].regret == expected.regret != ours.regret
+    usual = replace(experiment, settings=Constants())
+    assert runs["code-defaults"].regret == usual.play(["fed-go-ucb"], seed=1)[0].regret
+    # The controls have no phase I before the first round.
+    plain = {run.method: run for run in experiment.play(["dislinucb", "random"], 1)}
+    for name, run in plain.items():
+        assert runs[name].regret == run.regret
 
 
 def test_a_linear_model_s_threshold_is_that_of_its_analysis_unless_given(
@@ -462,11 +493,11 @@ def test_missing_data_are_named_before_any_work(
 ) -> None:
     monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path / "nowhere"))
     task = TOML[TOML.index('name = "function') : TOML.index("\n[settings]")]
-    table = 'name = "cluster-bandit"\ntable = "shuttle"\nnum_clusters = 3\n'
+    table = 'name = "cluster-bandit"\ntable = "shuttle"\nrewarded = "normal"\n'
     file.write_text(TOML.replace(task, table))
     experiment = load_experiment(file)
     assert isinstance(experiment, NonlinearBanditExperiment)
-    assert experiment.task == ClusterBanditTask(table="shuttle", num_clusters=3)
+    assert experiment.task == ClusterBanditTask(table="shuttle", rewarded="normal")
     with pytest.raises(DataError, match=r"shuttle.* is missing"):
         experiment.check()
     result = _invoke("run", str(file), f"--output={tmp_path / 'results'}")
@@ -475,40 +506,45 @@ def test_missing_data_are_named_before_any_work(
     assert not (tmp_path / "results").exists()
 
 
-# Of the search; elsewhere the code's were the best.
-BEST = {
-    "fed-go-ucb/fig3-magic": Constants(
-        num_exploration=2,
-        regression=Regression(step=0.0101, inverse_temperature=6.93e7),
-        ridge=0.00303,
-        beta=0.0148,
-        threshold=0.786,
-    )
-}
-
-
-def test_the_experiments_that_are_there() -> None:
-    files = [builtin_experiments()["fed-go-ucb"]]
-    files += sorted((ROOT / "experiments/fed-go-ucb").glob("*.toml"))
-    sizes = {}
-    for path in files:
+def test_the_published_figures() -> None:
+    """Each has the paper's sizes, phase I, baselines and claims."""
+    folder, sizes = ROOT / "experiments" / "fed-go-ucb", {}
+    for path in sorted(folder.glob("*.toml")):
         experiment = load_experiment(path)
         assert isinstance(experiment, NonlinearBanditExperiment)
-        sizes[experiment.name] = (experiment.num_agents, experiment.num_iterations)
-        assert experiment.methods == ALL
-        assert experiment.settings == BEST.get(experiment.name, Constants())
-        claimed = [(claim.than, claim.by) for claim in experiment.claims]
-        if path.parent.name == "fed-go-ucb":
-            assert ("dislinucb", "final") in claimed
-            assert ("n-go-ucb", "final") in claimed
-            assert ("fed-glb-ucb", "final") in claimed
-            assert ("approx-dis-kernel-ucb", "final") in claimed
-            assert ("one-go-ucb", "scalars") in claimed
+        agents, rounds = experiment.num_agents, experiment.num_iterations
+        sizes[experiment.name] = (agents, rounds, experiment.num_seeds)
+        assert experiment.total_exploration == math.ceil(math.sqrt(agents * rounds))
+        assert experiment.methods == (
+            "fed-go-ucb",
+            "phase-two",
+            "linearised",
+            "code-defaults",
+            *ALL[1:],
+        )
+        assert experiment.settings.regression.start == "zero"
+        assert experiment.settings.num_refinements > 0
+        claimed = [(c.better, c.than, c.by) for c in experiment.claims]
+        for baseline in ALL[2:6]:
+            assert ("fed-go-ucb", baseline, "final") in claimed
+        assert ("fed-go-ucb", "one-go-ucb", "scalars") in claimed
+    synthetic, real = (20, 100, 10), (100, 100, 10)
     assert sizes == {
-        "fed-go-ucb": (20, 100),
-        "fed-go-ucb/fig2-hartmann": (20, 100),
-        "fed-go-ucb/fig2-cosine": (20, 100),
-        "fed-go-ucb/fig3-magic": (100, 100),
-        "fed-go-ucb/fig3-shuttle": (100, 100),
+        "fed-go-ucb/fig2-cosine": synthetic,
+        "fed-go-ucb/fig2-cosine-noise": synthetic,
+        "fed-go-ucb/fig2-hartmann": synthetic,
+        "fed-go-ucb/fig2-hartmann-noise": synthetic,
+        "fed-go-ucb/fig3-magic": real,
+        "fed-go-ucb/fig3-magic-hadron": real,
+        "fed-go-ucb/fig3-shuttle": real,
+        "fed-go-ucb/fig3-shuttle-normal": real,
     }
+
+
+def test_the_builtin_experiment() -> None:
+    experiment = load_experiment(builtin_experiments()["fed-go-ucb"])
+    assert isinstance(experiment, NonlinearBanditExperiment)
+    assert (experiment.num_agents, experiment.num_iterations) == (20, 100)
+    assert experiment.methods == ALL
+    assert experiment.settings == Constants()
     assert "fed-go-ucb" in _invoke("list").output

@@ -77,6 +77,8 @@ def test_without_noise_a_reward_is_its_mean() -> None:
         (lambda: FunctionBanditTask(noise_std=float("nan")), "noise_std=nan"),
         (lambda: ClusterBanditTask(table="iris"), "table='iris'"),  # type: ignore[arg-type]
         (lambda: ClusterBanditTask(num_clusters=1), "num_clusters=1"),
+        (lambda: ClusterBanditTask(table="shuttle"), "'abnormal' or 'normal'"),
+        (lambda: ClusterBanditTask(rewarded="normal"), "'gamma' or 'hadron'"),
     ],
 )
 def test_bad_tasks_are_refused(make: Any, message: str) -> None:
@@ -89,9 +91,14 @@ def test_bad_tasks_are_refused(make: Any, message: str) -> None:
     [
         (ClusterBanditTask(), "magic/magic04.data", 12_332 / 19_020),
         (
-            ClusterBanditTask(table="shuttle"),
+            ClusterBanditTask(table="shuttle", rewarded="abnormal"),
             "shuttle/shuttle.tst",
             1 - 45_586 / 58_000,
+        ),
+        (
+            ClusterBanditTask(table="shuttle", rewarded="normal"),
+            "shuttle/shuttle.tst",
+            45_586 / 58_000,
         ),
     ],
 )
@@ -102,6 +109,33 @@ def test_clusters_are_arms(task: ClusterBanditTask, file: str, share: float) -> 
     assert ((means >= 0) & (means <= 1)).all()
     assert means.min() < share < means.max()
     assert np.isfinite(centroids).all()
+
+
+def _means_by_nearest_centroid(seed: int, rewarded: Any) -> Any:
+    """Return the share of rewarded rows that are nearest to each centroid."""
+    X, y = magic.load()
+    X = X / np.linalg.norm(X, axis=1, keepdims=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    centroids, _ = ClusterBanditTask(rewarded=rewarded).arms(seed)
+    nearest = np.array([((centroids - x) ** 2).sum(axis=1).argmin() for x in X])
+    hit = y if rewarded == "gamma" else 1 - y
+    return np.array([hit[nearest == k].mean() for k in range(20)])
+
+
+def test_a_partition_belongs_to_the_run() -> None:
+    """Each seed has its own, and both readings of the rewards have the same."""
+    _need("magic", "magic04.data")
+    task, other = ClusterBanditTask(), ClusterBanditTask(rewarded="hadron")
+    for seed in (3, 4):
+        expected = _means_by_nearest_centroid(seed, "gamma")
+        np.testing.assert_allclose(task.arms(seed)[1], expected, atol=5e-3)
+        opposite = _means_by_nearest_centroid(seed, "hadron")
+        np.testing.assert_allclose(other.arms(seed)[1], opposite, atol=5e-3)
+        assert np.array_equal(task.arms(seed)[0], other.arms(seed)[0])
+    # One centroid of the other partition is far from all of this one.
+    gaps = np.linalg.norm(task.arms(3)[0][:, None] - task.arms(4)[0], axis=-1)
+    assert gaps.min(axis=1).max() > 0.1
+    assert np.array_equal(task.arms(3)[0], ClusterBanditTask().arms(3)[0])
 
 
 def test_the_tables_are_the_known_ones() -> None:

@@ -3,8 +3,8 @@
 *Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024). Rewards
 are f(x; w) and noise, with one w for all agents.
 
-Phase I. Every agent tries T0 actions at random; then all fit w0 by gradient Langevin
-dynamics, to which an agent gives the gradients of its own mean loss.
+Phase I. Agents try actions at random; then all fit w0 by gradient Langevin dynamics, to
+which an agent gives the gradients of its own mean loss.
 
 Phase II. With g = grad f(x; w0), over all evaluations of phase II that an agent knows:
 
@@ -19,6 +19,12 @@ synchronisation once
 
 where dSigma is what these evaluations have added. Where this module differs:
 
+- All agents try as many actions in phase I, and these are among the T evaluations. In
+  the paper there are T0 = sqrt(N T) of all agents together, and N T more in phase II;
+  `flwr_fbo.simulation.neural_bandits` has that, too.
+- The regression starts at random parameters of the model, unless ``start="zero"``.
+- The largest reward is that of the network linearised at w0. The paper maximises the
+  network itself over the ball (line 3 of algorithm 1): ``num_refinements``.
 - The paper prints the increment of b without parentheses around g'w0 + y - f; without
   them w_hat is no estimate.
 - b is kept, and sent, around w0: c = b - Sigma w0 = sum g (y - f(x; w0)), which leaves
@@ -41,7 +47,6 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require
 from flwr_fbo.agents.bandits.observation import checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.langevin import initial_parameters
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.models.threads import one_blas_thread
@@ -92,7 +97,7 @@ class NeuralUCBAgent:
         self._num_included = 0
         self._cached: tuple[Ellipsoid, float] | None = None
         if settings.num_exploration == 0:
-            self.start(initial_parameters(model, seed))
+            self.start(settings.regression.initial(model, seed))
 
     @property
     def num_evaluations(self) -> int:

@@ -12,7 +12,6 @@ from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.models.langevin import (
     LangevinDynamics,
     LangevinSettings,
-    initial_parameters,
 )
 from flwr_fbo.models.network import LinearModel, Network
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
@@ -46,7 +45,7 @@ def _agent(slot: int = 0, settings: NeuralUCBSettings = SETTINGS) -> NeuralUCBAg
 
 def _started(slot: int = 0, count: int = 0, **fields: Any) -> NeuralUCBAgent:
     agent = _agent(slot, replace(SETTINGS, **fields))
-    agent.start(initial_parameters(MODEL, 7))
+    agent.start(SETTINGS.regression.initial(MODEL, 7))
     for x, y in zip(*_points(count, slot), strict=True):
         agent.tell(x, y)
     return agent
@@ -78,6 +77,7 @@ def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
         {"inverse_temperature": -1},
         {"keep": "w"},
         {"patience": -1},
+        {"start": "one"},
     ],
 )
 def test_bad_regressions_are_refused(fields: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ def test_the_regression_s_message_is_the_gradient_of_the_loss() -> None:
     agent = _agent(settings=settings)
     for x, y in zip(*_points(3), strict=True):
         agent.tell(x, y)
-    w = initial_parameters(MODEL, 7)
+    w = SETTINGS.regression.initial(MODEL, 7)
     message = agent.regression_message(w)
     for j in range(len(w)):
         shift = np.zeros(len(w))
@@ -219,9 +219,9 @@ def test_a_server_says_which_gradients_are_too_long(
 
 def test_an_agent_without_data_has_no_gradient() -> None:
     with pytest.raises(RuntimeError, match="phase I only, and with data"):
-        _agent().regression_message(initial_parameters(MODEL, 7))
+        _agent().regression_message(SETTINGS.regression.initial(MODEL, 7))
     with pytest.raises(RuntimeError, match="phase I only"):
-        _started(count=2).regression_message(initial_parameters(MODEL, 7))
+        _started(count=2).regression_message(SETTINGS.regression.initial(MODEL, 7))
 
 
 def test_an_agent_that_misses_the_end_of_phase_one_comes_in_later() -> None:
@@ -229,7 +229,7 @@ def test_an_agent_that_misses_the_end_of_phase_one_comes_in_later() -> None:
     _synchronise(server, agents)
     assert not agents[1].wants_synchronisation()
     agents[1].tell(*(a[0] for a in _points(1)))  # explores, still
-    agents[1].start(initial_parameters(MODEL, 7))
+    agents[1].start(SETTINGS.regression.initial(MODEL, 7))
     X = _points(50, 9)[0]
     first, second = (agent._upper_bounds(X) for agent in agents)
     assert np.array_equal(first, second)

@@ -35,8 +35,8 @@ from flwr_fbo.experiment_runner.runs import (
 from flwr_fbo.experiment_runner.wording import humanised
 
 _HEADER = """\
-| figure | claim | section | seeds | what came out | verdict |
-| --- | --- | --- | --- | --- | --- |"""
+| figure | seeds | claim (section) | what came out | verdict |
+| --- | --- | --- | --- | --- |"""
 _COST_HEADER = """\
 | figure | runs | CPU minutes |
 | --- | --- | --- |"""
@@ -59,7 +59,7 @@ def claims(
     """Print Markdown tables: what papers claim, what came out, and what it cost.
 
     The verdicts follow a rule: see flwr_fbo/experiment_runner/claims.py. An experiment
-    without results has a row "not run". Without a name the command lists the
+    without results is "not run". Without a name the command lists the
     experiments that have claims.
 
     Examples
@@ -72,7 +72,7 @@ def claims(
             typer.echo("\n".join(_listed()))
             return
         found = [_Found.of(name, output) for name in experiments]
-    rows = [row for one in found for row in one.rows()]
+    rows = [one.row() for one in found]
     costs = [one.cost() for one in found]
     text = "\n".join([_HEADER, *rows, "", _COST_HEADER, *costs])
     typer.echo(printable(text))
@@ -138,16 +138,20 @@ class _Found:
         of_plan = [run for run in runs if run.method in same]
         return cls(plan, of_plan, "not run" if of_plan else "run with other settings")
 
-    def rows(self) -> list[str]:
-        """Return a row for each claim."""
-        return [self._row(claim) for claim in self.plan.claims]
+    def row(self) -> str:
+        """Return the row of the claims, which are numbered in each of its cells."""
+        cells = [self._cells(claim) for claim in self.plan.claims]
+        seeds = "-".join(map(str, sorted({num_seeds for num_seeds, *_ in cells})))
+        columns = [_numbered([cell[k] for cell in cells]) for k in (1, 2, 3)]
+        return f"| {self.plan.name} | {seeds} | {' | '.join(columns)} |"
 
     def cost(self) -> str:
         """Return the row of what the runs cost."""
         minutes = sum(run.seconds for run in self.runs) / 60
         return f"| {self.plan.name} | {len(self.runs)} | {minutes:.3g} |"
 
-    def _row(self, claim: Claim) -> str:
+    def _cells(self, claim: Claim) -> tuple[int, str, str, str]:
+        """Return the seeds, the text, what came out and the verdict."""
         plan, num_seeds, came_out, verdict = self.plan, 0, self.missing, "-"
         with suppress(ValueError):  # a method has not been run yet
             finding = finding_of(claim, plan, self.runs)
@@ -155,9 +159,15 @@ class _Found:
             verdict = finding.verdict
             if num_seeds < plan.num_seeds:
                 verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
-        section = claim.section or "not in the paper"
-        cells = (plan.name, claim.text, section, num_seeds, came_out, verdict)
-        return f"| {' | '.join(map(str, cells))} |"
+        text = f"{claim.text} ({claim.section or 'not in the paper'})"
+        return num_seeds, text, came_out, verdict
+
+
+def _numbered(lines: Sequence[str]) -> str:
+    """Return lines of one cell of a Markdown table; once where they are the same."""
+    if len({*lines}) == 1:
+        return lines[0]
+    return "<br>".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
 
 
 def outcome(finding: Finding, step: str) -> str:

@@ -481,7 +481,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     shown = _invoke("show", str(tmp_path / "mine"), "--until=3")
     assert "in 3 rounds" in shown.output
     rows = _invoke("claims", str(file), f"--output={tmp_path}").output.splitlines()
-    assert "| mine | sends less | not in the paper | 2 | fewer scalars +" in rows[2]
+    assert "| mine | 2 | sends less (not in the paper) | fewer scalars +" in rows[2]
     assert rows[-1].startswith("| mine | 18 | ")
     refused = _invoke(*run, "--epsilon=2")
     assert refused.exit_code == 1

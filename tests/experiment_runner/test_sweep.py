@@ -332,7 +332,7 @@ def test_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path.write_text(path.read_text() + '{"method": "fed-')  # killed as it wrote
     invoke = CliRunner().invoke
     before = invoke(app, ["claims", "mine.toml"])
-    assert before.output.count("| not run | - |") == 2
+    assert "| not run | - |" in before.output
     result = invoke(app, ["run", "mine.toml", "--jobs=1"], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     said = " ".join(result.output.split())
@@ -345,7 +345,7 @@ def test_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shown = invoke(app, ["show", "results/mine", "--json"])
     assert set(json.loads(shown.stdout)["methods"]) == set(sweep.methods)
     after = invoke(app, ["claims", "mine.toml"])
-    assert after.output.count(" more agents are better | not in the paper | 2 |") == 1
+    assert "| mine | 2 | 1. more agents are better (not in the" in after.output
 
 
 def test_the_gap_between_arms() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from flwr.app import Context
@@ -29,13 +30,23 @@ class SumIdentity:
     key: SigningKey | None = None
     roster: Roster | None = None
 
-    @property
+    @cached_property
     def slot(self) -> int:
         """The slot that the roster gives the key; -1 without a roster."""
         if self.roster is None or self.key is None:
             return -1
         slots = {key: slot for slot, key in self.roster.keys.items()}
         return slots[self.key.public]
+
+    def own_slot(self, context: Context) -> int:
+        """Return the slot of the key; without a roster the node config's, or -1.
+
+        Raises
+        ------
+        ValueError
+            As in `configured_slot`.
+        """
+        return configured_slot(context) if self.slot < 0 else self.slot
 
     def check(self, sums: SecureSums | None, slot: int) -> None:
         """Raise `StudyRefusedError` unless a study is summed under the pinned roster.
@@ -92,20 +103,6 @@ def sum_identity(context: Context) -> SumIdentity:
         raise NodeConfigError(
             f"node config: {error}", public=f"{_ROSTER} or {_KEY} cannot be used."
         ) from error
-
-
-def own_slot(context: Context) -> int:
-    """Return the slot of the key in the roster; without one the node config's, or -1.
-
-    Raises
-    ------
-    NodeConfigError
-        As in `sum_identity`.
-    ValueError
-        As in `configured_slot`.
-    """
-    slot = sum_identity(context).slot
-    return configured_slot(context) if slot < 0 else slot
 
 
 def _path(context: Context, name: str) -> Path | None:

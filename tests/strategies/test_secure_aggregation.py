@@ -29,6 +29,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import ClientApi, NumPyClient
 from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from tests.federation import numpy_app
 from tests.secure_studies import (
@@ -394,3 +395,22 @@ def test_each_minimum_holds_in_app_and_node_config(field: str, value: Any) -> No
     strategy = fed_vote()
     strategy.start(fits, num_rounds=2)
     assert len(strategy.server.ledger) == 1
+
+
+def test_a_site_reads_its_roster_and_its_key_once_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = make_keys(tmp_path)
+    strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=keys.roster_path))
+    read: list[Path] = []
+    for kind in (Roster, SigningKey):
+        load = kind.load
+        monkeypatch.setattr(
+            kind, "load", lambda path, load=load: (read.append(path), load(path))[1]
+        )
+    grid = SumGrid(keys.node_configs())
+    strategy.start(grid, num_rounds=ROUNDS)
+    assert {heard.exchange for heard in grid.heard} == set(range(6))
+    own = [path for path in read if path != keys.roster_path]
+    pinned = read.count(keys.roster_path)
+    assert (len(own), pinned) == (len(grid.heard), len(grid.heard))

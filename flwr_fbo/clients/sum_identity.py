@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -94,14 +96,23 @@ def sum_identity(context: Context) -> SumIdentity:
     if roster is None or key is None:
         text = f"{_ROSTER} and {_KEY} are given together in the node config"
         raise NodeConfigError(f"{text}.", public=f"{text}.")
-    try:
-        own, pinned = SigningKey.load(key), Roster.load(roster)
+    with _named(_ROSTER):
+        pinned = Roster.load(roster)
+    with _named(_KEY):
+        own = SigningKey.load(key)
         has_key = own.public in pinned.keys.values()
-        require(has_key, _KEY, own.public, f"a key of the roster {roster}")
-        return SumIdentity(own, pinned)
+        require(has_key, "public key", own.public, f"a key of the roster {roster}")
+    return SumIdentity(own, pinned)
+
+
+@contextmanager
+def _named(entry: str) -> Iterator[None]:
+    """Raise NodeConfigError, with the entry's name, where a file cannot be used."""
+    try:
+        yield
     except (OSError, ValueError) as error:
         raise NodeConfigError(
-            f"node config: {error}", public=f"{_ROSTER} or {_KEY} cannot be used."
+            f"node config {entry}: {error}", public=f"{entry} cannot be used."
         ) from error
 
 

@@ -301,9 +301,9 @@ def _unpinned(config: dict[str, Any], folder: Path) -> None:
     ("change", "public", "logged"),
     [
         (_without_key, "fbo-roster and fbo-key are given together", "together"),
-        (_without_file, "fbo-roster or fbo-key cannot be used", "No such file"),
-        (_readable, "fbo-roster or fbo-key cannot be used", "chmod 600"),
-        (_of_another, "fbo-roster or fbo-key cannot be used", "a key of the roster"),
+        (_without_file, "fbo-key cannot be used", "No such file"),
+        (_readable, "fbo-key cannot be used", "chmod 600"),
+        (_of_another, "fbo-key cannot be used", "a key of the roster"),
         (_of_a_neighbour, "its slot is 2, and the roster", "its key for slot 1"),
         (_other_roster, "does not have the roster that it pins", "that it pins"),
         (_unpinned, "the study has a roster", "fbo-roster"),
@@ -403,11 +403,16 @@ def test_a_site_reads_its_roster_and_its_key_once_a_message(
     keys = make_keys(tmp_path)
     strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=keys.roster_path))
     read: list[Path] = []
+
+    def noting(load: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def noted(path: Path) -> Any:
+            read.append(path)
+            return load(path)
+
+        return noted
+
     for kind in (Roster, SigningKey):
-        load = kind.load
-        monkeypatch.setattr(
-            kind, "load", lambda path, load=load: (read.append(path), load(path))[1]
-        )
+        monkeypatch.setattr(kind, "load", noting(kind.load))
     grid = SumGrid(keys.node_configs())
     strategy.start(grid, num_rounds=ROUNDS)
     assert {heard.exchange for heard in grid.heard} == set(range(6))

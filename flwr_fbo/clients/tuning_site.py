@@ -102,8 +102,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 f"{study.direction!r}.",
                 public="This client declares another direction than the study has.",
             )
-        for limits in self._limits(context):
-            limits.sums.check(study.secure, study.promise)
         for i, params in enumerate(self.enqueue):
             try:
                 study.space.to_unit(params)
@@ -128,9 +126,11 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     def _identity(
         self, context: Context, study: TuningStudy, known_slot: int
     ) -> SumIdentity:
-        """Return who the site is in the study's sums; raise unless it may be that."""
+        """Return who the site is in the study's sums; raise unless it wants them."""
         identity = sum_identity(context)
         identity.check(study.secure, known_slot)
+        for limits in self._limits(context):
+            limits.sums.check(study.secure, study.promise)
         return identity
 
     @contextmanager

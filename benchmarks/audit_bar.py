@@ -2,12 +2,13 @@
 
     python benchmarks/audit_bar.py RESULTS [--jobs 2] [--draws 10000] [CASE ...]
 
-Each of 8 planted faults in 10 audits, and correct studies of every strategy in 20, all
-with the default studies of `flwr-fbo audit` and seeded noise. RESULTS is a file of JSON
-lines, one an audit: what is in it is not done again. Other cases, by name only: all
-other faults, as ``STUDY:FAULT``, and ``STUDY:system``, correct studies with the
-system's entropy, as the command draws them. A row a case: the promise, the lower bounds
-found, in how many audits they exceed it, and CPU seconds an audit.
+Each of 13 planted faults in 10 audits, and correct studies of every strategy in 20, all
+with the default studies of `flwr-fbo audit` and seeded noise. Those of `flwr-fbo audit
+--secure` are named ``secure-STUDY``. RESULTS is a file of JSON lines, one an audit:
+what is in it is not done again. Other cases, by name only: all other faults, as
+``STUDY:FAULT``, and ``STUDY:system``, correct studies with the system's entropy, as the
+command draws them. A row a case: the promise, the lower bounds found, in how many
+audits they exceed it, and CPU seconds an audit.
 """
 
 import argparse
@@ -22,11 +23,13 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.audit.default_studies import STUDIES
+from flwr_fbo.audit.default_studies import SECURE_STUDIES, STUDIES
+from flwr_fbo.audit.secure_faults import SECURE_FAULTS
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import audit
 from flwr_fbo.privacy.noise import OsEntropy
 
+ALL_STUDIES = STUDIES | {f"secure-{name}": s for name, s in SECURE_STUDIES.items()}
 # Each fault where it shows, in the study that is fastest.
 FAULTY = (
     "FedVote:reused-noise",
@@ -37,15 +40,16 @@ FAULTY = (
     "FedVote:sensitivity-over-sqrt-2",
     "FedUCB:reused-noise",
     "FedUCB:drawn-again",
+    *(f"secure-FedVote:{fault}" for fault in SECURE_FAULTS),
 )
-CORRECT = tuple(f"{study}:correct" for study in STUDIES)
+CORRECT = tuple(f"{study}:correct" for study in ALL_STUDIES)
 NUM_AUDITS = {**dict.fromkeys(FAULTY, 10), **dict.fromkeys(CORRECT, 20)}
 
 
 def one_audit(case: str, draws: int, seed: int) -> dict[str, Any]:
     """Return what was found, and the CPU seconds it took."""
     study, _, kind = case.partition(":")
-    plan = STUDIES[study](draws)
+    plan = ALL_STUDIES[study](draws)
     entropy = OsEntropy() if kind == "system" else StreamEntropy(seed)
     correct = kind in ("correct", "system")
     start = time.process_time()

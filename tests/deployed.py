@@ -15,20 +15,26 @@ from tests.engine import end_processes, processes
 DEPLOYMENT = Path(__file__).parents[1] / "examples" / "deployment"
 
 
-@pytest.fixture
-def federation(
-    loopback_only: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
+@contextmanager
+def deployment(folder: Path) -> Iterator[Any]:
     """A federation as in `examples/deployment`; what is left of it is ended."""
-    monkeypatch.syspath_prepend(str(DEPLOYMENT))
-    # What is tested here, whatever is installed.
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    from loopback.federation import Federation
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DEPLOYMENT))
+        # What is tested here, whatever is installed.
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        from loopback.federation import Federation
 
-    with Federation(tmp_path / "federation") as all_processes:
+        with Federation(folder) as all_processes:
+            yield all_processes
+        end_processes(all_processes.folder / "flower")
+
+
+@pytest.fixture
+def federation(loopback_only: None, tmp_path: Path) -> Iterator[Any]:
+    """A federation of one test."""
+    with deployment(tmp_path / "federation") as all_processes:
         yield all_processes
-    end_processes(all_processes.folder / "flower")
 
 
 @contextmanager

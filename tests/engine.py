@@ -17,7 +17,7 @@ from flwr.app import UserConfig
 FlwrRun = Callable[[Path, int, UserConfig], str]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def loopback_only() -> None:
     """Skip where Ray, which listens on every interface, could be reached."""
     names = {name for _, name in socket.if_nameindex()}

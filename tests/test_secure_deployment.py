@@ -1,6 +1,12 @@
-"""Secure sums over a real deployment: clients and ServerApp get SIGKILL in them."""
+"""Secure sums over a real deployment: clients and ServerApp get SIGKILL in them.
+
+`benchmarks/kills.py` runs all exchanges.
+"""
 
 import shutil
+import time
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +15,22 @@ import pytest
 
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.privacy.secure_release import SecureRelease
+from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.strategies.study_record import read_ledger
-from tests.deployed import DEPLOYMENT, begun
+from tests.deployed import DEPLOYMENT, begun, deployment
+from tests.killing import EXCHANGES
 
-NUM_SITES, NUM_ROUNDS = 3, 4
+NUM_SITES, NUM_ROUNDS = 3, 3
 
-# A client that notes what it adds to a sum, draws no noise, and is killed between its
-# journal and its reply where a file in its folder says so.
+# A client that notes what it adds to a sum and what it replies. Where a file in its
+# folder says so it is killed: as a request arrives, or between journal and reply.
 CLIENT = """
+import hashlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -29,36 +39,48 @@ from flwr.clientapp import ClientApp
 
 from flwr_fbo import tuning_app
 from flwr_fbo.privacy.integer_noise import IntegerNoise
-from flwr_fbo.privacy.secure_release import SecureRelease
 
-IntegerNoise.draw_share = lambda noise: np.zeros(noise.length, np.int64)
-contribution = SecureRelease.contribution
 honest = tuning_app(lambda context: lambda trial: -abs(trial["x"] - 0.3))
+wrapped = IntegerNoise.wrapped
 app = ClientApp()
+
+
+def die(order: Path) -> None:
+    if order.exists():
+        order.rename(order.with_name(f"done-{order.name}"))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    folder = Path(context.node_config["fbo-folder"])
+    study = Path(str(context.run_config["record"])).parent
+    folder = study / str(context.node_config["agent-id"])
 
-    def noted(release, iteration, slot, vector):
-        given = contribution(release, iteration, slot, vector)
-        np.save(folder / f"given-{iteration}-{slot}.npy", given)
-        return given
+    def noted(noise, integers):
+        added = wrapped(noise, integers)
+        np.save(folder / f"added-{time.time_ns()}.npy", added)
+        return added
 
-    SecureRelease.contribution = noted
+    IntegerNoise.wrapped = noted
+    config = message.content["config"]
+    exchange = config["fbo-exchange"]
+    die(folder / f"kill-on-request-{exchange}")
     reply = honest(message, context)
-    exchange = message.content["config"].get("fbo-exchange", 0)
-    for end in folder.glob(f"kill-in-{exchange}"):
-        end.rename(folder / f"killed-in-{exchange}")
-        os.kill(os.getpid(), signal.SIGKILL)
+    if exchange:
+        sent = b"".join(array.data for array in reply.content["arrays"].values())
+        digest = hashlib.sha256(sent).hexdigest()
+        with (folder / "replies").open("a") as notes:
+            print(config["fbo-attempt"], exchange, digest, file=notes)
+    die(folder / f"kill-before-reply-{exchange}")
     return reply
 """
 
-# A ServerApp that is killed where a file says so, after the replies of an exchange.
+# A ServerApp that waits for no client that is killed: Flower notices it after a minute.
+# It is killed itself, where a file says so, after the replies of an exchange.
 SERVER = """
 import os
 import signal
+import time
 from pathlib import Path
 
 from flwr.serverapp import ServerApp
@@ -72,86 +94,149 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     record = Path(str(context.run_config["record"]))
-    send_and_receive = grid.send_and_receive
+    study = record.parent
 
-    def fragile(messages, *, timeout=None):
-        asked = list(messages)
-        replies = send_and_receive(asked, timeout=timeout)
-        exchange = asked[0].content["config"].get("fbo-exchange", 0) if asked else 0
-        for end in record.parent.glob(f"kill-in-{exchange}"):
-            end.rename(record.parent / f"killed-in-{exchange}")
+    def num_killed():
+        return len(list(study.glob("*/done-kill-*")))
+
+    def send_and_receive(messages, *, timeout=None):
+        asked, replies, before = list(messages), [], num_killed()
+        left, end = set(grid.push_messages(asked)), time.monotonic() + timeout
+        while len(left) > num_killed() - before and time.monotonic() < end:
+            time.sleep(0.2)
+            replies += grid.pull_messages(left)
+            left -= {reply.metadata.reply_to_message_id for reply in replies}
+        exchange = asked[0].content["config"]["fbo-exchange"] if asked else 0
+        order = study / f"kill-server-in-{exchange}"
+        if order.exists():
+            order.rename(study / f"done-{order.name}")
             os.kill(os.getpid(), signal.SIGKILL)
         return replies
 
-    grid.send_and_receive = fragile
+    grid.send_and_receive = send_and_receive
     strategy = FedVote(
         {"x": FloatDistribution(0, 1)},
         "maximize",
         3,
-        agent=VotingSettings(num_initial=2, num_features=16, num_candidates=20),
-        privacy=Privacy(noise_multiplier=1.0, num_releases=2),
+        agent=VotingSettings(num_initial=1, num_features=16, num_candidates=20),
+        privacy=Privacy(noise_multiplier=1.0, num_releases=1),
         delta=1e-3,
-        aggregation=SecureAggregation(threshold=2, honest=2),
-        durability=Durability(authenticated=True, max_empty_rounds=3),
+        # All are needed: those that were killed must come back.
+        aggregation=SecureAggregation(
+            threshold=3, honest=3, roster=str(context.run_config["roster"])
+        ),
+        durability=Durability(authenticated=True, max_empty_rounds=4),
         folder=record,
     )
     rounds = int(context.run_config["num-rounds"])
-    print(strategy.start(grid, num_rounds=rounds, timeout=45.0).recommendation)
+    print(strategy.start(grid, num_rounds=rounds, timeout=180.0).recommendation)
 """
 
 
-def _app(folder: Path) -> Path:
-    app = folder / "app"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(DEPLOYMENT / "app", app, ignore=ignored)
-    (app / "hospitals" / "client_app.py").write_text(CLIENT)
-    (app / "hospitals" / "server_app.py").write_text(SERVER)
-    return app
+@pytest.fixture(scope="module")
+def federation(
+    loopback_only: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """A federation whose sites pin a roster; its folder has that, and the app."""
+    with deployment(tmp_path_factory.mktemp("federation")) as all_processes:
+        folder = all_processes.folder
+        shutil.copytree(
+            DEPLOYMENT / "app",
+            folder / "app",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        (folder / "app" / "hospitals" / "client_app.py").write_text(CLIENT)
+        (folder / "app" / "hospitals" / "server_app.py").write_text(SERVER)
+        keys = {slot: SigningKey.draw() for slot in range(NUM_SITES)}
+        roster = Roster.draw({slot: key.public for slot, key in keys.items()})
+        roster.save(folder / "roster.json")
+        all_processes.start_superlink()
+        for slot, key in keys.items():
+            site = f"site-{slot}"
+            key.save(folder / f"{site}.pem")
+            all_processes.register(site)
+            all_processes.start_supernode(
+                site,
+                {
+                    "agent-id": slot,
+                    "fbo-folder": str(folder / site),
+                    "fbo-roster": str(folder / "roster.json"),
+                    "fbo-key": str(folder / f"{site}.pem"),
+                    "fbo-min-honest": 3,
+                },
+            )
+        yield all_processes
 
 
 @pytest.mark.slow
-# In the last one it must be the same sum again; the others can begin anew.
-@pytest.mark.parametrize("exchange", [5])
+@pytest.mark.parametrize("exchange", EXCHANGES)
 def test_whatever_is_killed_in_a_sum_it_is_right(
-    exchange: int, federation: Any, tmp_path: Path
+    exchange: int, federation: Any
 ) -> None:
-    """A client that has not replied yet, then the ServerApp, in one exchange."""
-    from loopback.__main__ import node_config
+    """Two sites before they have replied, and the ServerApp in the last exchange.
 
-    app = _app(tmp_path)
-    federation.start_superlink()
-    folders = [federation.folder / f"site-{site}" for site in range(NUM_SITES)]
-    for site, folder in enumerate(folders):
-        federation.register(folder.name)
-        federation.start_supernode(folder.name, node_config(folder, site))
-    journals = [folder / "journal" for folder in folders]
-    journals[0].mkdir(parents=True, exist_ok=True)
-    (journals[0] / f"kill-in-{exchange}").touch()
-    (federation.folder / f"kill-in-{exchange}").touch()
-    record = federation.folder / "record"
-    config = f'record="{record}" num-rounds={NUM_ROUNDS}'
-    with begun(federation, app, config) as end:
-        end(600)
-    assert (federation.folder / f"killed-in-{exchange}").exists()
-    assert (journals[0] / f"killed-in-{exchange}").exists()
-    with begun(federation, app, config) as end:
-        printed = end(600)
-    assert "Resuming the study" in printed
+    From the last exchange on it must be the same sum; before, another attempt.
+    """
+    begin = time.monotonic()
+    study = federation.folder / f"study-{exchange}"
+    for slot in range(NUM_SITES):
+        (study / str(slot)).mkdir(parents=True)
+    orders = [
+        study / "0" / f"kill-on-request-{exchange}",
+        study / "1" / f"kill-before-reply-{exchange}",
+    ]
+    if exchange == 5:
+        orders.append(study / "kill-server-in-5")
+    for order in orders:
+        order.touch()
+    roster = federation.folder / "roster.json"
+    config = f'record="{study / "record"}" roster="{roster}" num-rounds={NUM_ROUNDS}'
+    for again in range(1 + (exchange == 5)):
+        with begun(federation, federation.folder / "app", config) as end:
+            printed = end(600)
+        assert ("Resuming the study" in printed) == bool(again)
+    assert [order for order in orders if order.exists()] == []
 
-    with Journal(None, record / "server.sqlite") as journal:
+    num_attempts = max(_num_attempts(study / str(slot)) for slot in range(NUM_SITES))
+    assert num_attempts == (1 if exchange == 5 else 2), printed
+    _assert_right(study)
+    print(
+        f"\nexchange {exchange}: the right release, {num_attempts} attempts, "
+        f"{time.monotonic() - begin:.0f} s"
+    )
+
+
+def _num_attempts(site: Path) -> int:
+    """Return in how many attempts a site replied; it never gives two replies to one.
+
+    And it answers the last exchange of one attempt only.
+    """
+    replies: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for line in (site / "replies").read_text().splitlines():
+        attempt, exchange, digest = line.split()
+        replies[attempt, exchange].add(digest)
+    assert {len(digests) for digests in replies.values()} == {1}
+    assert len([exchange for _, exchange in replies if exchange == "5"]) == 1
+    return len({attempt for attempt, _ in replies})
+
+
+def _assert_right(study: Path) -> None:
+    """Assert that the release is the sum of what each site added, once."""
+    with Journal(None, study / "record" / "server.sqlite") as journal:
         fields, ledger = read_ledger(journal)
-    study = TuningStudy.from_dict(fields["study"])
-    assert study.secure is not None
-    assert isinstance(study.secure.settings, ReleaseSettings)
-    assert len(ledger) == 2
-    release = SecureRelease(study.secure.settings)
-    for row in ledger:
-        slots = row.facts["summed"]
-        assert len(slots) >= study.secure.groups[0].min_summed
-        total = sum(
-            np.load(journals[slot] / f"given-{row.iteration}-{slot}.npy")
-            for slot in slots
-        )
-        sensitivity = release.sensitivity(row.iteration)
-        error = row.vectors.ravel() - np.asarray(total) * sensitivity
-        assert np.linalg.norm(error) <= 1e-3 * len(slots) * sensitivity
+    secure = TuningStudy.from_dict(fields["study"]).secure
+    assert secure is not None
+    assert isinstance(secure.settings, ReleaseSettings)
+    (row,) = ledger
+    assert row.facts["summed"] == list(range(NUM_SITES))
+    total = np.zeros(secure.noise(0).length, dtype=np.uint64)
+    for slot in row.facts["summed"]:
+        first, *others = map(np.load, (study / str(slot)).glob("added-*.npy"))
+        for other in others:
+            np.testing.assert_array_equal(first, other)
+        total += first
+    summed = SecureTotal(tuple(row.facts["summed"]), total)
+    released = SecureRelease(secure.settings).decoded(
+        row.iteration, secure.noise(0), summed
+    )
+    np.testing.assert_array_equal(row.vectors, released)

@@ -20,7 +20,7 @@ from flwr_fbo.agents.durable.recorded_agent import (
 )
 from flwr_fbo.agents.tuning.trial import OutOfTimeError
 from flwr_fbo.clients.site import Metrics, Site
-from flwr_fbo.clients.site_journal import configured_slot, held_journal
+from flwr_fbo.clients.site_journal import configured_slot, held_journal, record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.codec import Instruction
@@ -83,6 +83,7 @@ class BanditSite(Site[AskedT, BanditT]):
             context,
             self.recorded.identity_of(study),
             folder and folder / self.recorded.file_name,
+            record=record_name(self.recorded.kind),
             may_begin=may_begin,
             patience=_PATIENCE,
         ) as journal:

@@ -22,6 +22,8 @@ from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
 from flwr_fbo.protocol.secure_sums import SecureSums
 
+# Entries of a node config that are no limits.
+_OTHER_ENTRIES = {"fbo-folder", "fbo-roster", "fbo-key"}
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6
 
@@ -330,7 +332,8 @@ def node_limits(context: Context) -> Limits:
         If one is not allowed or not known; the text names the key.
     """
     of_sums, names = _node_names(SumLimits), _node_names(Limits)
-    _check_known(context.node_config, {*of_sums.values(), *names.values()})
+    limits = {*of_sums.values(), *names.values()}
+    _check_known(context.node_config, limits | _OTHER_ENTRIES)
     sums, given = (
         {
             field: _number(context.node_config[key])
@@ -355,10 +358,10 @@ def node_limits(context: Context) -> Limits:
 
 
 def _check_known(given: Iterable[str], known: Set[str]) -> None:
-    """Raise NodeConfigError if a limit is misspelled: it would not hold."""
+    """Raise NodeConfigError if an entry is misspelled: it would not hold."""
     for key in given:
-        if key.startswith(("fbo-max-", "fbo-min-")) and key not in known:
-            text = f"node config {key} is not allowed: no such limit"
+        if key.startswith("fbo-") and key not in known:
+            text = f"node config {key} is not allowed: no such entry"
             meant = did_you_mean(key, known)
             raise NodeConfigError(f"{text}{meant}.", public=f"{text}.")
 

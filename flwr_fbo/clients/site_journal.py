@@ -67,6 +67,7 @@ def held_journal(
     identity: Mapping[str, Any],
     path: Path | None,
     *,
+    record: str,
     may_begin: bool,
     patience: float,
 ) -> Iterator[Journal]:
@@ -75,12 +76,13 @@ def held_journal(
     Parameters
     ----------
     context : flwr.app.Context
-        Its state remembers, for each kind of agent, the journal or how many releases
-        were in it.
+        Its state remembers the journal, or how many releases were in it.
     identity : mapping
-        What the journal belongs to; with ``kind`` and ``study_id``.
+        What the journal belongs to; with ``study_id``.
     path : Path, optional
         The file.
+    record : str
+        Name of the record in ``context.state``.
     may_begin : bool
         Whether there may be none yet: then one is begun. Whether it is the one that an
         agent had, the server says.
@@ -95,8 +97,8 @@ def held_journal(
     JournalHeldError
         If another process still has it.
     """
-    records, name = context.state.config_records, record_name(identity["kind"])
-    known = dict(records.get(name, {}))
+    records = context.state.config_records
+    known = dict(records.get(record, {}))
     if any(known.get(key) != identity.get(key, -1) for key in _OWNER):
         known = {}  # of another owner
     had: Any = known.get("num-releases", 0)
@@ -131,7 +133,7 @@ def held_journal(
                 kept["journal"] = journal.to_bytes()
             else:
                 kept["num-releases"] = max(had, journal.num_releases)
-            records[name] = ConfigRecord(kept)
+            records[record] = ConfigRecord(kept)
 
 
 _OWNER = ("study_id", "slot")
@@ -140,3 +142,11 @@ _OWNER = ("study_id", "slot")
 def record_name(kind: str) -> str:
     """Return the record of ``context.state`` for the journals of one kind."""
     return f"flwr-fbo-{kind}"
+
+
+def noted_slot(context: Context, record: str, study_id: str) -> int:
+    """Return the slot of a study's journal that ``context.state`` knows, or -1."""
+    known = context.state.config_records.get(record)
+    if not known or known["study_id"] != study_id:
+        return -1
+    return int(str(known["slot"]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from flwr.app import Context
@@ -29,13 +32,23 @@ class SumIdentity:
     key: SigningKey | None = None
     roster: Roster | None = None
 
-    @property
+    @cached_property
     def slot(self) -> int:
         """The slot that the roster gives the key; -1 without a roster."""
         if self.roster is None or self.key is None:
             return -1
         slots = {key: slot for slot, key in self.roster.keys.items()}
         return slots[self.key.public]
+
+    def own_slot(self, context: Context) -> int:
+        """Return the slot of the key; without a roster the node config's, or -1.
+
+        Raises
+        ------
+        ValueError
+            As in `configured_slot`.
+        """
+        return configured_slot(context) if self.slot < 0 else self.slot
 
     def check(self, sums: SecureSums | None, slot: int) -> None:
         """Raise `StudyRefusedError` unless a study is summed under the pinned roster.
@@ -83,29 +96,24 @@ def sum_identity(context: Context) -> SumIdentity:
     if roster is None or key is None:
         text = f"{_ROSTER} and {_KEY} are given together in the node config"
         raise NodeConfigError(f"{text}.", public=f"{text}.")
-    try:
-        own, pinned = SigningKey.load(key), Roster.load(roster)
+    with _named(_ROSTER):
+        pinned = Roster.load(roster)
+    with _named(_KEY):
+        own = SigningKey.load(key)
         has_key = own.public in pinned.keys.values()
-        require(has_key, _KEY, own.public, f"a key of the roster {roster}")
-        return SumIdentity(own, pinned)
+        require(has_key, "public key", own.public, f"a key of the roster {roster}")
+    return SumIdentity(own, pinned)
+
+
+@contextmanager
+def _named(entry: str) -> Iterator[None]:
+    """Raise NodeConfigError, with the entry's name, where a file cannot be used."""
+    try:
+        yield
     except (OSError, ValueError) as error:
         raise NodeConfigError(
-            f"node config: {error}", public=f"{_ROSTER} or {_KEY} cannot be used."
+            f"node config {entry}: {error}", public=f"{entry} cannot be used."
         ) from error
-
-
-def own_slot(context: Context) -> int:
-    """Return the slot of the key in the roster; without one the node config's, or -1.
-
-    Raises
-    ------
-    NodeConfigError
-        As in `sum_identity`.
-    ValueError
-        As in `configured_slot`.
-    """
-    slot = sum_identity(context).slot
-    return configured_slot(context) if slot < 0 else slot
 
 
 def _path(context: Context, name: str) -> Path | None:

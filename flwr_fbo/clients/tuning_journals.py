@@ -21,6 +21,7 @@ from flwr_fbo.agents.tuning.comparison import Comparison, Score, as_json, compar
 from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
+    noted_slot,
     record_name,
 )
 from flwr_fbo.journal.journal import Journal, open_patiently
@@ -75,9 +76,9 @@ def taken_slot(context: Context, study: TuningStudy) -> int:
     A client that was restarted finds it in its folder, if no other keeps a journal
     of the study there.
     """
-    known = context.state.config_records.get(record_name(KIND))
-    if known and known["study_id"] == study.study_id:
-        return int(str(known["slot"]))
+    noted = noted_slot(context, record_name(KIND), study.study_id)
+    if noted >= 0:
+        return noted
     folder = configured_folder(context)
     if folder is None:
         return -1

@@ -29,8 +29,8 @@ from flwr_fbo.clients.site import (
     Metrics,
     Site,
 )
-from flwr_fbo.clients.site_journal import held_journal
-from flwr_fbo.clients.sum_identity import sum_identity
+from flwr_fbo.clients.site_journal import held_journal, record_name
+from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.clients.trial_log import logged
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
@@ -102,9 +102,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
                 f"{study.direction!r}.",
                 public="This client declares another direction than the study has.",
             )
-        sum_identity(context).check(study.secure, agent_id(context, study))
-        for limits in self._limits(context):
-            limits.sums.check(study.secure, study.promise)
         for i, params in enumerate(self.enqueue):
             try:
                 study.space.to_unit(params)
@@ -123,7 +120,18 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1."""
         known = agent_id(context, study)
-        return {"agent-id": sum_identity(context).slot if known < 0 else known}
+        identity = self._identity(context, study, known)
+        return {"agent-id": identity.slot if known < 0 else known}
+
+    def _identity(
+        self, context: Context, study: TuningStudy, known_slot: int
+    ) -> SumIdentity:
+        """Return who the site is in the study's sums; raise unless it wants them."""
+        identity = sum_identity(context)
+        identity.check(study.secure, known_slot)
+        for limits in self._limits(context):
+            limits.sums.check(study.secure, study.promise)
+        return identity
 
     @contextmanager
     def agent(
@@ -132,16 +140,23 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         """Hold the agent of the slot that the server names: the client's own."""
         study, slot = instruction.study, instruction.slot
         known = agent_id(context, study)
+        who = self._identity(context, study, known)
         if known not in (-1, slot):
             raise of_another_slot(known, slot)
         identity, path = agent_identity(study, slot), journal_path(folder, study, slot)
         with held_journal(
-            context, identity, path, may_begin=True, patience=_PATIENCE
+            context,
+            identity,
+            path,
+            record=record_name(identity["kind"]),
+            may_begin=True,
+            patience=_PATIENCE,
         ) as journal:
             if folder is not None:
                 note_last_study(folder, study, slot)
             made = instruction.num_released
-            yield RecordedTuner(journal, study, slot, self.enqueue, made)
+            about = study, slot, self.enqueue, made, who.key, who.roster
+            yield RecordedTuner(journal, *about)
 
     def release_of(self, instruction: TuningInstruction) -> int:
         """Return which of the promised releases is asked for; 0 for none."""
@@ -178,7 +193,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             If the study has another space or direction than the client declares.
         """
         if instruction.phase is Phase.SUM:
-            return self._sum(context, agent, instruction, arrays)
+            return self._sum(agent, instruction, arrays)
         release, made_after = instruction.release, instruction.made_after
         vectors = arrays[0] if len(arrays) else None
         if release in agent.made_after:
@@ -200,11 +215,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         return Answer([agent.message(release)] if sends else [], metrics)
 
     def _sum(
-        self,
-        context: Context,
-        agent: RecordedTuner,
-        instruction: TuningInstruction,
-        arrays: Arrays,
+        self, agent: RecordedTuner, instruction: TuningInstruction, arrays: Arrays
     ) -> Answer:
         """Answer one exchange of a secure sum."""
         secure, release = instruction.study.secure, instruction.release
@@ -212,8 +223,6 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             text = f"Release {release} cannot be summed now."
             raise InstructionError(text, public=text)
         about = instruction.planned, instruction.slot
-        identity = sum_identity(context)
-        member = agent.member(identity.key, identity.roster)
         request = SumRequest(
             secure,
             instruction.study.text,
@@ -223,7 +232,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             instruction.exchange,
             arrays[0],
         )
-        reply = member.answer(
+        reply = agent.member.answer(
             request,
             lambda: secure.release.contribution(*about, agent.message(release)),
         )

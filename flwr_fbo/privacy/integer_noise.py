@@ -12,10 +12,8 @@ docs/explanation/distributed-noise.md; its bound is `log_ratio_bound`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -256,12 +254,3 @@ class IntegerNoise:
         """
         require_int("num_answered", num_answered, self.honest, self.num_sites)
         return math.sqrt(num_answered) * self.share_std / self.scale
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON takes them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> IntegerNoise:
-        """Return the settings that ``to_dict`` gave."""
-        return cls(**fields)

@@ -15,8 +15,8 @@ from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,
     CHECK_BYTES,
     COMMITMENT_BYTES,
+    ENCRYPTED_BYTES,
     KEY_BYTES,
-    SEALED_BYTES,
     SHARED_BYTES,
     SumKeys,
     check_roster,
@@ -275,7 +275,7 @@ class Aggregator:
         for sender in shared:
             for receiver, record in self._shared_by(sender).items():
                 if receiver in boxes:
-                    boxes[receiver][sender] = record[:SEALED_BYTES]
+                    boxes[receiver][sender] = record[:ENCRYPTED_BYTES]
         view = pack_set(shared, self._terms.slots)
         return {slot: view + pack(box) for slot, box in boxes.items()}
 
@@ -347,7 +347,7 @@ class Aggregator:
     def _recover(self, owner: int, kind: str, held: Mapping[int, Records]) -> bytes:
         """Return a secret of a member from the shares that its neighbours sent."""
         shares = {}
-        first = SEALED_BYTES + (CHECK_BYTES if kind == "self" else 0)
+        first = ENCRYPTED_BYTES + (CHECK_BYTES if kind == "self" else 0)
         checks = self._shared_by(owner)
         for place, holder in enumerate(self._neighbours[owner], 1):
             share = held.get(holder, {}).get(owner)

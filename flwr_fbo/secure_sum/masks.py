@@ -37,8 +37,8 @@ KEY_BYTES, COMMITMENT_BYTES, CHECK_BYTES = 32, 32, 16
 # What a member advertises without its signature: two public keys.
 ADVERT_BYTES = 2 * KEY_BYTES
 # A share of each secret, encrypted, and a commitment to each.
-SEALED_BYTES = 2 * SHARE_BYTES + 16
-SHARED_BYTES = SEALED_BYTES + 2 * CHECK_BYTES
+ENCRYPTED_BYTES = 2 * SHARE_BYTES + 16
+SHARED_BYTES = ENCRYPTED_BYTES + 2 * CHECK_BYTES
 _NONCE, _COUNTER = bytes(12), bytes(16)
 _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
@@ -87,7 +87,7 @@ class SumKeys:
         mask = self._expand(key)
         return mask if slot < other else np.negative(mask)
 
-    def seal(
+    def encrypt(
         self,
         private: X25519PrivateKey,
         public: bytes,
@@ -99,18 +99,18 @@ class SumKeys:
         key = self._agree(private, public, "shares", sender, receiver)
         return AESGCM(key).encrypt(_NONCE, shares, None)
 
-    def unseal(
+    def decrypt(
         self,
         private: X25519PrivateKey,
         public: bytes,
         sender: int,
         receiver: int,
-        sealed: bytes,
+        encrypted: bytes,
     ) -> bytes | None:
-        """Return what `seal` encrypted; None if it is anything else."""
+        """Return what `encrypt` encrypted; None if it is anything else."""
         key = self._agree(private, public, "shares", sender, receiver)
         try:
-            return AESGCM(key).decrypt(_NONCE, sealed, None)
+            return AESGCM(key).decrypt(_NONCE, encrypted, None)
         except InvalidTag:
             return None
 

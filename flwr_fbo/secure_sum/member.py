@@ -19,8 +19,8 @@ from flwr_fbo._validation import require
 from flwr_fbo.secure_sum.graph import MaskGraph
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,
+    ENCRYPTED_BYTES,
     KEY_BYTES,
-    SEALED_BYTES,
     SumKeys,
     check_roster,
     draw_seed,
@@ -238,12 +238,12 @@ class Member:
         records = {}
         for other, public in adverts.items():
             first, second = masking_shares[places[other]], self_shares[places[other]]
-            sealed = keys.seal(
+            encrypted = keys.encrypt(
                 encryption, public[:KEY_BYTES], slot, other, first + second
             )
             checks = keys.share_check(first, "masking", slot, other)
             checks += keys.share_check(second, "self", slot, other)
-            records[other] = sealed + checks
+            records[other] = encrypted + checks
         reply = keys.commitment(self_seed, slot) + pack(records)
         secrets = {"encryption": kept["encryption"], "seed": kept["seed"]}
         return reply, {**secrets, "self": self_seed.hex(), "adverts": to_hex(adverts)}
@@ -254,25 +254,25 @@ class Member:
         shared_text, text = cut(text, set_bytes(self._terms.slots))
         shared = unpack_set(shared_text, self._terms.slots)
         self._enough_in(shared, "shared")
-        sealed = unpack(text, SEALED_BYTES, adverts)
+        encrypted = unpack(text, ENCRYPTED_BYTES, adverts)
         named = set(shared) & set(self._neighbours)
-        ok = slot in shared and set(sealed) == named
+        ok = slot in shared and set(encrypted) == named
         _check(ok, "the shares are not those of the members who shared")
         encryption = _private(kept["encryption"])
         shares = {}
-        for other, record in sealed.items():
+        for other, record in encrypted.items():
             public = adverts[other][:KEY_BYTES]
-            pair = keys.unseal(encryption, public, other, slot, record)
+            pair = keys.decrypt(encryption, public, other, slot, record)
             if pair is not None and len(pair) == 2 * SHARE_BYTES:
                 shares[other] = pair
         # A malicious member can send a few bad ones; the server need not have done it.
-        unread = sorted(set(sealed) - set(shares))
+        unread = sorted(set(encrypted) - set(shares))
         self._enough(shares, f"readable shares (not those of slots {unread[:8]})")
 
         total = _as_numbers(numbers(), self._terms.length)
         total += keys.self_mask(bytes.fromhex(kept["self"]), slot)
         masking = keys.masking_key(bytes.fromhex(kept["seed"]), slot)
-        for other in sealed:
+        for other in encrypted:
             public = adverts[other][KEY_BYTES:]
             total += keys.pair_mask(masking, public, slot, other)
         masked = pack_numbers(total, self._terms.num_bytes)

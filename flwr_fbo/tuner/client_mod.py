@@ -28,7 +28,7 @@ from flwr_fbo.clients.limits import node_limits, refused, size_limits
 from flwr_fbo.clients.site import SiteError, reported
 from flwr_fbo.clients.site_budget import SiteBudget
 from flwr_fbo.clients.site_journal import configured_folder
-from flwr_fbo.clients.sum_identity import own_slot, sum_identity
+from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot
@@ -234,14 +234,15 @@ def _sum(message: Message, context: Context, header: SumHeader) -> Message:
     sums = _read_sums(context, header.sums)
     if asked.form == "exact" or len(asked.trials) != sums.num_features:
         raise refused("a secure sum is of one bounded ballot")
-    _admit(context, asked, sums)
+    identity = _admit(context, asked, sums)
 
     def draw_ballot() -> FloatArray:
         _charge(context, asked)
         return _vector(context, asked)
 
     record = message.content.array_records[SUM]
-    reply = sum_reply(context, header, sums, record["request"].numpy(), draw_ballot)
+    payload = record["request"].numpy()
+    reply = sum_reply(context, header, sums, identity, payload, draw_ballot)
     arrays = ArrayRecord({"reply": Array(reply)})
     content = RecordDict({HEADER: header_record(ReplyHeader()), SUM: arrays})
     return Message(content, reply_to=message)
@@ -284,21 +285,29 @@ def _admit_trials(context: Context, header: TrialsHeader) -> int:
         return -1
     if not header.is_hidden:
         raise refused("the study asks for exact scores")
-    _admit(context, header, _read_sums(context, header.sums))
-    return own_slot(context)
+    sums = _read_sums(context, header.sums)
+    return _admit(context, header, sums).own_slot(context)
 
 
 def _admit(
     context: Context, header: TrialsHeader | BallotHeader, sums: SecureSums | None
-) -> None:
-    """Raise `StudyRefusedError` if the site does not allow what is left."""
+) -> SumIdentity:
+    """Return who the site is in sums.
+
+    Raises
+    ------
+    StudyRefusedError
+        If the site does not allow what is left.
+    """
     limits, promise = node_limits(context), Promise.from_dict(header.promise)
     # The key decides the slot: an app's partition-id is about its data.
-    sum_identity(context).check(sums, -1)
+    identity = sum_identity(context)
+    identity.check(sums, -1)
     limits.sums.check(sums, promise)
     budget = SiteBudget(context, configured_folder(context), [limits])
     budget.check(promise)
     budget.admit((KIND, header.attempt), promise)
+    return identity
 
 
 def _charge(context: Context, header: BallotHeader) -> None:

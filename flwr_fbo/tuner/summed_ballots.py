@@ -10,19 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context
+from flwr.app import Context
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
 from flwr_fbo.agents.durable.sum_member import SumMember, SumRequest
-from flwr_fbo.clients.site_journal import configured_folder, configured_slot
-from flwr_fbo.clients.sum_identity import own_slot, sum_identity
-from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.clients.site_journal import (
+    configured_folder,
+    configured_slot,
+    held_journal,
+    noted_slot,
+)
+from flwr_fbo.clients.sum_identity import SumIdentity
+from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
 from flwr_fbo.tuner.envelope import KIND, SumHeader
@@ -38,6 +43,7 @@ def sum_reply(
     context: Context,
     header: SumHeader,
     sums: SecureSums,
+    identity: SumIdentity,
     payload: Any,
     draw_ballot: Callable[[], FloatArray],
 ) -> NDArray[np.uint8]:
@@ -49,6 +55,8 @@ def sum_reply(
     header : SumHeader
     sums : SecureSums
         Of the header, checked.
+    identity : SumIdentity
+        Who the site is in them.
     payload : Any
         What the server sent.
     draw_ballot : callable
@@ -61,11 +69,12 @@ def sum_reply(
     JournalError
         If it is asked for another client's slot.
     """
-    asked, identity = header.asked, sum_identity(context)
-    own = own_slot(context)
+    asked, own = header.asked, identity.own_slot(context)
+    if own < 0:
+        own = noted_slot(context, SUM, asked.attempt)
     if own not in (-1, header.slot):
         raise of_another_slot(own, header.slot)
-    with _held_journal(context, asked.attempt, header.slot) as journal:
+    with _held(context, asked.attempt, header.slot) as journal:
         begin = header.exchange == Exchange.ADVERTISE
         if not _is_known(journal, header, begin):
             journal.put({_ABOUT: np.array(header.about), _BALLOT: draw_ballot()})
@@ -114,26 +123,18 @@ def _is_known(journal: Journal, header: SumHeader, may_begin: bool) -> bool:
 
 
 @contextmanager
-def _held_journal(context: Context, attempt: str, slot: int) -> Iterator[Journal]:
+def _held(context: Context, attempt: str, slot: int) -> Iterator[Journal]:
     """Hold the journal of this client's sums in one run of a tuner.
 
     It belongs to one slot: under two a client could be summed twice.
     """
-    identity = {"kind": f"{KIND}-sums", "attempt": attempt, "slot": slot}
-    folder = configured_folder(context)
+    identity = {"kind": f"{KIND}-sums", "study_id": attempt, "slot": slot}
+    folder, path = configured_folder(context), None
     if folder is not None:
         # Clients may share a folder. The attempt's name is the server's.
         owner = hashlib.sha256(f"{attempt} {configured_slot(context)}".encode())
         path = folder / f"sums-{owner.hexdigest()[:16]}.sqlite"
-        with closing(open_patiently(identity, path, _PATIENCE)) as journal:
-            yield journal
-        return
-    known = context.state.config_records.get(SUM)
-    content = None if known is None else known["journal"]
-    assert content is None or isinstance(content, bytes)
-    with closing(Journal(identity, content=content)) as journal:
-        try:
-            yield journal
-        finally:
-            # A charge is kept, even if the reply is refused.
-            context.state[SUM] = ConfigRecord({"journal": journal.to_bytes()})
+    with held_journal(
+        context, identity, path, record=SUM, may_begin=True, patience=_PATIENCE
+    ) as journal:
+        yield journal

@@ -1,17 +1,14 @@
 """The audit of studies with secure aggregation: no false alarm, and every fault."""
 
-import json
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from flwr_fbo.audit.default_studies import (
     DELTA,
-    SECURE_STUDIES,
     secure_dp_fts_de,
     secure_fed_vote,
 )
@@ -20,7 +17,6 @@ from flwr_fbo.audit.secure_faults import SECURE_FAULTS
 from flwr_fbo.audit.secure_sites import SecureSites, Share
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import audit
-from flwr_fbo.cli import app
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
@@ -137,51 +133,3 @@ def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match="is not allowed") as error:
         replace(secure_fed_vote(1000), **change)
     assert words in str(error.value)
-
-
-# --- The command
-
-
-def _invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["audit", "--draws=1000", "--seed=1", *arguments])
-
-
-def test_the_command_audits_secure_studies() -> None:
-    result = _invoke("--secure", "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert [one["study"] for one in found] == list(SECURE_STUDIES)
-    for one in found:
-        assert one["plan"]["honest"] == 2
-        assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
-        assert 0.4 < one["epsilon_lower"] < 2
-
-
-def test_the_command_finds_a_planted_fault() -> None:
-    about = ("--secure", "--study=FedVote", "--agents=3", "--honest=1")
-    result = _invoke(*about, "--plant=half-shares")
-    assert result.exit_code == 1
-    assert "secure sums, honest = 1, colluding = 2" in result.output
-    assert "VIOLATION" in result.output
-    assert max(map(len, result.output.splitlines())) <= 100
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--honest=2", "--study=FedVote"), "honest=2 is not allowed: only with"),
-        (("--secure", "--study=FedUCB"), "study='FedUCB' is not allowed"),
-        (("--secure", "--study=FedVote", "--q=.5"), "sampling_probability=0.5"),
-        (("--secure", "--study=FedVote", "--absent=missing"), "absence='missing'"),
-        (("--secure", "--study=FedVote", "--honest=9"), "honest=9 is not allowed"),
-        (("--secure", "--plant=no-clip"), "plant='no-clip' is not allowed"),
-        (("--plant=no-share",), "plant='no-share' is not allowed"),
-    ],
-)
-def test_what_the_command_refuses_is_one_line(
-    arguments: tuple[str, ...], words: str
-) -> None:
-    result = _invoke(*arguments)
-    assert result.exit_code == 1
-    assert "Traceback" not in result.output
-    assert words in result.output.splitlines()[-1]

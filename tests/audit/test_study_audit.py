@@ -1,6 +1,5 @@
-"""The audit of whole studies: no false alarm, every planted fault, and the command."""
+"""The audit of whole studies: no false alarm, and every planted fault."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import binomtest, norm
-from typer.testing import CliRunner
 
 from flwr_fbo.audit import study_audit
 from flwr_fbo.audit.default_studies import (
@@ -28,7 +26,6 @@ from flwr_fbo.audit.planted_faults import (
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import AuditTest, audit
 from flwr_fbo.audit.tuning_audit import TuningAuditPlan
-from flwr_fbo.cli import app
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.gradients import GradientSettings
 from flwr_fbo.privacy.noise import OsEntropy
@@ -302,95 +299,8 @@ def test_bad_plans_of_gradients_are_named() -> None:
         GradientAuditPlan(replace(settings, epsilon=1.0), num_requests=0)
 
 
-# --- The command
-
-
-def _invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["audit", "--draws=1000", *arguments])
-
-
-def test_the_command_audits_a_study_of_each_strategy() -> None:
-    result = _invoke("--seed=1", "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert [one["study"] for one in found] == list(STUDIES)
-    for one in found:
-        assert one["violated"] is False
-        assert one["verdict"] == "no violation"
-        assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
-        assert 0.4 < one["epsilon_lower"] < 2
-        assert (one["delta"], one["num_counted"]) == (DELTA, 500)
-
-
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_is_described_in_short_lines(study: str) -> None:
     lines = STUDIES[study](1000).describe()
     assert list(lines) == ["Study", "Privacy", "Canary"]
     assert max(map(len, lines.values())) <= 90
-
-
-def test_the_command_exits_with_1_on_a_violation() -> None:
-    options = ("--seed=1", "--study=FedVote", "--plant=no-clip")
-    result = _invoke(*options, "--json")
-    assert result.exit_code == 1
-    (found,) = json.loads(result.stdout)
-    assert found["violated"] is True
-    assert found["planted_fault"] == "no-clip"
-    assert found["epsilon_promised"] == pytest.approx(2, rel=2e-3)
-    assert found["plan"]["settings"]["num_agents"] == 2
-    text = _invoke(*options).output
-    assert text.splitlines()[-2] == "Planted   no-clip"
-    assert "Entropy   seeded" in text
-    assert max(map(len, text.splitlines())) <= 100
-
-
-def test_a_fault_is_planted_wherever_there_can_be_one() -> None:
-    result = _invoke("--seed=1", "--plant=drawn-again", "--json")
-    found = json.loads(result.stdout)
-    assert [one["study"] for one in found] == ["FedUCB", "FedGOUCB"]
-
-
-def test_options_change_a_tuning_study() -> None:
-    options = ("--agents=3", "--sub-regions=2", "--q=.5", "--iteration=0")
-    more = ("--iteration=7", "--features=3", "--absent=zeros", "--epsilon=1")
-    result = _invoke("--seed=1", "--study=DPFTSDE", *options, *more, "--json")
-    (found,) = json.loads(result.stdout)
-    assert found["epsilon_promised"] == pytest.approx(1, rel=5e-3)
-    plan = found["plan"]
-    assert (plan["iterations"], plan["num_features"]) == ([0, 7], 3)
-    assert plan["absence"] == "zeros"
-    assert plan["settings"]["num_agents"] == 3
-    assert plan["settings"]["num_sub_regions"] == 2
-    assert plan["settings"]["sampling_probability"] == 0.5
-
-
-def test_the_help_says_what_it_cannot_see() -> None:
-    text = " ".join(CliRunner().invoke(app, ["audit", "--help"]).output.split())
-    for words in ("cannot see", "timing", "other settings", "server's memory"):
-        assert words in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--plant=noclip",), "did you mean 'no-clip'"),
-        (("--plant=no-clip", "--study=FedUCB"), "plant='no-clip' is not allowed"),
-        (("--study=FedVotes",), "did you mean 'FedVote'"),
-        (("--z=1",), "z=1.0 is not allowed: only with --study"),
-        (("--agents=3", "--study=FedUCB"), "agents=3 is not allowed: only with"),
-        (("--z=0", "--study=FedVote"), "noise_multiplier=0.0 is not allowed"),
-        (("--q=0", "--study=FedVote"), "sampling_probability=0.0 is not allowed"),
-        (("--epsilon=0",), "epsilon=0.0 is not allowed"),
-        (("--delta=1",), "delta=1.0 is not allowed"),
-        (("--draws=5",), "num_draws=5 is not allowed"),
-        (("--iteration=-1", "--study=FedVote"), "iterations=-1 is not allowed"),
-        (("--features=0", "--study=FedVote"), "num_features=0 is not allowed"),
-    ],
-)
-def test_what_the_command_refuses_is_one_line(
-    arguments: tuple[str, ...], words: str
-) -> None:
-    result = _invoke(*arguments)
-    assert result.exit_code == 1
-    assert "Traceback" not in result.output
-    assert words in result.output.splitlines()[-1]

@@ -105,5 +105,8 @@ def test_a_file_that_is_no_roster_is_named(tmp_path: Path) -> None:
     run("new", key)
     assert run("show", key) == (1, f"Error: {key}: no roster: it is not JSON.\n")
     file.chmod(0o600)
-    wanted = f"Error: {file}: no private key in PEM without a password.\n"
-    assert run("public", file) == (1, wanted)
+    code, text = run("public", file)
+    assert code == 1
+    assert text.startswith(
+        f"Error: {file}: no private key that `flwr-fbo keys new` makes: it is not in "
+    )

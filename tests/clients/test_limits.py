@@ -67,12 +67,12 @@ def test_the_node_config_may_give_numbers_or_text() -> None:
     assert node_limits(_context()) == Limits()
 
 
-@pytest.mark.parametrize("name", ["min_onest", "max_epsilom", "min_"])
-def test_a_misspelled_limit_of_the_node_config_is_named(name: str) -> None:
+@pytest.mark.parametrize("name", ["min_onest", "max_epsilom", "min_", "rooster", "max"])
+def test_a_misspelled_entry_of_the_node_config_is_named(name: str) -> None:
     key = f"fbo-{name.replace('_', '-')}"
     with pytest.raises(NodeConfigError, match=f"{key} is not allowed") as error:
         node_limits(_context(**{name: 3}))
-    assert error.value.public == f"node config {key} is not allowed: no such limit."
+    assert error.value.public == f"node config {key} is not allowed: no such entry."
 
 
 def test_a_promise_is_refused_by_name() -> None:

@@ -63,7 +63,7 @@ def test_a_key_that_others_can_read_is_refused(mode: int, keys: Keys) -> None:
     keys.key_path(0).chmod(mode)
     with pytest.raises(NodeConfigError, match="chmod 600") as error:
         sum_identity(_context(_config(keys)))
-    assert error.value.public == "fbo-roster or fbo-key cannot be used."
+    assert error.value.public == "fbo-key cannot be used."
 
 
 @pytest.mark.parametrize("text", ["", "no key", "{}", '{"keys": {}, "seed": "00"}'])
@@ -73,7 +73,7 @@ def test_a_malformed_file_is_refused(name: str, text: str, keys: Keys) -> None:
     Path(config[name]).write_text(text)
     with pytest.raises(NodeConfigError) as error:
         sum_identity(_context(config))
-    assert error.value.public == "fbo-roster or fbo-key cannot be used."
+    assert error.value.public == f"{name} cannot be used."
 
 
 def _study(keys: Keys | None, secure: bool = True) -> Any:
@@ -109,7 +109,9 @@ def test_a_key_is_that_of_the_sites_slot(keys: Keys) -> None:
 
 def test_a_key_that_the_roster_lacks_is_refused(keys: Keys) -> None:
     SigningKey.draw().save(keys.key_path(0))
-    with pytest.raises(NodeConfigError, match=r"fbo-key=.* a key of the roster"):
+    with pytest.raises(
+        NodeConfigError, match=r"fbo-key: public key=.* a key of the roster"
+    ):
         sum_identity(_context(_config(keys)))
 
 

@@ -1,7 +1,6 @@
 """Noise shares: their law, the proof's bound, and sums modulo 2**b."""
 
 import doctest
-import json
 import math
 from collections.abc import Mapping
 from functools import cache
@@ -384,11 +383,6 @@ def test_messages_that_are_refused(message: FloatArray, match: str) -> None:
 def test_answers_that_are_refused(num_answered: Any) -> None:
     with pytest.raises(ValueError, match="num_answered="):
         integer_noise().std(num_answered)
-
-
-def test_settings_go_through_json() -> None:
-    noise = integer_noise()
-    assert IntegerNoise.from_dict(json.loads(json.dumps(noise.to_dict()))) == noise
 
 
 def test_the_example_runs_as_it_is_written() -> None:

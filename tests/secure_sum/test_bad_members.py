@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_fbo.secure_sum.masks import COMMITMENT_BYTES, SEALED_BYTES, SHARED_BYTES
+from flwr_fbo.secure_sum.masks import COMMITMENT_BYTES, ENCRYPTED_BYTES, SHARED_BYTES
 from flwr_fbo.secure_sum.terms import SumFailedError, SumRefusedError
 from flwr_fbo.secure_sum.wire import pack, to_payload, unpack
 from tests.secure_sum.attempts import Attempt, make_attempt
@@ -112,7 +112,7 @@ def test_a_member_refuses_any_other_request(exchange: int, data: st.DataObject) 
         attempt.play()
         attempt.assert_right()
     else:
-        # All of three sealed shares are needed for all; nothing else may pass.
+        # All of three encrypted shares are needed for all; nothing else may pass.
         pytest.fail(f"exchange {exchange} answered {other!r}")
 
 
@@ -151,7 +151,7 @@ def _mixed(reply: Any, num_others: int, changed_shares: int) -> Any:
     records = unpack(rest, SHARED_BYTES, range(100))
     assert len(records) == num_others
     for slot in list(records)[:changed_shares]:
-        records[slot] = bytes(SEALED_BYTES) + records[slot][SEALED_BYTES:]
+        records[slot] = bytes(ENCRYPTED_BYTES) + records[slot][ENCRYPTED_BYTES:]
     return to_payload(head + pack(records))
 
 

@@ -13,8 +13,8 @@ import pytest
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,
+    ENCRYPTED_BYTES,
     KEY_BYTES,
-    SEALED_BYTES,
     SumKeys,
 )
 from flwr_fbo.secure_sum.member import Member
@@ -232,8 +232,8 @@ def test_swapped_shares_are_refused() -> None:
     attempt = at(3)
     requests = {}
     for slot, request in attempt.aggregator.requests().items():
-        shared, sealed = set_and_records(request, SEALED_BYTES, attempt)
-        swapped = dict(zip(sealed, reversed(sealed.values()), strict=True))
+        shared, encrypted = set_and_records(request, ENCRYPTED_BYTES, attempt)
+        swapped = dict(zip(encrypted, reversed(encrypted.values()), strict=True))
         requests[slot] = to_payload(
             pack_set(shared, attempt.terms.slots) + pack(swapped)
         )
@@ -245,15 +245,15 @@ def test_shares_of_others_than_named_are_refused() -> None:
     slots = attempt.terms.slots
     requests = {}
     for slot, request in attempt.aggregator.requests().items():
-        shared, sealed = set_and_records(request, SEALED_BYTES, attempt)
-        del sealed[next(iter(sealed))]
-        requests[slot] = to_payload(pack_set(shared, slots) + pack(sealed))
+        shared, encrypted = set_and_records(request, ENCRYPTED_BYTES, attempt)
+        del encrypted[next(iter(encrypted))]
+        requests[slot] = to_payload(pack_set(shared, slots) + pack(encrypted))
     refused_by_all(attempt, requests, "not those of the members who shared")
     attempt = at(3)
     for slot, request in attempt.aggregator.requests().items():
-        shared, sealed = set_and_records(request, SEALED_BYTES, attempt)
+        shared, encrypted = set_and_records(request, ENCRYPTED_BYTES, attempt)
         others = pack_set(set(slots) - {slot}, slots)
-        requests[slot] = to_payload(others + pack(sealed))
+        requests[slot] = to_payload(others + pack(encrypted))
     refused_by_all(attempt, requests, "not those of the members who shared")
 
 
@@ -263,9 +263,9 @@ def test_a_small_group_that_shares_is_refused() -> None:
     attempt.play(until=3)
     slots, requests = attempt.terms.slots, {}
     for slot, request in attempt.aggregator.requests().items():
-        _, sealed = set_and_records(request, SEALED_BYTES, attempt)
-        near = pack_set({slot, *sealed}, slots)
-        requests[slot] = to_payload(near + pack(sealed))
+        _, encrypted = set_and_records(request, ENCRYPTED_BYTES, attempt)
+        near = pack_set({slot, *encrypted}, slots)
+        requests[slot] = to_payload(near + pack(encrypted))
     refused_by_all(attempt, requests, "39 members shared, fewer than 41")
 
 
@@ -318,10 +318,10 @@ def test_members_who_were_shown_different_groups_do_not_confirm() -> None:
     slots = attempt.terms.slots
     victim, hidden = slots[0], slots[5]
     requests = dict(attempt.aggregator.requests())
-    shared, sealed = set_and_records(requests[victim], SEALED_BYTES, attempt)
-    del sealed[hidden]
+    shared, encrypted = set_and_records(requests[victim], ENCRYPTED_BYTES, attempt)
+    del encrypted[hidden]
     shown = pack_set(set(shared) - {hidden}, slots)
-    requests[victim] = to_payload(shown + pack(sealed))
+    requests[victim] = to_payload(shown + pack(encrypted))
     masked = {s: attempt.answer(s, 3, r) for s, r in requests.items()}
     views = {}
     for slot, reply in masked.items():

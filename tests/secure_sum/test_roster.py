@@ -43,7 +43,7 @@ def test_another_key_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     texts = {
-        b"nothing": "no private key in PEM",
+        b"nothing": "`flwr-fbo keys new` makes: it is not in PEM",
         X25519PrivateKey.generate().private_bytes(*form): "not an Ed25519 key",
     }
     for text, pattern in texts.items():

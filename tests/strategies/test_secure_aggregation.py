@@ -29,6 +29,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import ClientApi, NumPyClient
 from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from tests.federation import numpy_app
 from tests.secure_studies import (
@@ -300,9 +301,9 @@ def _unpinned(config: dict[str, Any], folder: Path) -> None:
     ("change", "public", "logged"),
     [
         (_without_key, "fbo-roster and fbo-key are given together", "together"),
-        (_without_file, "fbo-roster or fbo-key cannot be used", "No such file"),
-        (_readable, "fbo-roster or fbo-key cannot be used", "chmod 600"),
-        (_of_another, "fbo-roster or fbo-key cannot be used", "a key of the roster"),
+        (_without_file, "fbo-key cannot be used", "No such file"),
+        (_readable, "fbo-key cannot be used", "chmod 600"),
+        (_of_another, "fbo-key cannot be used", "a key of the roster"),
         (_of_a_neighbour, "its slot is 2, and the roster", "its key for slot 1"),
         (_other_roster, "does not have the roster that it pins", "that it pins"),
         (_unpinned, "the study has a roster", "fbo-roster"),
@@ -394,3 +395,27 @@ def test_each_minimum_holds_in_app_and_node_config(field: str, value: Any) -> No
     strategy = fed_vote()
     strategy.start(fits, num_rounds=2)
     assert len(strategy.server.ledger) == 1
+
+
+def test_a_site_reads_its_roster_and_its_key_once_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = make_keys(tmp_path)
+    strategy = fed_vote(aggregation=aggregation_of(fed_vote, roster=keys.roster_path))
+    read: list[Path] = []
+
+    def noting(load: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def noted(path: Path) -> Any:
+            read.append(path)
+            return load(path)
+
+        return noted
+
+    for kind in (Roster, SigningKey):
+        monkeypatch.setattr(kind, "load", noting(kind.load))
+    grid = SumGrid(keys.node_configs())
+    strategy.start(grid, num_rounds=ROUNDS)
+    assert {heard.exchange for heard in grid.heard} == set(range(6))
+    own = [path for path in read if path != keys.roster_path]
+    pinned = read.count(keys.roster_path)
+    assert (len(own), pinned) == (len(grid.heard), len(grid.heard))

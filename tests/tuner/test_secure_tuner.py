@@ -519,6 +519,21 @@ def test_clients_without_a_slot_are_summed(tmp_path: Path) -> None:
     assert _summed(tmp_path) == [list(range(NUM_CLIENTS))] * 2
 
 
+def test_a_client_without_a_slot_is_summed_under_one() -> None:
+    """It keeps the first slot that it is given in the run."""
+    grid = Nameless(message_app(), NUM_CLIENTS, run_config=RUN_CONFIG)
+
+    def change(message: Message, fields: dict[str, Any]) -> None:
+        if (fields["exchange"], fields["slot"]) == (1, 2) and len(grid.asked) > 20:
+            header = message.content.config_records["fbo-tuner"]
+            header["fields"] = json.dumps({**fields, "slot": 3})
+
+    grid.change = change
+    _start(grid)
+    (error,) = grid.errors
+    assert "JournalError: This is the journal of another agent" in error
+
+
 def test_slots_are_kept_for_the_whole_run() -> None:
     slots = SumSlots(4)
     for node in (11, 12, 13):

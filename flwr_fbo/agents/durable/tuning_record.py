@@ -49,6 +49,10 @@ class RecordedTuner(RecordedAgent):
         Known-good settings, evaluated first.
     num_released : int, optional
         How many releases the server says that it has made.
+    key : SigningKey, optional
+        The site's in secure sums; with a roster.
+    roster : Roster, optional
+        The one that the site pins.
 
     Raises
     ------
@@ -61,6 +65,8 @@ class RecordedTuner(RecordedAgent):
         As its journal has it, or a new one.
     made_after : dict of int to int
         For each release on record, from 1, the iteration of the agent's message.
+    member : SumMember
+        The agent's part in secure sums.
     """
 
     kind: ClassVar[str] = KIND
@@ -72,6 +78,8 @@ class RecordedTuner(RecordedAgent):
         slot: int,
         enqueue: Sequence[Params] = (),
         num_released: int | None = None,
+        key: SigningKey | None = None,
+        roster: Roster | None = None,
     ) -> None:
         super().__init__(journal)
         if num_released is not None:
@@ -79,6 +87,7 @@ class RecordedTuner(RecordedAgent):
         self.agent = self._agent(study, slot, enqueue)
         pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
         self.made_after = {int(release): int(t) for release, t in pairs}
+        self.member = SumMember(self._state, self._put, key, roster)
 
     def _agent(self, study: TuningStudy, slot: int, enqueue: Sequence[Params]) -> Agent:
         seed = study.study_seed
@@ -157,10 +166,6 @@ class RecordedTuner(RecordedAgent):
             self.made_after[release] = iteration
             pairs = np.array([*self.made_after.items()])
             self._journal.put({"made-after": pairs})
-
-    def member(self, key: SigningKey | None, roster: Roster | None) -> SumMember:
-        """Return the agent's part in secure sums, under a site's key and roster."""
-        return SumMember(self._state, self._put, key, roster)
 
     def message(self, release: int) -> FloatArray:
         """Return the message for a release that is on record, shape (M,)."""

@@ -142,7 +142,9 @@ class _Found:
         """Return the row of the claims, which are numbered in each of its cells."""
         cells = [self._cells(claim) for claim in self.plan.claims]
         seeds = "-".join(map(str, sorted({num_seeds for num_seeds, *_ in cells})))
-        columns = [_numbered([cell[k] for cell in cells]) for k in (1, 2, 3)]
+        columns = [
+            _numbered(column) for column in zip(*(c[1:] for c in cells), strict=True)
+        ]
         return f"| {self.plan.name} | {seeds} | {' | '.join(columns)} |"
 
     def cost(self) -> str:

@@ -345,7 +345,7 @@ def test_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shown = invoke(app, ["show", "results/mine", "--json"])
     assert set(json.loads(shown.stdout)["methods"]) == set(sweep.methods)
     after = invoke(app, ["claims", "mine.toml"])
-    assert "| mine | 2 | 1. more agents are better (not in the" in after.output
+    assert "| mine | 2 | 1. more epsilon is better (not in the" in after.output
 
 
 def test_the_gap_between_arms() -> None:

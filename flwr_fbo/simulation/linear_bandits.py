@@ -149,7 +149,7 @@ class BanditSimulation:
 
         ``"non-private"``: the same schedule, and graph, acting on the same local data.
         ``"independent"``: linear UCB without communication; of the exact width in
-        place of the paper's, which counts the ridges of all agents. ``"full"``: one
+        place of a published one, which counts the ridges of all agents. ``"full"``: one
         linear UCB that all agents share, synchronised after every trial.
         """
         allowed = f"one of {get_args(Baseline)}"
@@ -163,7 +163,7 @@ class BanditSimulation:
             schedule, local = range(1, self.num_trials + 1), "released"  # all there is
         else:
             schedule, local = (), "raw"
-            width = "exact" if width == "paper" else width
+            width = "exact" if width in ("paper", "authors") else width
         releases = replace(
             self.settings.releases,
             epsilon=math.inf,

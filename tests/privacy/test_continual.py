@@ -216,7 +216,11 @@ def test_bounds_in_the_worst_case_of_the_paper() -> None:
     assert published.rho_min == pytest.approx(41_680, abs=1)
     assert published.shift == 2 * published.rho_min
     assert published.rho_max == 3 * published.rho_min
-    assert published.kappa == pytest.approx(20.51, abs=0.01)
+    # Proposition 4: m = 18, L = 1, and 2 n M / alpha = 2e9.
+    kappa = math.sqrt(18 * 2 * (math.sqrt(10) + 2 * math.log(2e9)) / math.sqrt(2))
+    assert published.kappa == pytest.approx(kappa, rel=1e-12)
+    assert kappa == pytest.approx(34.22, abs=0.01)
+    assert published.cross_norm == pytest.approx(kappa * math.sqrt(published.rho_min))
     assert agent_bounds(WORST, 0.01, 100).rho_min <= published.rho_min / 200
     assert sum_bounds(WORST, 0.01, 100).rho_min <= 100 * published.rho_min / 2000
 

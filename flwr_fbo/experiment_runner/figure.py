@@ -27,7 +27,8 @@ def _own_form(experiment: Experiment) -> Callable[..., None] | None:
     """Return what draws the ends of curves into axes, where that is the figure."""
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         return draw_series
-    if isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
+    sweep = experiment.sweep if isinstance(experiment, BanditExperiment) else None
+    if sweep is not None and sweep.axis is not None:
         return draw_sweep
     return None
 

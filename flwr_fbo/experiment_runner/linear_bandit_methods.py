@@ -15,7 +15,12 @@ from flwr_fbo.experiment_runner import looks
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign, BanditPrivacy
 from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.sweep import Point, label_at, name_at
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.protocol.linear_ucb_settings import (
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
 from flwr_fbo.protocol.peer_graph import Pooling
 from flwr_fbo.simulation.linear_bandits import BanditSimulation, Baseline, Control
 
@@ -82,6 +87,8 @@ class BanditMethod(Method):
 
     def control(self, name: str) -> str:
         """Return what a control is called at this method's point of a sweep."""
+        if name == "noise-only" and self.noise_only is not None:
+            return self.noise_only
         return _name_at(name, self.point)
 
 
@@ -106,15 +113,32 @@ def _private(
     return central.among_peers(experiment.peers(pooling))
 
 
-def _published(experiment: BanditDesign) -> BanditSimulation:
+def _published(
+    experiment: BanditDesign,
+    width: Width = "paper",
+    control: Control | None = None,
+    noisy: bool = True,
+) -> BanditSimulation:
     """Return the paper's noise, shifts and width, of agents that use their raw data.
 
     Among peers, its cliques and its estimators, too.
     """
-    ours = _private(experiment, "raw", pooling="clique")
-    releases = replace(ours.settings.releases, mechanism="tree", calibration="paper")
-    settings = replace(ours.settings, releases=releases, width="paper")
-    return replace(ours, settings=settings)
+    d, n = experiment.task.dimension, experiment.num_synchronisations
+    privacy = experiment.privacy
+    releases = ContinualSettings(
+        n, d, privacy.epsilon, privacy.delta, mechanism="tree", calibration="paper"
+    )
+    central = BanditSimulation(
+        LinearUCBSettings(releases, width=width, local_data="raw"),
+        experiment.num_agents,
+        experiment.task,
+        experiment.num_iterations,
+        experiment.schedule,
+        control,
+    )
+    if experiment.graph is not None:
+        central = central.among_peers(experiment.peers("clique"))
+    return central if noisy else central.baseline("non-private")
 
 
 def _baseline(
@@ -138,6 +162,44 @@ _PRIVATE: dict[str, Any] = {
     "noisy": True,
     "noise_only": "noise-only",
 }
+
+
+def _published_methods(
+    name: str, label: str, width: Width, color: str, *, usual: bool
+) -> list[BanditMethod]:
+    """Return the published method of a width, its noise alone, and it without noise."""
+    noise_only = f"{name}-noise-only"
+    return [
+        BanditMethod(
+            name,
+            f"{label}†",
+            partial(_published, width=width),
+            controls=(*_BESIDE, noise_only),
+            noisy=True,
+            noise_only=noise_only,
+            usual=usual,
+            look=(color, "--", "x"),
+        ),
+        BanditMethod(
+            noise_only,
+            f"{label}, noise-only",
+            partial(_published, width=width, control="noise-only"),
+            releases=False,
+            noisy=True,
+            usual=usual,
+            look=(color, ":", "^"),
+        ),
+        BanditMethod(
+            f"{name}-open",
+            f"{label}, no noise",
+            partial(_published, width=width, noisy=False),
+            controls=_BESIDE,
+            usual=False,
+            look=(color, "-", "s"),
+        ),
+    ]
+
+
 _IN_CLIQUES: dict[str, Any] = {"usual": False, "needs_graph": True}
 METHODS = by_name(
     BanditMethod("fed-ucb", "FedUCB", _private, look=looks.OURS, **_PRIVATE),
@@ -148,8 +210,9 @@ METHODS = by_name(
         look=(looks.SKY, "--", "d"),
         **_PRIVATE,
     ),
-    BanditMethod(
-        "paper", "published†", _published, look=(looks.PINK, "--", "x"), **_PRIVATE
+    *_published_methods("paper", "published", "paper", looks.PINK, usual=True),
+    *_published_methods(
+        "paper-authors", "published, width x .01", "authors", looks.BROWN, usual=False
     ),
     BanditMethod(
         "cliques",

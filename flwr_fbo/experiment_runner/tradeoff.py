@@ -185,6 +185,7 @@ def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> 
     """
     sweep = experiment.sweep
     assert sweep is not None
+    assert sweep.axis is not None
     ends = _ends(experiment, runs)
     field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
     places = _places(field, values)
@@ -229,7 +230,8 @@ def _look_of(base: str, variant: int, num_variants: int) -> Look:
     color, _, marker = METHODS[base].look or (COLORS[0], "-", MARKERS[0])
     if num_variants > 1:
         marker = MARKERS[variant % len(MARKERS)]
-    style = ":" if base == "noise-only" else _STYLES[variant % len(_STYLES)]
+    noise_only = METHODS[base].noisy and not METHODS[base].releases
+    style = ":" if noise_only else _STYLES[variant % len(_STYLES)]
     return color, style, marker
 
 

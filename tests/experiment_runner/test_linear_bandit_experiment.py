@@ -51,6 +51,7 @@ ALL = (
     "fed-ucb",
     "fed-ucb-raw",
     "paper",
+    "paper-noise-only",
     "non-private",
     "full",
     "independent",
@@ -144,6 +145,7 @@ def test_all_methods_of_a_seed_play_the_same_trials(
         **dict.fromkeys(("fed-ucb", "fed-ucb-raw", "paper"), 8.0),
         **dict.fromkeys(("non-private", "full"), math.inf),
         **dict.fromkeys(("independent", "noise-only", "random"), 0.0),
+        "paper-noise-only": 0.0,
     }
     private = {name for name, run in runs.items() if run.private}
     assert private == {"independent", "random"}  # seeded noise protects nobody

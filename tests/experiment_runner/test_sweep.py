@@ -25,8 +25,8 @@ num_iterations = 60
 num_seeds = 2
 num_synchronisations = 4
 first_synchronisation = 10
-methods = ["fed-ucb", "paper", "non-private", "full", "independent", "noise-only", \
-"random"]
+methods = ["fed-ucb", "paper", "paper-noise-only", "non-private", "full", \
+"independent", "noise-only", "random"]
 
 [task]
 name = "linear-bandit"
@@ -53,7 +53,7 @@ text = "more agents are better"
 better = "non-private@num_agents=3"
 than = "non-private@num_agents=2"
 """
-NOISY = ("fed-ucb", "paper", "noise-only")
+NOISY = ("fed-ucb", "paper", "paper-noise-only", "noise-only")
 OTHERS = ("non-private", "full", "independent", "random")
 
 

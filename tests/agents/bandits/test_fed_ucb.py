@@ -267,8 +267,8 @@ def test_the_authors_width_is_a_hundredth_of_the_papers() -> None:
     paper, authors = (confidence(PUBLISHED, width=w) for w in ("paper", "authors"))
     assert width_of(authors, V) == pytest.approx(0.01 * width_of(paper, V))
     assert authors.bounds == paper.bounds
-    empty = np.zeros((D + 1, D + 1))
-    assert np.array_equal(authors.ellipsoid(empty).factor, paper.ellipsoid(empty).factor)
+    shifted, also = (s.ellipsoid(np.zeros((D + 1, D + 1))) for s in (paper, authors))
+    assert np.array_equal(shifted.factor, also.factor)
 
 
 @pytest.mark.parametrize("among_peers", [False, True])

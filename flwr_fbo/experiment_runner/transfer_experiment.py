@@ -20,8 +20,13 @@ from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.experiment_runner import looks
-from flwr_fbo.experiment_runner.base import FloatArray, Run
+from flwr_fbo.experiment_runner.base import (
+    FloatArray,
+)
 from flwr_fbo.experiment_runner.methods import Method, by_name
+from flwr_fbo.experiment_runner.runs import (
+    Run,
+)
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_table import (
     OptimisationExperiment,

@@ -10,7 +10,8 @@ from flwr_fbo._validation import require_fraction
 from flwr_fbo.experiment_runner.base import Experiment, PrivacySetting
 from flwr_fbo.experiment_runner.sweep import Simulator, Sweep
 from flwr_fbo.privacy.budget import check_epsilon
-from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.continual_settings import Calibration, ContinualSettings
+from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.protocol.linear_ucb_settings import Width
 from flwr_fbo.protocol.peer_graph import GraphName, PeerGraph, Pooling
@@ -104,12 +105,18 @@ class BanditDesign(Experiment):
             num_estimators=estimators,
         )
 
-    @property
-    def releases(self) -> ContinualSettings:
-        """What an agent hands out."""
-        epsilon, delta = self.privacy.epsilon, self.privacy.delta
-        n, d = self.num_synchronisations, self.task.dimension
-        return ContinualSettings(n, d, epsilon, delta)
+    def releases(
+        self, mechanism: Mechanism = "toeplitz", calibration: Calibration = "exact"
+    ) -> ContinualSettings:
+        """Return what an agent hands out."""
+        return ContinualSettings(
+            num_releases=self.num_synchronisations,
+            dimension=self.task.dimension,
+            epsilon=self.privacy.epsilon,
+            delta=self.privacy.delta,
+            mechanism=mechanism,
+            calibration=calibration,
+        )
 
     @property
     def schedule(self) -> Sequence[int]:

@@ -244,8 +244,9 @@ class BanditExperiment(BanditDesign):
         """
         if self.simulation(method).graph is not None:
             return None
-        plain = self.plain(method)
-        numbers = 2 * plain.num_agents * math.prod(plain.releases.sum_shape)
+        simulation = self.simulation(method)
+        shape = simulation.settings.releases.sum_shape
+        numbers = 2 * simulation.num_agents * math.prod(shape)
         return numbers * self._num_synchronisations_of(method)
 
     def _num_synchronisations_of(self, method: str) -> FloatArray:

@@ -15,7 +15,6 @@ from flwr_fbo.experiment_runner import looks
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign, BanditPrivacy
 from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.sweep import Point, label_at, name_at
-from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import (
     LinearUCBSettings,
     LocalData,
@@ -92,16 +91,14 @@ class BanditMethod(Method):
         return _name_at(name, self.point)
 
 
-def _private(
+def _simulation(
     experiment: BanditDesign,
-    local_data: LocalData = "released",
+    settings: LinearUCBSettings,
+    pooling: Pooling,
     control: Control | None = None,
-    pooling: Pooling = "neighbourhood",
 ) -> BanditSimulation:
     central = BanditSimulation(
-        LinearUCBSettings(
-            experiment.releases, width=experiment.width, local_data=local_data
-        ),
+        settings,
         experiment.num_agents,
         experiment.task,
         experiment.num_iterations,
@@ -113,38 +110,40 @@ def _private(
     return central.among_peers(experiment.peers(pooling))
 
 
-def _published(
+def _private(
     experiment: BanditDesign,
-    width: Width = "paper",
+    local_data: LocalData = "released",
     control: Control | None = None,
-    noisy: bool = True,
+    pooling: Pooling = "neighbourhood",
+) -> BanditSimulation:
+    settings = LinearUCBSettings(
+        experiment.releases(), width=experiment.width, local_data=local_data
+    )
+    return _simulation(experiment, settings, pooling, control)
+
+
+def _published(
+    experiment: BanditDesign, width: Width, control: Control | None = None
 ) -> BanditSimulation:
     """Return the paper's noise, shifts and width, of agents that use their raw data.
 
     Among peers, its cliques and its estimators, too.
     """
-    d, n = experiment.task.dimension, experiment.num_synchronisations
-    privacy = experiment.privacy
-    releases = ContinualSettings(
-        n, d, privacy.epsilon, privacy.delta, mechanism="tree", calibration="paper"
-    )
-    central = BanditSimulation(
-        LinearUCBSettings(releases, width=width, local_data="raw"),
-        experiment.num_agents,
-        experiment.task,
-        experiment.num_iterations,
-        experiment.schedule,
-        control,
-    )
-    if experiment.graph is not None:
-        central = central.among_peers(experiment.peers("clique"))
-    return central if noisy else central.baseline("non-private")
+    releases = experiment.releases(mechanism="tree", calibration="paper")
+    settings = LinearUCBSettings(releases, width=width, local_data="raw")
+    return _simulation(experiment, settings, "clique", control)
+
+
+def _published_open(experiment: BanditDesign, width: Width) -> BanditSimulation:
+    return _published(experiment, width).baseline("non-private")
 
 
 def _baseline(
     experiment: BanditDesign, name: Baseline, pooling: Pooling = "neighbourhood"
 ) -> BanditSimulation:
-    return _private(experiment, pooling=pooling).baseline(name)
+    # A tree may have the most releases; of its noise nothing is left.
+    settings = LinearUCBSettings(experiment.releases("tree"), width=experiment.width)
+    return _simulation(experiment, settings, pooling).baseline(name)
 
 
 def _control(name: Control, **values: Any) -> BanditMethod:
@@ -192,7 +191,7 @@ def _published_methods(
         BanditMethod(
             f"{name}-open",
             f"{label}, no noise",
-            partial(_published, width=width, noisy=False),
+            partial(_published_open, width=width),
             controls=_BESIDE,
             usual=False,
             look=(color, "-", "s"),

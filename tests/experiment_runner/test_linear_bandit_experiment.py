@@ -381,7 +381,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     assert values["methods"]["non-private"]["epsilon"] is None
     assert "failed_trials" not in values
     other = _invoke(*run, "--epsilon=2")
-    assert "6 of 14 runs are in" in " ".join(other.output.split())
+    assert "6 of 16 runs are in" in " ".join(other.output.split())
     refused = _invoke("tradeoff", str(tmp_path / "mine"))
     assert refused.exit_code == 1
     assert re.search(r"Error: results='.*mine' is not allowed", refused.output)

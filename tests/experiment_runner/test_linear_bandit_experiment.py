@@ -184,7 +184,7 @@ def test_what_is_played_in_the_mean_field(experiment: BanditExperiment) -> None:
     (run,) = limit.play(["paper"], seed=3)
     assert run.regret == mean_field_regret(simulation, 6, 7, limit.steps).tolist()
     assert limit.recipe("paper") != replace(limit, simulator="exact").recipe("paper")
-    with pytest.raises(ValueError, match="simulator='mean-field' .* with a graph"):
+    with pytest.raises(ValueError, match=r"simulator='mean-field' .* with a graph"):
         replace(limit, graph="ring")
     with pytest.raises(ValueError, match="num_releases=9999980"):  # not a tree
         replace(limit, num_iterations=10**7, num_synchronisations=10**7 - 20)

@@ -272,7 +272,9 @@ def _set_title(axes: Any, title: str) -> None:
 
 def name_beside(figure: Any, runs: Sequence[Run], path: Target) -> None:
     """Write the PNG, with its legend beside it."""
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    # More names would be cut off at the lower edge.
+    size = 8 if len(figure.axes[0].get_legend_handles_labels()[1]) <= 26 else 6.5
+    figure.legend(loc="outside right upper", frameon=False, fontsize=size)
     save(figure, runs, path)
 
 

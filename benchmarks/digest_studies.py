@@ -609,6 +609,7 @@ _ON_A_CENTRE = [
     "fed-ucb",
     "fed-ucb-raw",
     "paper",
+    "paper-noise-only",
     "non-private",
     "full",
     "independent",

@@ -27,12 +27,16 @@ from flwr_fbo.experiment_runner.runs import (
 from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep, name_beside
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
+# Names of more lines than this stand beside a figure: below it they would be cut off.
+_MOST_NAMES_BELOW = 12
+
 
 def _own_form(experiment: Experiment) -> Callable[..., None] | None:
     """Return what draws the ends of curves into axes, where that is the figure."""
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         return draw_series
-    if isinstance(experiment, BanditExperiment) and experiment.sweep is not None:
+    sweep = experiment.sweep if isinstance(experiment, BanditExperiment) else None
+    if sweep is not None and sweep.axis is not None:
         return draw_sweep
     return None
 
@@ -78,8 +82,11 @@ def _draw_convergence(
         axes.set(xscale="log", yscale="log")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _name_lines(figure, axes)
-    save(figure, runs, path)
+    if len(experiment.methods) > _MOST_NAMES_BELOW:
+        name_beside(figure, runs, path)
+    else:
+        _name_lines(figure, axes)
+        save(figure, runs, path)
 
 
 def _draw_communication(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require_fraction
 from flwr_fbo.experiment_runner.base import Experiment, PrivacySetting
-from flwr_fbo.experiment_runner.sweep import Sweep
+from flwr_fbo.experiment_runner.sweep import Simulator, Sweep
 from flwr_fbo.privacy.budget import check_epsilon
-from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.continual_settings import Calibration, ContinualSettings
+from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.protocol.linear_ucb_settings import Width
 from flwr_fbo.protocol.peer_graph import GraphName, PeerGraph, Pooling
@@ -52,16 +53,21 @@ class BanditDesign(Experiment):
     num_iterations : int
         Trials of each agent, >= 1.
     num_synchronisations : int
-        n, fixed in advance, the gaps growing: see `geometric_schedule`.
+        n, fixed in advance, the gaps growing: see `geometric_schedule`. With one for
+        each trial from the first one on, after every trial.
     first_synchronisation : int
         After how many trials. What is there before is exploration, for agents that act
         on released data only.
-    width : {"exact", "observed", "paper"}
-        Of all methods but ``"paper"``, which has its own.
+    width : {"exact", "observed", "paper", "authors"}
+        Of all methods but the published ones, which have their own.
     graph : {"complete", "ring", "star", "line", "random"}, optional
         Along which agents talk; there is a centre unless given. See `PeerGraph.named`.
     hops : int
         How far messages travel in a graph.
+    simulator : {"exact", "mean-field"}
+        Whether every trial is played, or what agents do on average: see
+        `simulation.mean_field`. That takes seconds, however many trials and agents
+        there are.
     sweep : Sweep, optional
         What else than the above to play them at.
     """
@@ -81,6 +87,7 @@ class BanditDesign(Experiment):
     width: Width = "observed"
     graph: GraphName | None = None
     hops: int = 1
+    simulator: Simulator = "exact"
     sweep: Sweep | None = None
 
     def peers(self, pooling: Pooling) -> PeerGraph:
@@ -98,15 +105,24 @@ class BanditDesign(Experiment):
             num_estimators=estimators,
         )
 
-    @property
-    def releases(self) -> ContinualSettings:
-        """What an agent hands out."""
-        epsilon, delta = self.privacy.epsilon, self.privacy.delta
-        n, d = self.num_synchronisations, self.task.dimension
-        return ContinualSettings(n, d, epsilon, delta)
+    def releases(
+        self, mechanism: Mechanism = "toeplitz", calibration: Calibration = "exact"
+    ) -> ContinualSettings:
+        """Return what an agent hands out."""
+        return ContinualSettings(
+            num_releases=self.num_synchronisations,
+            dimension=self.task.dimension,
+            epsilon=self.privacy.epsilon,
+            delta=self.privacy.delta,
+            mechanism=mechanism,
+            calibration=calibration,
+        )
 
     @property
-    def schedule(self) -> list[int]:
+    def schedule(self) -> Sequence[int]:
         """After how many trials there is a synchronisation."""
         trials, n = self.num_iterations, self.num_synchronisations
+        after_every = range(self.first_synchronisation, trials)
+        if n == len(after_every):
+            return after_every
         return geometric_schedule(trials, n, self.first_synchronisation)

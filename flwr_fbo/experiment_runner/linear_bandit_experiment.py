@@ -1,7 +1,7 @@
 """Experiments of linear bandits: private FedUCB beside its controls and the published.
 
 The environment of Dubey & Pentland, *Differentially-Private Federated Linear Bandits*
-(NeurIPS 2020), section 6. All methods of a seed play the same trials, under the same
+(NeurIPS 2020), section 4.4. All methods of a seed play the same trials, under the same
 noise; what is compared is the regret that an agent has added up in T trials. With a
 `Sweep` they are played at several settings, as methods with names of their own.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +45,7 @@ from flwr_fbo.simulation.linear_bandits import (
     BanditSimulation,
     play_together,
 )
+from flwr_fbo.simulation.mean_field import mean_field_regret
 from flwr_fbo.simulation.progress import counted
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
@@ -102,6 +104,8 @@ class BanditExperiment(BanditDesign):
         allowed = "1, without a graph"
         ok = self.graph is not None or self.hops == 1
         require(ok, "hops", self.hops, allowed)
+        ok = self.graph is None or self.simulator == "exact"
+        require(ok, "simulator", self.simulator, "'exact', with a graph")
         for name in self.methods:
             needs_graph = self.known_methods[name].needs_graph
             ok = self.graph is not None or not needs_graph
@@ -173,10 +177,12 @@ class BanditExperiment(BanditDesign):
 
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
         """Return together what plays the same trials, which are then drawn once."""
-        batches: dict[tuple[LinearBanditTask, int], list[str]] = {}
+        batches: dict[tuple[LinearBanditTask, int] | str, list[str]] = {}
         for name in methods:
             plain = self.plain(name)
-            batches.setdefault((plain.task, plain.num_agents), []).append(name)
+            exact = plain.simulator == "exact"
+            key = (plain.task, plain.num_agents) if exact else name
+            batches.setdefault(key, []).append(name)
         return list(batches.values())
 
     def play(self, methods: Sequence[str], seed: int) -> list[RegretRun]:
@@ -186,10 +192,8 @@ class BanditExperiment(BanditDesign):
 
     def _play(self, batch: Sequence[str], seed: int) -> list[RegretRun]:
         began = time.process_time()
-        simulations = [self.simulation(name) for name in batch]
-        # Seeds of bandits are even, and seeds of noise odd: no two are the same.
-        runs = play_together(simulations, 2 * seed, 2 * seed + 1)
-        seconds = (time.process_time() - began) / len(runs)
+        curves = self._curves(batch, seed)
+        seconds = (time.process_time() - began) / len(curves)
         known = self.known_methods
         return [
             RegretRun(
@@ -198,14 +202,23 @@ class BanditExperiment(BanditDesign):
                 epsilon=known[name].epsilon(self.plain(name).privacy),
                 private=not known[name].releases and not known[name].noisy,
                 seconds=seconds,
-                regret=self._curve(run),
+                regret=[float(value) for value in curve],
             )
-            for name, run in zip(batch, runs, strict=True)
+            for name, curve in zip(batch, curves, strict=True)
         ]
 
-    def _curve(self, run: BanditRun) -> list[float]:
+    def _curves(self, batch: Sequence[str], seed: int) -> list[FloatArray]:
+        """Return an agent's regret, added up, after each of ``steps``."""
+        simulations = [self.simulation(name) for name in batch]
+        # Seeds of bandits are even, and seeds of noise odd: no two are the same.
+        seeds = 2 * seed, 2 * seed + 1
+        if self.plain(batch[0]).simulator == "mean-field":
+            return [mean_field_regret(one, *seeds, self.steps) for one in simulations]
+        return [self._curve(run) for run in play_together(simulations, *seeds)]
+
+    def _curve(self, run: BanditRun) -> FloatArray:
         per_agent = np.cumsum(run.regret) / len(run.running_sums)
-        return [float(value) for value in per_agent[self.steps - 1]]
+        return np.asarray(per_agent[self.steps - 1])
 
     @property
     def steps(self) -> NDArray[np.intp]:
@@ -231,8 +244,9 @@ class BanditExperiment(BanditDesign):
         """
         if self.simulation(method).graph is not None:
             return None
-        plain = self.plain(method)
-        numbers = 2 * plain.num_agents * math.prod(plain.releases.sum_shape)
+        simulation = self.simulation(method)
+        shape = simulation.settings.releases.sum_shape
+        numbers = 2 * simulation.num_agents * math.prod(shape)
         return numbers * self._num_synchronisations_of(method)
 
     def _num_synchronisations_of(self, method: str) -> FloatArray:
@@ -241,8 +255,8 @@ class BanditExperiment(BanditDesign):
         assert not isinstance(simulation.schedule, DeterminantTrigger)
         if simulation.control == "random":
             return np.zeros(len(self.steps))
-        counts = np.searchsorted(simulation.schedule, self.steps, side="right")
-        return np.asarray(counts, dtype=np.float64)
+        counts = [bisect_right(simulation.schedule, step) for step in self.steps]
+        return np.array(counts, dtype=np.float64)
 
     @property
     def known_methods(self) -> Mapping[str, BanditMethod]:
@@ -277,7 +291,7 @@ class BanditExperiment(BanditDesign):
         known, delta = self.known_methods, self.privacy.delta
         title = f"Regret of an agent in {until or self.num_iterations} trials"
         lines = ["* paired by seed; negative is better, and a ratio below 1."]
-        if {"fed-ucb-raw", "paper"} & {known[name].base for name in self.methods}:
+        if any("†" in known[name].label for name in self.methods):
             lines.append(
                 "† acts on its raw data between synchronisations: the guarantee holds "
                 "only with all other records fixed."

@@ -15,7 +15,11 @@ from flwr_fbo.experiment_runner import looks
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign, BanditPrivacy
 from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.sweep import Point, label_at, name_at
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
+from flwr_fbo.protocol.linear_ucb_settings import (
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
 from flwr_fbo.protocol.peer_graph import Pooling
 from flwr_fbo.simulation.linear_bandits import BanditSimulation, Baseline, Control
 
@@ -82,19 +86,19 @@ class BanditMethod(Method):
 
     def control(self, name: str) -> str:
         """Return what a control is called at this method's point of a sweep."""
+        if name == "noise-only" and self.noise_only is not None:
+            return self.noise_only
         return _name_at(name, self.point)
 
 
-def _private(
+def _simulation(
     experiment: BanditDesign,
-    local_data: LocalData = "released",
+    settings: LinearUCBSettings,
+    pooling: Pooling,
     control: Control | None = None,
-    pooling: Pooling = "neighbourhood",
 ) -> BanditSimulation:
     central = BanditSimulation(
-        LinearUCBSettings(
-            experiment.releases, width=experiment.width, local_data=local_data
-        ),
+        settings,
         experiment.num_agents,
         experiment.task,
         experiment.num_iterations,
@@ -106,21 +110,40 @@ def _private(
     return central.among_peers(experiment.peers(pooling))
 
 
-def _published(experiment: BanditDesign) -> BanditSimulation:
+def _private(
+    experiment: BanditDesign,
+    local_data: LocalData = "released",
+    control: Control | None = None,
+    pooling: Pooling = "neighbourhood",
+) -> BanditSimulation:
+    settings = LinearUCBSettings(
+        experiment.releases(), width=experiment.width, local_data=local_data
+    )
+    return _simulation(experiment, settings, pooling, control)
+
+
+def _published(
+    experiment: BanditDesign, width: Width, control: Control | None = None
+) -> BanditSimulation:
     """Return the paper's noise, shifts and width, of agents that use their raw data.
 
     Among peers, its cliques and its estimators, too.
     """
-    ours = _private(experiment, "raw", pooling="clique")
-    releases = replace(ours.settings.releases, mechanism="tree", calibration="paper")
-    settings = replace(ours.settings, releases=releases, width="paper")
-    return replace(ours, settings=settings)
+    releases = experiment.releases(mechanism="tree", calibration="paper")
+    settings = LinearUCBSettings(releases, width=width, local_data="raw")
+    return _simulation(experiment, settings, "clique", control)
+
+
+def _published_open(experiment: BanditDesign, width: Width) -> BanditSimulation:
+    return _published(experiment, width).baseline("non-private")
 
 
 def _baseline(
     experiment: BanditDesign, name: Baseline, pooling: Pooling = "neighbourhood"
 ) -> BanditSimulation:
-    return _private(experiment, pooling=pooling).baseline(name)
+    # A tree may have the most releases; of its noise nothing is left.
+    settings = LinearUCBSettings(experiment.releases("tree"), width=experiment.width)
+    return _simulation(experiment, settings, pooling).baseline(name)
 
 
 def _control(name: Control, **values: Any) -> BanditMethod:
@@ -138,6 +161,44 @@ _PRIVATE: dict[str, Any] = {
     "noisy": True,
     "noise_only": "noise-only",
 }
+
+
+def _published_methods(
+    name: str, label: str, width: Width, color: str, *, usual: bool
+) -> list[BanditMethod]:
+    """Return the published method of a width, its noise alone, and it without noise."""
+    noise_only = f"{name}-noise-only"
+    return [
+        BanditMethod(
+            name,
+            f"{label}†",
+            partial(_published, width=width),
+            controls=(*_BESIDE, noise_only),
+            noisy=True,
+            noise_only=noise_only,
+            usual=usual,
+            look=(color, "--", "x"),
+        ),
+        BanditMethod(
+            noise_only,
+            f"{label}, noise-only",
+            partial(_published, width=width, control="noise-only"),
+            releases=False,
+            noisy=True,
+            usual=usual,
+            look=(color, ":", "^"),
+        ),
+        BanditMethod(
+            f"{name}-open",
+            f"{label}, no noise",
+            partial(_published_open, width=width),
+            controls=_BESIDE,
+            usual=False,
+            look=(color, "-", "s"),
+        ),
+    ]
+
+
 _IN_CLIQUES: dict[str, Any] = {"usual": False, "needs_graph": True}
 METHODS = by_name(
     BanditMethod("fed-ucb", "FedUCB", _private, look=looks.OURS, **_PRIVATE),
@@ -148,8 +209,9 @@ METHODS = by_name(
         look=(looks.SKY, "--", "d"),
         **_PRIVATE,
     ),
-    BanditMethod(
-        "paper", "published†", _published, look=(looks.PINK, "--", "x"), **_PRIVATE
+    *_published_methods("paper", "published", "paper", looks.PINK, usual=True),
+    *_published_methods(
+        "paper-authors", "published, width x .01", "authors", looks.BROWN, usual=False
     ),
     BanditMethod(
         "cliques",

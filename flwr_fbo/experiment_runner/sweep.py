@@ -15,6 +15,8 @@ from flwr_fbo.protocol.peer_graph import GraphName
 from flwr_fbo.tasks.base import STRICT
 
 Value = float | str
+# How bandits are played: trial by trial, or as in `simulation.mean_field`.
+Simulator = Literal["exact", "mean-field"]
 
 # The values of some fields of a sweep, each with its field.
 Point = tuple[tuple[str, Value], ...]
@@ -50,6 +52,7 @@ FIELDS = {
     "gap": SweptField("gap", "gap between the best action and others", "task"),
     "graph": SweptField("graph", "graph", scale="names"),
     "hops": SweptField("hops", "hops of a message", scale="linear"),
+    "simulator": SweptField("simulator", "simulator", scale="names"),
 }
 
 
@@ -61,8 +64,8 @@ class Sweep:
 
     Attributes
     ----------
-    axis : str
-        The one of them that a figure has on its x axis.
+    axis : str, optional
+        The one of them that a figure has on its x axis. Unless given, it shows curves.
     epsilon : tuple of float, optional
     num_agents : tuple of int, optional
     num_synchronisations : tuple of int, optional
@@ -70,11 +73,12 @@ class Sweep:
     gap : tuple of float, optional
     graph : tuple of str, optional
     hops : tuple of int, optional
+    simulator : tuple of str, optional
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    axis: str
+    axis: str | None = None
     epsilon: tuple[float, ...] | None = None
     num_agents: tuple[int, ...] | None = None
     num_synchronisations: tuple[int, ...] | None = None
@@ -82,13 +86,15 @@ class Sweep:
     gap: tuple[float, ...] | None = None
     graph: tuple[GraphName, ...] | None = None
     hops: tuple[int, ...] | None = None
+    simulator: tuple[Simulator, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, values in self.values.items():
             ok = 0 < len(values) == len(set(values))
             require(ok, f"sweep.{name}", values, "at least one value, none twice")
-        known = self.axis in self.values
-        require(known, "sweep.axis", self.axis, nearest(self.axis, self.values))
+        axis = self.axis
+        known = axis is None or axis in self.values
+        require(known, "sweep.axis", axis, nearest(str(axis), self.values))
 
     @property
     def values(self) -> dict[str, tuple[Value, ...]]:

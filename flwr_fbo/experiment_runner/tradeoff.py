@@ -190,6 +190,7 @@ def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> 
     """
     sweep = experiment.sweep
     assert sweep is not None
+    assert sweep.axis is not None
     ends = _ends(experiment, runs)
     field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
     places = _places(field, values)
@@ -234,7 +235,8 @@ def _look_of(base: str, variant: int, num_variants: int) -> Look:
     color, _, marker = METHODS[base].look or (COLORS[0], "-", MARKERS[0])
     if num_variants > 1:
         marker = MARKERS[variant % len(MARKERS)]
-    style = ":" if base == "noise-only" else _STYLES[variant % len(_STYLES)]
+    noise_only = METHODS[base].noisy and not METHODS[base].releases
+    style = ":" if noise_only else _STYLES[variant % len(_STYLES)]
     return color, style, marker
 
 
@@ -270,7 +272,9 @@ def _set_title(axes: Any, title: str) -> None:
 
 def name_beside(figure: Any, runs: Sequence[Run], path: Target) -> None:
     """Write the PNG, with its legend beside it."""
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    # More names would be cut off at the lower edge.
+    size = 8 if len(figure.axes[0].get_legend_handles_labels()[1]) <= 26 else 6.5
+    figure.legend(loc="outside right upper", frameon=False, fontsize=size)
     save(figure, runs, path)
 
 

@@ -68,6 +68,14 @@ class Ellipsoid:
         diagonal = np.diagonal(self.factor, axis1=-2, axis2=-1)
         return np.asarray(2 * np.log(diagonal).sum(axis=-1))
 
+    def shifted_log_det(self, shift: float) -> FloatArray:
+        """Return the logarithm of det(V + shift I), shape (...), in O(d^3) time."""
+        if shift == 0:
+            return self.log_det
+        matrix = self.factor @ np.swapaxes(self.factor, -1, -2)
+        shifted = matrix + shift * np.eye(matrix.shape[-1])
+        return np.asarray(np.linalg.slogdet(shifted)[1])
+
     @property
     def estimate(self) -> FloatArray:
         """Theta, shape (..., d)."""

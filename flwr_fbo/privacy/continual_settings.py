@@ -68,7 +68,8 @@ class ContinualSettings:
     Attributes
     ----------
     num_releases : int
-        Number n of planned synchronisations, from 1 to 2**17. One more is an error.
+        Number n of planned synchronisations, from 1 to 2**17, or 2**24 with
+        ``mechanism="tree"``. One more is an error.
     dimension : int
         Dimension d of an action, from 1 to 1000.
     epsilon : float

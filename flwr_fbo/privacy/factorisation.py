@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,6 @@ from flwr_fbo._validation import require_choice, require_int
 
 Mechanism = Literal["toeplitz", "tree", "tree-honaker"]
 
-# The variances of the Toeplitz factorisation take n^2 / 2 steps: seconds.
-MAX_RELEASES = 2**17
 # Rows of the Toeplitz factorisation between two that are made anew.
 _ANEW = 64
 
@@ -46,16 +44,29 @@ class Factorisation(ABC):
     Parameters
     ----------
     num_releases : int
-        n, from 1 to 2**17.
+        n, from 1 to ``max_releases``.
+
+    Attributes
+    ----------
+    max_releases : int
+        2**17, or 2**24 for ``tree``.
     """
 
+    # The variances of the Toeplitz factorisation take n^2 / 2 steps: seconds.
+    max_releases: ClassVar[int] = 2**17
+
     def __init__(self, num_releases: int) -> None:
-        require_int("num_releases", num_releases, 1, MAX_RELEASES)
+        require_int("num_releases", num_releases, 1, self.max_releases)
         self.num_releases = num_releases
 
     @abstractmethod
     def row(self, k: int) -> FloatArray:
         """Return row k of B, from 1 to n: the weights of z_1 to z_k, shape (k,)."""
+
+    def terms(self, k: int) -> dict[int, float]:
+        """Return the weights of row k that are not zero, by their draw from 1 to k."""
+        row = self.row(k)
+        return {int(j) + 1: float(row[j]) for j in np.flatnonzero(row)}
 
     @abstractmethod
     def column_norms(self) -> FloatArray:
@@ -81,8 +92,20 @@ class Tree(Factorisation):
     Node noise is drawn when the node is complete. Of the nodes that end at k only the
     largest, of as many records as the lowest bit of k, is part of any sum: one draw a
     release. In C, row k is one on the records of that node, and a record is in at most
-    1 + floor(log2 n) nodes. A row of B takes O(k) time.
+    1 + floor(log2 n) nodes. A row of B takes O(k) time, its terms O(log k).
     """
+
+    max_releases: ClassVar[int] = 2**24
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """The norm of the first column of C: the first record is in most nodes."""
+        return math.sqrt(self.num_releases.bit_length())
+
+    def terms(self, k: int) -> dict[int, float]:
+        """Return the weights of row k that are not zero, by their draw from 1 to k."""
+        ends = {k >> level << level for level in range(k.bit_length())}
+        return dict.fromkeys(sorted(ends), 1.0)
 
     def row(self, k: int) -> FloatArray:
         """Return row k of B, shape (k,)."""
@@ -131,6 +154,9 @@ class HonakerTree(Tree):
     noisy tree, as published; the releases are a function of it, so that what they
     reveal is no more (a little less).
     """
+
+    max_releases: ClassVar[int] = Factorisation.max_releases
+    terms = Factorisation.terms
 
     def _node(self, level: int) -> FloatArray:
         weights = np.ones(1)
@@ -246,7 +272,8 @@ def factorisation(mechanism: Mechanism, num_releases: int) -> Factorisation:
     Raises
     ------
     ValueError
-        If the name is unknown, or ``num_releases`` is not from 1 to 2**17.
+        If the name is unknown, or ``num_releases`` is not from 1 to its
+        ``max_releases``.
     """
     require_choice("mechanism", mechanism, Mechanism)
     return _FACTORISATIONS[mechanism](num_releases)

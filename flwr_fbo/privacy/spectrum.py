@@ -136,12 +136,11 @@ def paper_bounds(
     It is sqrt(2 m) (4 sqrt(d) + ..) times the noise with log(4/delta), as in Shariff &
     Sheffet (2018), where the sigma_N of the paper has log(2/delta): we take both as
     published. At epsilon = 1, delta = 0.1, d = 10, L = 1, n = 1e5, M = 100 and alpha =
-    0.01 it is 41,680. kappa is what the noise gives, not a printed formula:
+    0.01 it is 41,680. kappa is the printed bound,
 
-        kappa = sigma_N sqrt(m / Lambda) (sqrt(d) + sqrt(2 log(2 n M / alpha))),
+        kappa = sqrt(m (L^2 + 1) (sqrt(d) + 2 log(2 n M / alpha)) / (sqrt(2) epsilon)).
 
-    as the cross block of at most m nodes has independent entries of variance at most
-    m sigma_N^2. The arguments are those of `sum_bounds`, with ``calibration="paper"``.
+    The arguments are those of `sum_bounds`, with ``calibration="paper"``.
     """
     _check(settings, alpha, num_agents)
     ok = settings.calibration == "paper"
@@ -151,9 +150,8 @@ def paper_bounds(
     size = (settings.max_action_norm**2 + 1) / settings.epsilon
     noise = math.sqrt(32) * m * size * math.log(4 / settings.delta)
     operator_norm = noise * (4 * math.sqrt(d) + 2 * log_union)
-    spread = math.sqrt(d) + math.sqrt(2 * log_union)
-    cross_norm = settings.paper_noise_std * math.sqrt(m) * spread
-    return SpectralBounds.of(operator_norm, cross_norm)
+    kappa = math.sqrt(m * size * (math.sqrt(d) + 2 * log_union) / math.sqrt(2))
+    return SpectralBounds.of(operator_norm, kappa * math.sqrt(operator_norm))
 
 
 def _check(settings: ContinualSettings, alpha: float, num_agents: int) -> None:

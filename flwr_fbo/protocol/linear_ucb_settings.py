@@ -27,8 +27,10 @@ from flwr_fbo.privacy.spectrum import (
 
 FloatArray = NDArray[np.float64]
 
-Width = Literal["exact", "observed", "paper"]
+Width = Literal["exact", "observed", "paper", "authors"]
 
+# What the authors' code multiplies the width with (``beta_mult`` in its agents.py).
+_AUTHORS_FACTOR = 0.01
 
 LocalData = Literal["released", "raw"]
 
@@ -61,7 +63,7 @@ class LinearUCBSettings:
         In (0, 1): how likely any agent's ellipsoid may ever miss theta.
     ridge : float
         Regularisation lambda > 0; used only without noise, instead of noise and shift.
-    width : {"observed", "exact", "paper"}
+    width : {"observed", "exact", "paper", "authors"}
         Formula of the ellipsoid's width; see `Confidence.width_at`. The observed width
         is never above the exact one.
     local_data : {"released", "raw"}
@@ -134,21 +136,26 @@ class Confidence:
     def bounds(self) -> SpectralBounds:
         """rho_min, rho_max, kappa and the shift: of the agents' summed noise.
 
-        With ``width="paper"`` of each agent's. Without noise the ridge takes the place
-        of all, and kappa is 0. But for the paper's width half of alpha is spent here.
+        With ``width="paper"`` or ``"authors"`` of each agent's. Without noise the ridge
+        takes the place of all, and kappa is 0. But for these two widths half of alpha
+        is spent here.
         """
         releases, ridge = self.settings.releases, self.settings.ridge
         if releases.noise_std == 0:
             return SpectralBounds(ridge, ridge, ridge, 0.0, 0.0)
-        if self.settings.width != "paper":
+        if not self._as_published:
             return sum_bounds(releases, self.alpha / 2, self.num_agents)
         of_agent = paper_bounds if releases.calibration == "paper" else agent_bounds
         return of_agent(releases, self.alpha, self.num_agents)
 
+    @property
+    def _as_published(self) -> bool:
+        return self.settings.width in ("paper", "authors")
+
     @cached_property
     def _copies(self) -> int:
         """How often the bounds count: the paper adds up what it shifts and bounds."""
-        return self.num_agents if self.settings.width == "paper" else 1
+        return self.num_agents if self._as_published else 1
 
     def width_at(self, log_det: FloatArray, least_eigenvalue: FloatArray) -> FloatArray:
         """Return the ellipsoid's width, shape (...).
@@ -183,6 +190,8 @@ class Confidence:
             sigma sqrt(2 log(2 / alpha) + log det V - d log(M rho_min))
             + M S sqrt(rho_max) + M kappa
 
+        ``"authors"``: a hundredth of that, as in the authors' code.
+
         Parameters
         ----------
         log_det : ndarray of shape (...)
@@ -191,7 +200,7 @@ class Confidence:
             A lower bound on the eigenvalues of V; of effect with ``"observed"`` only.
         """
         settings, copies, bounds = self.settings, self._copies, self.bounds
-        union = 1 if settings.width == "paper" else self.num_agents
+        union = 1 if self._as_published else self.num_agents
         d = settings.releases.dimension
         volume = log_det - d * math.log(copies * bounds.rho_min)
         radius = np.sqrt(2 * math.log(2 * union / self.alpha) + np.maximum(volume, 0))
@@ -200,7 +209,21 @@ class Confidence:
         if settings.width == "observed":
             longest = norm * bounds.rho_max + bounds.cross_norm
             prior = np.minimum(prior, longest / np.sqrt(least_eigenvalue))
-        return np.asarray(settings.noise_scale * radius + copies * prior)
+        factor = _AUTHORS_FACTOR if settings.width == "authors" else 1.0
+        return np.asarray(factor * (settings.noise_scale * radius + copies * prior))
+
+    def growth(
+        self, ellipsoid: WatchedEllipsoid, synchronised_log_det: FloatArray
+    ) -> FloatArray:
+        """Return what a trigger looks at, shape (...): Algorithm 1, line 12.
+
+            log det(V + M (rho_max - rho_min) I) - log det S
+
+        where S is V as it was synchronised last; without the paper's widths M is 1, as
+        the bounds are those of the sum.
+        """
+        slack = self._copies * (self.bounds.rho_max - self.bounds.rho_min)
+        return ellipsoid.shifted_log_det(slack) - synchronised_log_det
 
     def ellipsoid(self, total: FloatArray) -> WatchedEllipsoid:
         """Return what a sum of releases, shape (..., d + 1, d + 1), lets one believe.
@@ -239,8 +262,9 @@ class Confidence:
 class DeterminantTrigger:
     """Synchronise once an agent has learned much by itself (Wang et al., ICLR 2020).
 
-    As soon as, for any agent, log(det V / det V_last) times the trials since the last
-    synchronisation, when V was V_last, exceeds D. It needs ``local_data="raw"``.
+    As soon as, for any agent, what it has learned (`Confidence.growth`) times the
+    trials since the last synchronisation exceeds D: Dubey & Pentland (2020), Algorithm
+    1, line 12. It needs ``local_data="raw"``.
 
     Formal guarantees
     -----------------
@@ -259,5 +283,25 @@ class DeterminantTrigger:
         require_positive("threshold", self.threshold)
 
     def fires(self, growth: FloatArray, num_since: int) -> bool:
-        """Return whether it is time, for growths of log det V of any shape."""
+        """Return whether it is time, for growths of log det V of any shape.
+
+        ``num_since`` are the trials since the last synchronisation, this one included.
+        """
         return bool(np.max(growth) * num_since > self.threshold)
+
+    def among_peers(self, max_action_norm: float) -> PeerTrigger:
+        """Return the trigger of peers, whose threshold is D / (1 + L^2)."""
+        return PeerTrigger(self.threshold / (1 + max_action_norm**2))
+
+
+@dataclass(frozen=True)
+class PeerTrigger(DeterminantTrigger):
+    """The same without a centre: Dubey & Pentland (2020), Algorithm 3, line 6.
+
+    What an agent has learned by an estimator is multiplied with the estimator's trials
+    since it was synchronised last, and one more for the delay of a broadcast.
+    """
+
+    def fires(self, growth: FloatArray, num_since: int) -> bool:
+        """Return whether it is time; never before the estimator's first trial."""
+        return num_since > 0 and super().fires(growth, num_since + 1)

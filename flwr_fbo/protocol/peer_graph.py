@@ -22,11 +22,7 @@ from scipy.sparse.csgraph import shortest_path
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.protocol.linear_ucb_settings import (
-    Confidence,
-    DeterminantTrigger,
-    LinearUCBSettings,
-)
+from flwr_fbo.protocol.linear_ucb_settings import Confidence, LinearUCBSettings
 
 Pooling = Literal["clique", "neighbourhood"]
 GraphName = Literal["complete", "ring", "star", "line", "random"]
@@ -239,19 +235,6 @@ class PeerGraph:
         shares = self.num_agents * self.streams
         alpha = settings.alpha * self.pools.count(pool) / shares
         return Confidence(settings, len(pool), alpha)
-
-    def trigger(
-        self, shared: DeterminantTrigger, max_action_norm: float
-    ) -> DeterminantTrigger:
-        """Return the paper's: with D / ((Delta + 1) (1 + L^2)) for its threshold.
-
-        Delta is the largest degree, taken here of the power graph: of how many agents
-        one hears.
-        """
-        degree = int((self.distances <= self.hops).sum(axis=1).max()) - 1
-        return DeterminantTrigger(
-            shared.threshold / ((degree + 1) * (1 + max_action_norm**2))
-        )
 
 
 def _pair(edge: Any, num_agents: int) -> tuple[int, int]:

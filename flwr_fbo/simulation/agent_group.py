@@ -43,7 +43,8 @@ class AgentGroup:
 
     def wants(self, trigger: DeterminantTrigger) -> bool:
         """Return whether any of them has seen enough since the last synchronisation."""
-        growth = self._ellipsoid.log_det - self._synchronised_log_det
+        before = self._synchronised_log_det
+        growth = self._confidence.growth(self._ellipsoid, before)
         return trigger.fires(growth, self._ellipsoid.num_observed)
 
     def believe(self, sums: FloatArray) -> None:

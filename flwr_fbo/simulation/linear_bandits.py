@@ -26,7 +26,7 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
-from flwr_fbo.privacy.factorisation import MAX_RELEASES
+from flwr_fbo.privacy.factorisation import Tree
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import (
@@ -125,13 +125,16 @@ class BanditSimulation:
             self._check_times(schedule)
 
     def _check_times(self, schedule: Sequence[int]) -> None:
-        edges = [0, *schedule, self.num_trials + 1]
+        times = schedule
+        if isinstance(schedule, range):  # its ends say all; it may be of millions
+            times = schedule[:: max(1, len(schedule) - 1)]
+        edges = [0, *times, self.num_trials + 1]
         ok = all(isinstance(t, int) for t in edges)
         ok = ok and all(a < b for a, b in pairwise(edges))
         allowed = f"increasing integers from 1 to {self.num_trials}"
         require(ok, "schedule", schedule, allowed)
         gap = 1 if self.graph is None else self.graph.hops
-        ok = all(b - a >= gap for a, b in pairwise(schedule))
+        ok = all(b - a >= gap for a, b in pairwise(times))
         require(ok, "schedule", schedule, f"{gap} trials, the hops, or more apart")
         count, planned = len(schedule), self.settings.releases.num_releases
         allowed = f"at most {planned} synchronisations, the releases planned"
@@ -149,7 +152,7 @@ class BanditSimulation:
 
         ``"non-private"``: the same schedule, and graph, acting on the same local data.
         ``"independent"``: linear UCB without communication; of the exact width in
-        place of the paper's, which counts the ridges of all agents. ``"full"``: one
+        place of a published one, which counts the ridges of all agents. ``"full"``: one
         linear UCB that all agents share, synchronised after every trial.
         """
         allowed = f"one of {get_args(Baseline)}"
@@ -163,12 +166,13 @@ class BanditSimulation:
             schedule, local = range(1, self.num_trials + 1), "released"  # all there is
         else:
             schedule, local = (), "raw"
-            width = "exact" if width == "paper" else width
+            width = "exact" if width in ("paper", "authors") else width
         releases = replace(
             self.settings.releases,
             epsilon=math.inf,
-            # Without noise it costs nothing to plan one a trial.
-            num_releases=min(self.num_trials, MAX_RELEASES),
+            # Without noise it costs nothing to plan one a trial, of most in a tree.
+            mechanism="tree",
+            num_releases=min(self.num_trials, Tree.max_releases),
             calibration="exact",
             num_streams=1 if graph is None else graph.streams,
         )

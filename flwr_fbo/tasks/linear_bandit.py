@@ -1,7 +1,7 @@
 """Linear bandits of agents that share a parameter: the environment of FedUCB's paper.
 
 Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020),
-section 6: in each trial an agent has K <= d^2 actions in the unit ball, of which K - 1
+section 4.4: in each trial an agent has K <= d^2 actions in the unit ball. K - 1 of them
 have a mean reward in [0.5, 0.6] and one in [0.7, 0.8]; rewards are Beta-distributed.
 """
 
@@ -48,12 +48,13 @@ class LinearBanditTask:
     num_actions : int
         K, from 2 to d^2.
     concentration : float
-        a + b > 0 of the rewards' Beta(a, b) law, which has mean a / (a + b); not given
-        in the paper. With 2, a mean of 1/2 has uniform rewards. Rewards lie in [0, 1],
-        and so are 1/2-subgaussian, whatever it is.
+        a + b > 0 of the rewards' Beta(a, b) law, which has mean a / (a + b). The paper
+        has 1: Beta(m, 1 - m). With 2, a mean of 1/2 has uniform rewards. Rewards lie in
+        [0, 1], and so are 1/2-subgaussian, whatever it is.
     gap : float
         How much better the best action is than all others, or more: its mean is uniform
-        on [0.6 + gap, 0.7 + gap]. Above 0, and at most 0.3, where that ends at 1.
+        on [0.6 + gap, 0.7 + gap], with 0.1 the paper's [0.7, 0.8]. Above 0, and at most
+        0.3, where that ends at 1.
     """
 
     dimension: int = 10

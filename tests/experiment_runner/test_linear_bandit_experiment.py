@@ -33,6 +33,7 @@ from flwr_fbo.experiment_runner.runs import (
     RegretRun,
 )
 from flwr_fbo.protocol.geometric_schedule import geometric_schedule
+from flwr_fbo.simulation.mean_field import mean_field_regret
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
 TOML = """
@@ -56,6 +57,7 @@ ALL = (
     "fed-ucb",
     "fed-ucb-raw",
     "paper",
+    "paper-noise-only",
     "non-private",
     "full",
     "independent",
@@ -149,6 +151,7 @@ def test_all_methods_of_a_seed_play_the_same_trials(
         **dict.fromkeys(("fed-ucb", "fed-ucb-raw", "paper"), 8.0),
         **dict.fromkeys(("non-private", "full"), math.inf),
         **dict.fromkeys(("independent", "noise-only", "random"), 0.0),
+        "paper-noise-only": 0.0,
     }
     private = {name for name, run in runs.items() if run.private}
     assert private == {"independent", "random"}  # seeded noise protects nobody
@@ -173,6 +176,37 @@ def test_a_curve_is_the_regret_of_an_agent(experiment: BanditExperiment) -> None
     assert short.steps.tolist() == list(range(1, 31))
 
 
+def test_what_is_played_in_the_mean_field(experiment: BanditExperiment) -> None:
+    limit = replace(experiment, simulator="mean-field", methods=ALL)
+    methods = ["paper", "independent"]
+    assert limit.batches(methods) == [["paper"], ["independent"]]
+    simulation = limit.simulation("paper")
+    (run,) = limit.play(["paper"], seed=3)
+    assert run.regret == mean_field_regret(simulation, 6, 7, limit.steps).tolist()
+    assert limit.recipe("paper") != replace(limit, simulator="exact").recipe("paper")
+    with pytest.raises(ValueError, match=r"simulator='mean-field' .* with a graph"):
+        replace(limit, graph="ring")
+    with pytest.raises(ValueError, match="num_releases=9999980"):  # not a tree
+        replace(limit, num_iterations=10**7, num_synchronisations=10**7 - 20)
+
+
+def test_published_curves_of_ten_million_trials(experiment: BanditExperiment) -> None:
+    methods = ("paper", "paper-noise-only", "paper-open", "independent")
+    often = replace(
+        experiment,
+        simulator="mean-field",
+        methods=methods,
+        num_iterations=10**7,
+        num_synchronisations=10**7 - 20,
+    )
+    assert often.schedule == range(20, 10**7)
+    regret = {run.method: run.regret[-1] for run in often.play(methods, 0)}
+    assert regret["paper-open"] < regret["paper"] < regret["paper-noise-only"]
+    sent = often.sending("paper", [])
+    assert sent is not None
+    assert sent[-1] == 2 * 3 * 16 * (10**7 - 20)
+
+
 def test_methods_are_what_they_are_called(experiment: BanditExperiment) -> None:
     simulations: dict[str, Any] = {
         name: method.simulation(experiment)
@@ -185,14 +219,19 @@ def test_methods_are_what_they_are_called(experiment: BanditExperiment) -> None:
         assert settings.releases.epsilon == 8.0
         local_data = "raw" if name == "fed-ucb-raw" else "released"
         assert settings.local_data == local_data
-    paper = simulations["paper"].settings
-    assert (paper.width, paper.local_data) == ("paper", "raw")
-    assert paper.releases.calibration == "paper"
-    assert paper.releases.mechanism == "tree"
+    for name, width in (("paper", "paper"), ("paper-authors", "authors")):
+        paper = simulations[name].settings
+        assert (paper.width, paper.local_data) == (width, "raw")
+        assert paper.releases.calibration == "paper"
+        assert paper.releases.mechanism == "tree"
+        assert simulations[f"{name}-noise-only"].settings == paper
+        assert simulations[f"{name}-open"].settings.width == width
+        assert simulations[f"{name}-open"].settings.local_data == "raw"
     assert simulations["independent"].schedule == ()
     assert simulations["independent"].settings.width == "observed"
     for name, simulation in simulations.items():
-        control = name if name in ("noise-only", "random") else None
+        controls = [one for one in ("noise-only", "random") if name.endswith(one)]
+        control = controls[0] if controls else None
         assert simulation.control == control
         noisy = experiment.known_methods[name].noisy or name == "random"
         assert (simulation.settings.releases.noise_std > 0) == noisy
@@ -315,7 +354,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     assert _invoke(*run, "--seeds=1").exit_code == 0
     result = _invoke(*run)
     assert result.exit_code == 0, result.output
-    assert "7 of 14 runs are in" in " ".join(result.output.split())
+    assert "8 of 16 runs are in" in " ".join(result.output.split())
     table = result.output[result.output.index("Regret of an agent in 250") :]
     lines = table[: table.index("Results:")].splitlines()
     assert max(len(line) for line in lines) <= 80
@@ -342,7 +381,7 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     assert values["methods"]["non-private"]["epsilon"] is None
     assert "failed_trials" not in values
     other = _invoke(*run, "--epsilon=2")
-    assert "6 of 14 runs are in" in " ".join(other.output.split())
+    assert "6 of 16 runs are in" in " ".join(other.output.split())
     refused = _invoke("tradeoff", str(tmp_path / "mine"))
     assert refused.exit_code == 1
     assert re.search(r"Error: results='.*mine' is not allowed", refused.output)

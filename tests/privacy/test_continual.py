@@ -106,6 +106,16 @@ def test_nodes_of_the_tree() -> None:
     assert tree.row(5).tolist() == [0, 0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_terms_are_the_weights_of_a_row(mechanism: Mechanism) -> None:
+    weights = factorisation(mechanism, 40)
+    for k in range(1, 41):
+        row = np.zeros(k)
+        for j, weight in weights.terms(k).items():
+            row[j - 1] = weight
+        assert np.array_equal(row, weights.row(k))
+
+
 def test_a_row_is_the_same_whatever_was_asked_for_before() -> None:
     """An agent that goes on after a crash begins in the middle."""
     n = 200
@@ -122,7 +132,9 @@ def test_a_row_is_the_same_whatever_was_asked_for_before() -> None:
     [
         ("dense", 4, "mechanism='dense'"),
         ("tree", 0, "num_releases=0"),
-        ("tree", 2**17 + 1, "num_releases=131073"),
+        ("toeplitz", 2**17 + 1, "num_releases=131073"),
+        ("tree-honaker", 2**17 + 1, "num_releases=131073"),
+        ("tree", 2**24 + 1, "num_releases=16777217"),
         ("tree", 2.0, "num_releases=2.0"),
     ],
 )
@@ -216,7 +228,11 @@ def test_bounds_in_the_worst_case_of_the_paper() -> None:
     assert published.rho_min == pytest.approx(41_680, abs=1)
     assert published.shift == 2 * published.rho_min
     assert published.rho_max == 3 * published.rho_min
-    assert published.kappa == pytest.approx(20.51, abs=0.01)
+    # Proposition 4: m = 18, L = 1, and 2 n M / alpha = 2e9.
+    kappa = math.sqrt(18 * 2 * (math.sqrt(10) + 2 * math.log(2e9)) / math.sqrt(2))
+    assert published.kappa == pytest.approx(kappa, rel=1e-12)
+    assert kappa == pytest.approx(34.22, abs=0.01)
+    assert published.cross_norm == pytest.approx(kappa * math.sqrt(published.rho_min))
     assert agent_bounds(WORST, 0.01, 100).rho_min <= published.rho_min / 200
     assert sum_bounds(WORST, 0.01, 100).rho_min <= 100 * published.rho_min / 2000
 

@@ -116,7 +116,8 @@ class LinearUCBAgent:
 
         It never has with ``local_data="released"``.
         """
-        growth = self._ellipsoid.log_det - self._synchronised_log_det
+        before = self._synchronised_log_det
+        growth = self._confidence.growth(self._ellipsoid, before)
         return trigger.fires(growth, self._ellipsoid.num_observed)
 
     @property

@@ -173,7 +173,7 @@ class RecordedPeer(RecordedBandit):
         trigger = self.study.trigger
         assert trigger is not None
         releases = self.study.settings.releases
-        trigger = self._graph.trigger(trigger, releases.max_action_norm)
+        trigger = trigger.among_peers(releases.max_action_norm)
         made = int(self._heard[self.slot])
         if made > self._believed:
             since = self.num_trials - int(self._state["synchronised-at"])

@@ -262,6 +262,55 @@ def test_paper_width(releases: ContinualSettings) -> None:
     )
 
 
+def test_the_authors_width_is_a_hundredth_of_the_papers() -> None:
+    V = 1e6 * np.diag([1.0, 2.0, 3.0, 4.0])
+    paper, authors = (confidence(PUBLISHED, width=w) for w in ("paper", "authors"))
+    assert width_of(authors, V) == pytest.approx(0.01 * width_of(paper, V))
+    assert authors.bounds == paper.bounds
+    shifted, also = (s.ellipsoid(np.zeros((D + 1, D + 1))) for s in (paper, authors))
+    assert np.array_equal(shifted.factor, also.factor)
+
+
+@pytest.mark.parametrize("among_peers", [False, True])
+@pytest.mark.parametrize("releases", [PLAIN, PUBLISHED], ids=["plain", "paper"])
+def test_triggers_are_those_of_the_algorithms(
+    releases: ContinualSettings, among_peers: bool
+) -> None:
+    """Algorithm 1, line 12, and Algorithm 3, line 6, by determinants as printed."""
+    M, rng = 3, np.random.default_rng(14)
+    s = confidence(releases, num_agents=M, width="paper", local_data="raw")
+    bounds = s.bounds
+    agent = LinearUCBAgent(s)
+    others = action_sets(rng, 400, 1)[:, 0]
+    # Long enough to count beside the paper's shift, too.
+    total = max(1.0, bounds.rho_max) * total_of(others, np.zeros(400))
+    agent.receive(total)
+    S = total[:D, :D] + M * bounds.shift * np.eye(D)
+    V, slack = S.copy(), M * (bounds.rho_max - bounds.rho_min) * np.eye(D)
+    fired = []
+    for since, x in enumerate(action_sets(rng, 60, 1)[:, 0], 1):
+        agent.tell(x, 0.5)
+        left = math.log(np.linalg.det(V + np.outer(x, x) + slack) / np.linalg.det(S))
+        V += np.outer(x, x)
+        for threshold in (0.02, 0.5, 2.0, 10.0, 40.0):
+            trigger, right = DeterminantTrigger(threshold), threshold / since
+            if among_peers:
+                trigger = trigger.among_peers(max_action_norm=1.0)
+                right = threshold / ((since + 1) * (1 + 1.0**2))
+            fired.append(left > right)
+            assert agent.wants_synchronisation(trigger) == fired[-1]
+    assert any(fired)
+    assert not all(fired)
+
+
+def test_peers_do_not_synchronise_before_a_trial() -> None:
+    agent = LinearUCBAgent(confidence(PUBLISHED, width="paper", local_data="raw"))
+    trigger = DeterminantTrigger(1e-9).among_peers(1.0)
+    assert not agent.wants_synchronisation(trigger)
+    agent.tell(np.eye(D)[0], 0.5)
+    assert agent.wants_synchronisation(trigger)
+
+
 def test_without_noise_the_ridge_takes_its_place() -> None:
     s = confidence(ridge=0.25)
     V = np.diag([1.0, 2.0, 3.0, 4.0])

@@ -292,15 +292,15 @@ def _print_cohorts(question: Question) -> None:
     pioneers, sizes = _cohorts(question)
     lines = [f"Pioneers, who search alone first: {pioneers}."]
     if sizes:
-        first, *later = sizes
-        starts = [str(after * k + 1) for k in range(1, len(sizes) + 1)]
         lines += [
-            f"Of {num_agents} sites, {first} send first"
-            + "".join(f" and then {size}" for size in later)
-            + ", each site one message. "
-            f"The last {num_agents - sum(sizes)} send nothing. After the first {first} "
-            f"sites, the next start in rounds {' and '.join(starts)}.",
-            "A site pays for one release, however many groups send.",
+            f"Group {k + 1}: {size} sites start in round {after * k + 1}, and each "
+            "sends one message."
+            for k, size in enumerate(sizes)
+        ]
+        lines += [
+            f"Last group: {num_agents - sum(sizes)} sites start in round "
+            f"{after * len(sizes) + 1}, and send nothing.",
+            "Each site's message is in one release: the site pays epsilon once.",
         ]
     else:
         lines += [

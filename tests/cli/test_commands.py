@@ -431,8 +431,9 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
     text = " ".join(_invoke(*plan, "--agents=30").output.split())
     assert "30 agents, 1 release, q = 1" in text
     assert "Pioneers, who search alone first: 9." in text
-    assert "9 send first and then 10, each site one message. The last 11" in text
-    assert "the next start in rounds 11 and 21." in text
+    assert "Group 1: 9 sites start in round 1, and each sends one message." in text
+    assert "Group 2: 10 sites start in round 11, and each sends one message." in text
+    assert "Last group: 11 sites start in round 21, and send nothing." in text
     few = " ".join(_invoke(*plan, "--agents=9").output.split())
     assert "Pioneers, who search alone first: 9. Too few sites" in few
     found = json.loads(_invoke(*plan, "--agents=30", "--json").stdout)

@@ -34,7 +34,7 @@ def client_fn(context: Context) -> Client:
 
 
 def split(site: task.Site) -> tuple[task.Site, task.Site]:
-    """Return digits to tune with, and training digits held out to compare with."""
+    """Return the site without some training digits, and with these to score on."""
     X, y, cut = site.X_train, site.y_train, 3 * len(site.y_train) // 4
     to_tune = task.Site(X[:cut], y[:cut], site.X_validation, site.y_validation)
     return to_tune, task.Site(X[:cut], y[:cut], X[cut:], y[cut:])

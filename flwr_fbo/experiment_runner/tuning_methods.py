@@ -82,8 +82,10 @@ def _local(
 
 
 def _random(experiment: TuningDesign, seeds: Seeds) -> TuningStrategy:
-    agent = experiment.base.agent
-    settings = RandomSearchSettings(agent.num_sub_regions, agent.num_initial)
+    agent, changes = experiment.base.agent, experiment.agent
+    P = 1 if changes.initial_region == "whole" else agent.num_sub_regions
+    axes = changes.sub_region_axes or ()
+    settings = RandomSearchSettings(P, agent.num_initial, axes)
     return _local(settings, experiment, seeds)
 
 
@@ -121,7 +123,8 @@ def _federated(
     build: Callable[..., TuningStrategy] = _OURS.get(strategy, DPFTSDE)
     if strategy == "DPFTSDE":  # after every iteration, as published
         options = replace(options, min_follow_probability=0.0)
-        build = partial(DPFTSDE, preset=experiment.preset or "paper")
+        preset = experiment.preset or "paper"
+        build = partial(DPFTSDE, preset=preset, weights=curve.weights)
     return build(
         task.space,
         task.direction,

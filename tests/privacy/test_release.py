@@ -3,7 +3,7 @@
 import math
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import combinations, product
 from typing import Any, get_args
@@ -74,7 +74,7 @@ def test_weight_schedule_of_the_paper() -> None:
     np.testing.assert_allclose(real.weights(60, 29, 4), 1 / 29)
 
 
-PUBLISHED_WEIGHTS = {
+PUBLISHED_WEIGHTS: dict[str, tuple[WeightSchedule, Callable[[float], float], float]] = {
     "weights 1": (WeightSchedule(peak=9.0), lambda a: math.exp(a - 1), 10.0),
     "weights 2": (WeightSchedule(peak=1000.0, form="linear"), lambda a: a, 1000.0),
     "weights 3": (WeightSchedule(peak=40.0, form="squared"), lambda a: a**2, 40.0),
@@ -91,9 +91,7 @@ def test_weights_are_those_of_appendix_b23(name: str, num_sub_regions: int) -> N
         a = first + (1 - first) * done
         weights = schedule.weights(t, 7, num_sub_regions)
         for region in range(num_sub_regions):
-            raw = [
-                ratio(a) if n % num_sub_regions == region else 1.0 for n in range(7)
-            ]
+            raw = [ratio(a) if n % num_sub_regions == region else 1.0 for n in range(7)]
             expected = np.array(raw) / sum(raw)
             np.testing.assert_allclose(weights[:, region], expected, rtol=1e-9)
 

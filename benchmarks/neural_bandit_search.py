@@ -1,6 +1,6 @@
 """The search for constants that the paper of Fed-GO-UCB leaves out.
 
-    python benchmarks/neural_bandit_search.py fedgoucb-hartmann --results search.jsonl
+    python -m benchmarks.neural_bandit_search fed-go-ucb/fig2-hartmann --results FILE
 
 Every method has the same budget: 12 settings, the code's defaults and eleven that are
 drawn log-uniformly from the ranges below, each on 2 seeds from 1000 on, of which no

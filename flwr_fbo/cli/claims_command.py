@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +15,10 @@ from flwr_fbo._text import printable
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import count
-from flwr_fbo.experiment_runner.base import Claim, Experiment, Run
+from flwr_fbo.experiment_runner.base import (
+    Claim,
+    Experiment,
+)
 from flwr_fbo.experiment_runner.claims import Finding, finding_of, findings
 from flwr_fbo.experiment_runner.config import (
     builtin_experiments,
@@ -22,12 +27,19 @@ from flwr_fbo.experiment_runner.config import (
     published_experiments,
 )
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.results import FILE_NAME, read_results
+from flwr_fbo.experiment_runner.places import place_of
+from flwr_fbo.experiment_runner.results import read_results
+from flwr_fbo.experiment_runner.runs import (
+    Run,
+)
 from flwr_fbo.experiment_runner.wording import humanised
 
 _HEADER = """\
-| figure | command | seeds | claim | what came out | verdict |
+| figure | claim | section | seeds | what came out | verdict |
 | --- | --- | --- | --- | --- | --- |"""
+_COST_HEADER = """\
+| figure | runs | CPU minutes |
+| --- | --- | --- |"""
 _WHEN = {"final": "in the end", "mean": "in the mean", "scalars": "fewer scalars"}
 
 
@@ -36,10 +48,15 @@ def claims(
         list[str] | None, typer.Argument(metavar="NAME|FILE...")
     ] = None,
     output: Annotated[
-        Path, typer.Option(help="Folder of the results.", file_okay=False)
-    ] = Path("results"),
+        Path | None,
+        typer.Option(
+            help="Folder of the results: 'results' by default; those of a published "
+            "figure are beside its TOML.",
+            file_okay=False,
+        ),
+    ] = None,
 ) -> None:
-    """Print a Markdown table of the papers' claims and the results in OUTPUT.
+    """Print Markdown tables: what papers claim, what came out, and what it cost.
 
     The verdicts follow a rule: see flwr_fbo/experiment_runner/claims.py. An experiment
     without results has a row "not run". Without a name the command lists the
@@ -48,14 +65,17 @@ def claims(
     Examples
     --------
     $ flwr-fbo claims
-    $ flwr-fbo claims fig3d
+    $ flwr-fbo claims dp-fts-de/fig3d
     """
     with plain_errors(ValueError):
         if not experiments:
             typer.echo("\n".join(_listed()))
             return
-        rows = [row for name in experiments for row in _rows(name, output)]
-    typer.echo(printable("\n".join([_HEADER, *rows])))
+        found = [_Found.of(name, output) for name in experiments]
+    rows = [row for one in found for row in one.rows()]
+    costs = [one.cost() for one in found]
+    text = "\n".join([_HEADER, *rows, "", _COST_HEADER, *costs])
+    typer.echo(printable(text))
 
 
 def print_claims(experiment: Experiment, runs: Sequence[Run], console: Console) -> None:
@@ -81,46 +101,63 @@ def _listed() -> list[str]:
     ]
 
 
-def _rows(name: str, output: Path) -> list[str]:
-    plan = find_experiment(name)
-    allowed = "one that has claims: flwr-fbo claims lists them"
-    require(len(plan.claims) > 0, "experiment", name, allowed)
-    runs, missing = _runs_of(plan, output)
-    return [_row(name, plan, claim, runs, missing) for claim in plan.claims]
+@dataclass(frozen=True)
+class _Found:
+    """An experiment and those of its runs that are there.
 
+    Attributes
+    ----------
+    plan : Experiment
+    runs : list of Run
+    missing : str
+        What to say of a method that has not been run.
+    """
 
-def _runs_of(plan: Experiment, output: Path) -> tuple[list[Run], str]:
-    """Return the runs of the plan that are there, and what to say of others."""
-    path = output / plan.name / FILE_NAME
-    if not path.is_file():
-        return [], "not run"
-    stored, runs = read_results(path)
-    if stored.num_steps < plan.num_steps:
-        return [], f"{stored.num_steps} of {plan.num_steps} {plan.step}s run"
-    same = {
-        name
-        for name in {*plan.methods} & {*stored.methods}
-        if stored.recipe(name) == plan.recipe(name)
-    }
-    of_plan = [run for run in runs if run.method in same]
-    return of_plan, "not run" if of_plan else "run with other settings"
+    plan: Experiment
+    runs: list[Run]
+    missing: str
 
+    @classmethod
+    def of(cls, name: str, output: Path | None) -> _Found:
+        """Return what there is of an experiment that has claims."""
+        plan = find_experiment(name)
+        allowed = "one that has claims: flwr-fbo claims lists them"
+        require(len(plan.claims) > 0, "experiment", name, allowed)
+        path = place_of(name, plan, output).rows
+        if not path.is_file():
+            return cls(plan, [], "not run")
+        stored, runs = read_results(path)
+        if stored.num_steps < plan.num_steps:
+            ran = f"{stored.num_steps} of {plan.num_steps} {plan.step}s run"
+            return cls(plan, [], ran)
+        same = {
+            method
+            for method in {*plan.methods} & {*stored.methods}
+            if stored.recipe(method) == plan.recipe(method)
+        }
+        of_plan = [run for run in runs if run.method in same]
+        return cls(plan, of_plan, "not run" if of_plan else "run with other settings")
 
-def _row(
-    name: str, plan: Experiment, claim: Claim, runs: Sequence[Run], missing: str
-) -> str:
-    try:
-        finding = finding_of(claim, plan, runs)
-    except ValueError:  # a method has not been run yet
-        num_seeds, came_out, verdict = 0, missing, "-"
-    else:
-        num_seeds = finding.gain.num_runs
-        came_out, verdict = outcome(finding, plan.step), finding.verdict
-        if num_seeds < plan.num_seeds:
-            verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
-    command = f"`flwr-fbo run {name} --seeds {num_seeds or plan.num_seeds}`"
-    cells = (Path(name).stem, command, num_seeds, claim.text, came_out, verdict)
-    return f"| {' | '.join(map(str, cells))} |"
+    def rows(self) -> list[str]:
+        """Return a row for each claim."""
+        return [self._row(claim) for claim in self.plan.claims]
+
+    def cost(self) -> str:
+        """Return the row of what the runs cost."""
+        minutes = sum(run.seconds for run in self.runs) / 60
+        return f"| {self.plan.name} | {len(self.runs)} | {minutes:.3g} |"
+
+    def _row(self, claim: Claim) -> str:
+        plan, num_seeds, came_out, verdict = self.plan, 0, self.missing, "-"
+        with suppress(ValueError):  # a method has not been run yet
+            finding = finding_of(claim, plan, self.runs)
+            num_seeds, came_out = finding.gain.num_runs, outcome(finding, plan.step)
+            verdict = finding.verdict
+            if num_seeds < plan.num_seeds:
+                verdict += f" ({num_seeds} of {plan.num_seeds} seeds)"
+        section = claim.section or "not in the paper"
+        cells = (plan.name, claim.text, section, num_seeds, came_out, verdict)
+        return f"| {' | '.join(map(str, cells))} |"
 
 
 def outcome(finding: Finding, step: str) -> str:

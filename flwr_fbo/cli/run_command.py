@@ -26,7 +26,8 @@ from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
 from flwr_fbo.cli.tables import TextConsole, count, print_report, report_json
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.config import find_experiment
-from flwr_fbo.experiment_runner.results import FILE_NAME, ResultsFile
+from flwr_fbo.experiment_runner.places import place_of
+from flwr_fbo.experiment_runner.results import ResultsFile
 from flwr_fbo.experiment_runner.runner import Runs
 
 
@@ -47,14 +48,20 @@ def run(
     jobs: Annotated[int, typer.Option(min=1, help="Worker processes.")] = os.cpu_count()
     or 1,
     output: Annotated[
-        Path, typer.Option(help="Folder for figure and results.", file_okay=False)
-    ] = Path("results"),
+        Path | None,
+        typer.Option(
+            help="Folder for figure and results: 'results' by default; those of a "
+            "published figure are beside its TOML.",
+            file_okay=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a built-in experiment (`flwr-fbo list`) or a TOML file, with its controls.
 
     It writes results and a figure into a folder of the output folder. After you stop
-    it, the same command continues.
+    it, the same command continues. A published figure continues from the runs that are
+    in the repository.
 
     Examples
     --------
@@ -69,14 +76,13 @@ def run(
         if epsilon is not None:
             plan = plan.with_epsilon(epsilon)
         plan.check()
-        folder = output / plan.name
-        results = ResultsFile(folder / FILE_NAME, plan)
-        others = sorted(set(output.glob(f"*/{FILE_NAME}")) - {results.path})
-        taken_over = sum(results.take_over(path, plan) for path in others)
+        place = place_of(experiment, plan, output)
+        results = ResultsFile(place.rows, plan, compact=place.compact)
+        taken_over = sum(results.take_over(path, plan) for path in place.others)
     wanted = range(plan.num_seeds if seeds is None else seeds)
     if taken_over:
         runs_of_others = count(taken_over, "run")
-        console.print(f"Taken over from what {output} had already: {runs_of_others}.")
+        console.print(f"Taken over from other experiments: {runs_of_others}.")
     with plain_errors(), results, ends_like_ctrl_c(signal.SIGTERM):
         try:
             _run(plan, wanted, jobs, results, console)
@@ -94,8 +100,8 @@ def run(
         console.print(f"\nResults: {results.path}")
         from flwr_fbo.experiment_runner.figure import draw
 
-        draw(plan, runs, folder / "figure.png")
-        console.print(f"Figure:  {folder / 'figure.png'}")
+        draw(plan, runs, place.figure)
+        console.print(f"Figure:  {place.figure}")
 
 
 _START = "starting workers"

@@ -7,92 +7,22 @@ experiment they have before them.
 from __future__ import annotations
 
 import json
-import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter
+from pydantic import ConfigDict
 
 from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.experiment_runner.methods import Method
+from flwr_fbo.experiment_runner.runs import RegretRun, Run, run_reader
 from flwr_fbo.tasks.base import STRICT
 
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run(ABC):
-    """What one method did on one seed.
-
-    Attributes
-    ----------
-    method : str
-    seed : int
-    epsilon : float
-        Spent if the noise had been real: 0 where nothing of the agents was released,
-        inf where it was without noise.
-    private : bool
-        Whether nothing unprotected was released; False under seeded noise.
-    seconds : float
-    """
-
-    method: str
-    seed: int
-    epsilon: Annotated[float, BeforeValidator(lambda v: math.inf if v is None else v)]
-    private: bool
-    seconds: float
-
-    @property
-    @abstractmethod
-    def curve(self) -> FloatArray:
-        """What is drawn, against the experiment's ``steps``."""
-
-    @property
-    def scalars(self) -> FloatArray:
-        """What was sent by then, where the experiment counts it."""
-        raise NotImplementedError
-
-    def to_json(self) -> str:
-        """Return a line; what JSON lacks, NaN and infinity, becomes null."""
-        return json.dumps(_json_of(asdict(self)), allow_nan=False)
-
-
-@cache
-def run_reader(run_type: type[Run]) -> TypeAdapter[Any]:
-    """Return what validates the values of a run's line."""
-    return TypeAdapter(run_type)
-
-
-def _json_of(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _json_of(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_json_of(one) for one in value]
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return value if finite else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegretRun(Run):
-    """What one method did on one seed, where agents play bandits.
-
-    Attributes
-    ----------
-    regret : list of float
-        Added up, after each of the experiment's ``steps``.
-    """
-
-    regret: list[float]
-
-    @property
-    def curve(self) -> FloatArray:
-        """The regret, as an array."""
-        return np.array(self.regret)
 
 
 class PrivacySetting(ABC):
@@ -115,6 +45,8 @@ class Claim:
     ----------
     text : str
         In words.
+    section : str
+        Where the paper says it, as in "5.1"; empty where it does not.
     better, than : str
         Names of methods.
     by : {"final", "mean", "scalars"}
@@ -130,9 +62,12 @@ class Claim:
     than: str
     by: Literal["final", "mean", "scalars"] = "final"
     until: int | None = None
+    section: str = ""
 
     def __post_init__(self) -> None:
-        require("|" not in self.text, "text", self.text, "no '|', which ends a cell")
+        for field in ("text", "section"):
+            value = getattr(self, field)
+            require("|" not in value, field, value, "no '|', which ends a cell")
         require(self.better != self.than, "than", self.than, "another than better")
         if self.until is not None:
             require_int("until", self.until, 1)
@@ -237,8 +172,8 @@ class Experiment(ABC):
     claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
-        ok = self.name.replace("-", "").replace("_", "").isalnum()
-        require(ok, "name", self.name, "letters, digits, '-' and '_'")
+        ok = re.fullmatch(r"[\w-]+(/[\w-]+)?", self.name) is not None
+        require(ok, "name", self.name, "letters, digits, '-' and '_', and one '/'")
         for attribute in ("num_agents", f"num_{self.step}s", "num_seeds"):
             require_int(attribute, getattr(self, attribute), 1)
         known = self.known_methods

@@ -130,15 +130,19 @@ class UnknownExperimentError(ValueError):
 
 
 def published_experiments() -> dict[str, Path]:
-    """Return the files of the folder ``experiments``, where published figures lie."""
-    return {path.stem: path for path in sorted(Path("experiments").glob("*.toml"))}
+    """Return the files of published figures, by a name such as ``feducb/fig2``.
+
+    They are in the folder ``experiments``, in a folder for each paper.
+    """
+    folder = Path("experiments")
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in sorted(folder.glob("*/*.toml"))
+    }
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return the built-in experiment of that name, else the one in that file.
-
-    A name that is neither is looked for in the folder ``experiments``, where those of
-    published figures lie.
+    """Return the experiment of that name, built in or published, or in that file.
 
     Raises
     ------
@@ -147,14 +151,10 @@ def find_experiment(name: str) -> Experiment:
     ValueError
         See `load_experiment`.
     """
-    builtin = builtin_experiments()
-    if name in builtin:
-        return load_experiment(builtin[name])
-    published = published_experiments()
-    path = published.get(name, Path(name))
-    if not path.is_file() and (name.endswith(".toml") or "/" in name):
+    named = {**published_experiments(), **builtin_experiments()}
+    path = named.get(name, Path(name))
+    if path.is_file():
+        return load_experiment(path)
+    if name.endswith(".toml"):
         raise ValueError(f"There is no file {name}.")
-    known = [*builtin, *published]
-    if not path.is_file():
-        raise UnknownExperimentError(name, known)
-    return load_experiment(path)
+    raise UnknownExperimentError(name, named)

@@ -19,7 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.experiment_runner.base import Column, FloatArray, RegretRun, Row, Run
+from flwr_fbo.experiment_runner.base import (
+    Column,
+    FloatArray,
+    Row,
+)
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign
@@ -27,6 +31,10 @@ from flwr_fbo.experiment_runner.linear_bandit_methods import (
     METHODS,
     OF_SCHEDULE,
     BanditMethod,
+)
+from flwr_fbo.experiment_runner.runs import (
+    RegretRun,
+    Run,
 )
 from flwr_fbo.experiment_runner.sweep import FIELDS, Value, text_of
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
@@ -177,11 +185,11 @@ class BanditExperiment(BanditDesign):
         return [run for batch in counted(batches) for run in self._play(batch, seed)]
 
     def _play(self, batch: Sequence[str], seed: int) -> list[RegretRun]:
-        began = time.perf_counter()
+        began = time.process_time()
         simulations = [self.simulation(name) for name in batch]
         # Seeds of bandits are even, and seeds of noise odd: no two are the same.
         runs = play_together(simulations, 2 * seed, 2 * seed + 1)
-        seconds = (time.perf_counter() - began) / len(runs)
+        seconds = (time.process_time() - began) / len(runs)
         known = self.known_methods
         return [
             RegretRun(

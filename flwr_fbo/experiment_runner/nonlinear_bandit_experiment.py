@@ -17,11 +17,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Column, FloatArray, RegretRun, Row, Run
+from flwr_fbo.experiment_runner.base import (
+    Column,
+    FloatArray,
+    Row,
+)
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
 from flwr_fbo.experiment_runner.nonlinear_bandit_methods import METHODS, NonlinearMethod
+from flwr_fbo.experiment_runner.runs import (
+    RegretRun,
+    Run,
+)
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped, humanised
 from flwr_fbo.simulation.progress import counted
 
@@ -122,14 +130,14 @@ class NonlinearBanditExperiment(NonlinearDesign):
         return [self._play(METHODS[name], seed) for name in counted(methods)]
 
     def _play(self, method: NonlinearMethod, seed: int) -> NonlinearRun:
-        began = time.perf_counter()
+        began = time.process_time()
         run = method.simulation(self).run(seed)
         return NonlinearRun(
             method=method.name,
             seed=seed,
             epsilon=math.inf if method.releases else 0.0,
             private=not method.releases,
-            seconds=time.perf_counter() - began,
+            seconds=time.process_time() - began,
             regret=[float(value) for value in np.cumsum(run.regret)],
             num_scalars=[int(value) for value in run.num_scalars],
             num_synchronisations=run.num_synchronisations,

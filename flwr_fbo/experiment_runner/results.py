@@ -20,8 +20,13 @@ from pydantic import ValidationError
 
 from flwr_fbo._validation import require
 from flwr_fbo._version import __version__
-from flwr_fbo.experiment_runner.base import Experiment, Run
+from flwr_fbo.experiment_runner.base import (
+    Experiment,
+)
 from flwr_fbo.experiment_runner.config import experiment_of
+from flwr_fbo.experiment_runner.runs import (
+    Run,
+)
 
 FILE_NAME = "results.jsonl"
 
@@ -36,6 +41,8 @@ class ResultsFile:
     path : Path
         Created with its folder, or gone on with.
     experiment : Experiment
+    compact : bool
+        Whether runs are kept without what tables and figures do not show.
 
     Attributes
     ----------
@@ -51,9 +58,12 @@ class ResultsFile:
         If it cannot be written, or another process is writing it.
     """
 
-    def __init__(self, path: Path, experiment: Experiment) -> None:
+    def __init__(
+        self, path: Path, experiment: Experiment, *, compact: bool = False
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self._compact = compact
         self._file = path.open("a+", encoding="utf-8")
         try:
             self._lock()
@@ -64,8 +74,9 @@ class ResultsFile:
 
     def append(self, run: Run) -> None:
         """Add a run; it is on disk when this returns."""
-        self._write(run.to_json())
-        self.runs.append(run)
+        kept = run.compact() if self._compact else run
+        self._write(kept.to_json())
+        self.runs.append(kept)
 
     def take_over(self, path: Path, experiment: Experiment) -> int:
         """Add what another results file has of the same runs, whatever they are called.
@@ -73,7 +84,9 @@ class ResultsFile:
         It is left alone if it cannot be read, or was written by another version.
         Returns how many runs were added.
         """
-        names = {_key(experiment, name): name for name in experiment.methods}
+        names: dict[str, list[str]] = {}  # two curves may be one and the same
+        for name in experiment.methods:
+            names.setdefault(_key(experiment, name), []).append(name)
         try:
             lines = _lines(path)
             header = _header_of(path, lines)
@@ -88,10 +101,10 @@ class ResultsFile:
         there = {(run.method, run.seed) for run in self.runs}
         num_there = len(there)
         for run in runs:
-            name = names.get(keys[run.method])
-            if name is not None and (name, run.seed) not in there:
-                self.append(replace(run, method=name))
-                there.add((name, run.seed))
+            for name in names.get(keys[run.method], ()):
+                if (name, run.seed) not in there:
+                    self.append(replace(run, method=name))
+                    there.add((name, run.seed))
         return len(there) - num_there
 
     def _lock(self) -> None:

@@ -131,7 +131,7 @@ class Curve(AgentChanges):
     label : str
         For tables and figures.
     method : {"alone", "open", "private"}
-        The last one comes with a noise-only control of its own.
+        The last one comes with a noise-only control.
     weights : WeightSchedule, optional
         Of the agents in each sub-region.
     clip_norm : float, optional
@@ -194,8 +194,9 @@ class TuningDesign(OptimisationExperiment):
     agent : AgentChanges
         What the agents of all methods set otherwise.
     curves : dict of Curve
-        Methods with settings of their own, by name; private ones bring their
-        noise-only control with them, as ``NAME-noise-only``.
+        Methods with settings of their own, by name. Private ones bring a noise-only
+        control with them, ``NAME-noise-only``; those that differ in S, z or q alone
+        share the first one's.
     """
 
     tables: ClassVar[Mapping[str, type[Any]]] = {

@@ -37,7 +37,7 @@ _LOUD = 1e6
 
 def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
     """Run one method on one seed."""
-    began = time.perf_counter()
+    began = time.process_time()
     num_agents, task = experiment.num_agents, experiment.task
     seeds = Seeds.of_run(seed)
     chosen = known_methods(experiment)[method]
@@ -66,7 +66,7 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
         method=method,
         epsilon=epsilon,
         private=private,
-        seconds=time.perf_counter() - began,
+        seconds=time.process_time() - began,
         num_messages=clipping.num_messages,
         num_clipped=clipping.num_clipped,
     )

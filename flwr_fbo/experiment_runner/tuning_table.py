@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, PlainValidator
@@ -19,11 +19,14 @@ from flwr_fbo.experiment_runner.base import (
     Experiment,
     FloatArray,
     Row,
-    Run,
-    run_reader,
 )
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.runs import (
+    Run,
+    run_reader,
+    six_digits,
+)
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -45,14 +48,15 @@ class TuningRun(Run):
     ----------
     best_so_far : list of N lists of E floats
         Each agent's best value after its evaluations 1 to E, in the order in which it
-        made them; NaN before its first success.
+        made them; NaN before its first success. A compact run has one list, the mean
+        over agents.
     failed_trials : int
     num_messages, num_clipped : int
         Messages that agents sent to be clipped, and how many of them were longer than
         the clip norm allows. Of DP-FTS-DE; 0 where none is clipped.
     best_settings : list of N dicts or None
-        Where each agent had its best value; None where it had no success. Empty in
-        results from before they were kept.
+        Where each agent had its best value; None where it had no success. Empty in a
+        compact run.
     """
 
     best_so_far: list[list[Value]]
@@ -65,6 +69,11 @@ class TuningRun(Run):
     def curve(self) -> FloatArray:
         """The mean over agents, shape (E,), leaving out those without a success."""
         return np.asarray(np.nanmean(np.array(self.best_so_far), axis=0))
+
+    def compact(self) -> Self:
+        """Return it with the mean over agents in place of each agent's values."""
+        mean = six_digits(self.curve)
+        return replace(super().compact(), best_so_far=[mean], best_settings=[])
 
 
 @dataclass(frozen=True)
@@ -159,8 +168,10 @@ class OptimisationExperiment(Experiment):
         """Return the run of a line of results."""
         run: TuningRun = run_reader(TuningRun).validate_python(values)
         shape = np.shape(run.best_so_far)
-        expected = (self.num_compared, self.num_evaluations)
-        require(shape == expected, "best_so_far", shape, str(expected))
+        rows = {self.num_compared, 1}
+        allowed = f"{self.num_compared} (or 1) x {self.num_evaluations}"
+        ok = shape[0] in rows and shape[1:] == (self.num_evaluations,)
+        require(ok, "best_so_far", shape, allowed)
         return run
 
     @property

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -21,7 +22,7 @@ from flwr_fbo.experiment_runner.looks import looks_of
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
-from flwr_fbo.experiment_runner.results import ResultsFile
+from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.tradeoff import draw_tradeoff
 from flwr_fbo.experiment_runner.tuning_design import Curve, TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
@@ -69,6 +70,7 @@ series = ["z"]
 
 [[claims]]
 text = "less noise is better"
+section = "3.2"
 better = "quiet"
 than = "loud"
 
@@ -383,35 +385,67 @@ def test_a_file_from_before_a_setting_was_there_goes_on(
         assert results.take_over(tmp_path / "a", plain) == 0
 
 
-def test_run_and_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_published_figure_has_its_runs_beside_its_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "fig9.toml").write_text(TOML)
+    folder = tmp_path / "experiments" / "paper"
+    folder.mkdir(parents=True)
+    toml = TOML.replace('"fig9"', '"paper/fig9"', 1)
+    (folder / "fig9.toml").write_text(toml)
     runner = CliRunner()
-    before = runner.invoke(app, ["claims", "fig9"], catch_exceptions=False)
-    assert before.output.count("| not run | - |") == 2
-    result = runner.invoke(app, ["run", "fig9", "--jobs=1"], catch_exceptions=False)
-    assert result.exit_code == 0
-    said = " ".join(result.output.split())
+
+    def invoke(*arguments: str) -> str:
+        result = runner.invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0
+        return " ".join(result.output.split())
+
+    assert invoke("claims", "paper/fig9").count("| not run | - |") == 2
+    said = invoke("run", "paper/fig9", "--jobs=1", "--seeds=1")
     assert "- less noise is better: in the end" in said
-    after = runner.invoke(app, ["claims", "fig9"], catch_exceptions=False).output
-    rows = after.splitlines()[2:]
-    assert len(rows) == 2
-    assert rows[0].startswith("| fig9 | `flwr-fbo run fig9 --seeds 2` | 2 | less noise")
-    assert all(row.count("|") == 7 for row in rows)
-    wrong = runner.invoke(app, ["claims", "fig8"])
+    rows = (folder / "fig9.jsonl").read_text().splitlines()
+    values = json.loads(rows[1])["best_so_far"]
+    assert np.shape(values) == (1, 12)
+    assert all(value == float(f"{value:.6g}") for value in values[0])
+    assert (folder / "fig9.png").stat().st_size > 10_000
+    # A clone goes on from these rows, and another figure takes them over.
+    assert "10 of 20 runs are in" in invoke("run", "paper/fig9", "--jobs=1")
+    (folder / "fig10.toml").write_text(toml.replace("paper/fig9", "paper/fig10"))
+    assert "All 20 runs are in" in invoke("run", "paper/fig10", "--jobs=1")
+    lines = runner.invoke(app, ["claims", "paper/fig9"]).output.splitlines()
+    assert lines[2].startswith("| paper/fig9 | less noise is better | 3.2 | 2 | in the")
+    assert lines[3].split(" | ")[2] == "not in the paper"
+    assert all(row.count("|") == 7 for row in lines[2:4])
+    assert re.fullmatch(r"\| paper/fig9 \| 20 \| [\d.e-]+ \|", lines[-1])
+    assert not (tmp_path / "results").exists()
+    # What is not the published figure is not among its runs.
+    invoke("run", "paper/fig9", "--jobs=1", "--seeds=1", "--evaluations=11")
+    assert (tmp_path / "results" / "paper" / "fig9" / "figure.png").exists()
+    wrong = runner.invoke(app, ["claims", "paper/fig8"])
     assert wrong.exit_code == 1
-    assert "did you mean 'fig9'" in wrong.output
+    assert "did you mean 'paper/fig9'" in wrong.output
+
+
+def test_a_published_figure_has_as_many_runs_of_all_agents_elsewhere(
+    figure: TuningExperiment, tmp_path: Path
+) -> None:
+    run = run_one(figure, "alone", 0)
+    with ResultsFile(tmp_path / "a", figure, compact=True) as results:
+        results.append(run)
+        (kept,) = results.runs
+    np.testing.assert_allclose(kept.curve, run.curve, rtol=1e-5)
+    assert kept.seconds == pytest.approx(run.seconds, rel=1e-2)
+    assert read_results(tmp_path / "a")[1] == [kept]
 
 
 def test_published_figures_are_complete() -> None:
     """Each has controls, its paper's delta, and a claim; the table has its command."""
     table = (FOLDER / "README.md").read_text()
-    files = sorted(FOLDER.glob("*.toml"))
+    files = sorted(FOLDER.glob("*/*.toml"))
     assert len(files) > 10
     for path in files:
         plan = load_experiment(path)
-        assert plan.name == path.stem
+        assert plan.name == f"{path.parent.name}/{path.stem}"
         assert 0 < len(plan.description) < 80
         assert plan.claims
         controls = {"alone", "random"}
@@ -420,10 +454,10 @@ def test_published_figures_are_complete() -> None:
         elif isinstance(plan, NonlinearBanditExperiment):
             controls = {"n-go-ucb", "random", "no-phase-one", "each-once"}
         assert controls <= {name.split("@")[0] for name in plan.methods}
-        mark = f"| {plan.name} | `flwr-fbo run {plan.name} --seeds "
+        mark = f"| {plan.name} | "
         rows = [line for line in table.splitlines() if line.startswith(mark)]
         texts = [claim.text for claim in plan.claims]
-        assert [row.split(" | ")[3] for row in rows] == texts
+        assert [row.split(" | ")[1] for row in rows if row.count("|") == 7] == texts
         if not isinstance(plan, TuningExperiment):
             continue
         assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
@@ -433,7 +467,8 @@ def test_published_figures_are_complete() -> None:
 
 def test_what_two_figures_share_has_one_recipe() -> None:
     trade, convergence = (
-        load_experiment(FOLDER / f"{name}.toml") for name in ("fig3a", "fig3d")
+        load_experiment(FOLDER / "dp-fts-de" / f"{name}.toml")
+        for name in ("fig3a", "fig3d")
     )
     for name in convergence.methods:
         assert trade.recipe(name) == convergence.recipe(name)

@@ -450,8 +450,8 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     shown = _invoke("show", str(tmp_path / "mine"), "--until=3")
     assert "in 3 rounds" in shown.output
     rows = _invoke("claims", str(file), f"--output={tmp_path}").output.splitlines()
-    assert rows[-1].startswith("| mine | `flwr-fbo run ")
-    assert "| 2 | sends less | fewer scalars +" in rows[-1]
+    assert "| mine | sends less | not in the paper | 2 | fewer scalars +" in rows[2]
+    assert rows[-1].startswith("| mine | 18 | ")
     refused = _invoke(*run, "--epsilon=2")
     assert refused.exit_code == 1
     assert "where no method is private" in refused.output
@@ -477,7 +477,7 @@ def test_missing_data_are_named_before_any_work(
 
 # Of the search; elsewhere the code's were the best.
 BEST = {
-    "fedgoucb-magic": Constants(
+    "fed-go-ucb/fig3-magic": Constants(
         num_exploration=2,
         regression=Regression(step=0.0101, inverse_temperature=6.93e7),
         ridge=0.00303,
@@ -489,7 +489,7 @@ BEST = {
 
 def test_the_experiments_that_are_there() -> None:
     files = [builtin_experiments()["fed-go-ucb"]]
-    files += sorted((ROOT / "experiments").glob("fedgoucb-*.toml"))
+    files += sorted((ROOT / "experiments/fed-go-ucb").glob("*.toml"))
     sizes = {}
     for path in files:
         experiment = load_experiment(path)
@@ -498,7 +498,7 @@ def test_the_experiments_that_are_there() -> None:
         assert experiment.methods == ALL
         assert experiment.settings == BEST.get(experiment.name, Constants())
         claimed = [(claim.than, claim.by) for claim in experiment.claims]
-        if path.parent.name == "experiments":
+        if path.parent.name == "fed-go-ucb":
             assert ("dislinucb", "final") in claimed
             assert ("n-go-ucb", "final") in claimed
             assert ("fed-glb-ucb", "final") in claimed
@@ -506,9 +506,9 @@ def test_the_experiments_that_are_there() -> None:
             assert ("one-go-ucb", "scalars") in claimed
     assert sizes == {
         "fed-go-ucb": (20, 100),
-        "fedgoucb-hartmann": (20, 100),
-        "fedgoucb-cosine": (20, 100),
-        "fedgoucb-magic": (100, 100),
-        "fedgoucb-shuttle": (100, 100),
+        "fed-go-ucb/fig2-hartmann": (20, 100),
+        "fed-go-ucb/fig2-cosine": (20, 100),
+        "fed-go-ucb/fig3-magic": (100, 100),
+        "fed-go-ucb/fig3-shuttle": (100, 100),
     }
     assert "fed-go-ucb" in _invoke("list").output

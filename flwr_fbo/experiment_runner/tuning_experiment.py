@@ -99,7 +99,9 @@ class TuningExperiment(TuningDesign):
         values["method"] = chosen.base or chosen.name
         values["agent"] = asdict(curve.agent(base.agent))
         values["weights"] = asdict(curve.weights or base.weights)
-        if chosen.noisy:
+        # Noise alone leads to the same places whatever its scale: see `methods_of`.
+        scale_free = self.strategy == "DPFTSDE" and values["method"] == "noise-only"
+        if chosen.noisy and not scale_free:
             privacy = curve.privacy(self.privacy)
             q = privacy.sampling_probability or base.privacy.sampling_probability
             values["privacy"] = asdict(replace(privacy, sampling_probability=q))

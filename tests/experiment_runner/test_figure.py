@@ -299,7 +299,7 @@ def test_runs_of_another_figure_are_taken_over(
         plain, name="louder", privacy=TuningPrivacy(1e-2, noise_multiplier=3.0)
     )
     with ResultsFile(tmp_path / "c", louder) as results:
-        assert results.take_over(tmp_path / "a", louder) == 3 * 3  # alone, random, open
+        assert results.take_over(tmp_path / "a", louder) == 4 * 3  # all but private
     (tmp_path / "a").write_text("damaged")
     with ResultsFile(tmp_path / "d", plain) as results:
         assert results.take_over(tmp_path / "a", plain) == 0
@@ -410,14 +410,14 @@ def test_a_published_figure_has_its_runs_beside_its_toml(
     assert all(value == float(f"{value:.6g}") for value in values[0])
     assert (folder / "fig9.png").stat().st_size > 10_000
     # A clone goes on from these rows, and another figure takes them over.
-    assert "10 of 20 runs are in" in invoke("run", "paper/fig9", "--jobs=1")
+    assert "9 of 18 runs are in" in invoke("run", "paper/fig9", "--jobs=1")
     (folder / "fig10.toml").write_text(toml.replace("paper/fig9", "paper/fig10"))
-    assert "All 20 runs are in" in invoke("run", "paper/fig10", "--jobs=1")
+    assert "All 18 runs are in" in invoke("run", "paper/fig10", "--jobs=1")
     lines = runner.invoke(app, ["claims", "paper/fig9"]).output.splitlines()
     assert lines[2].startswith("| paper/fig9 | less noise is better | 3.2 | 2 | in the")
     assert lines[3].split(" | ")[2] == "not in the paper"
     assert all(row.count("|") == 7 for row in lines[2:4])
-    assert re.fullmatch(r"\| paper/fig9 \| 20 \| [\d.e-]+ \|", lines[-1])
+    assert re.fullmatch(r"\| paper/fig9 \| 18 \| [\d.e-]+ \|", lines[-1])
     assert not (tmp_path / "results").exists()
     # What is not the published figure is not among its runs.
     invoke("run", "paper/fig9", "--jobs=1", "--seeds=1", "--evaluations=11")

@@ -1,4 +1,4 @@
-"""One release of DP-FTS-DE: sample, clip, weight, add noise (lines 4 to 9, server).
+"""One release of DP-FTS-DE: sample, clip, weight, add noise (Algorithm 1).
 
 One object holds all that the guarantee rests on, so that no two of them can disagree:
 

@@ -41,6 +41,7 @@ from flwr_fbo import (
     Seeds,
     ThompsonSettings,
     VotingSettings,
+    WeightSchedule,
     linear_bandit_app,
     neural_bandit_app,
     tuning_app,
@@ -182,10 +183,18 @@ def _voting() -> VotingSettings:
     )
 
 
+_WHERE: dict[str, Any] = {
+    "sub_region_axes": (),
+    "initial_region": "sub-region",
+    "random_starts": False,
+}
+
+
 def _thompson(num_sub_regions: int, follow: str) -> ThompsonSettings:
     return explicit(
         ThompsonSettings,
         **_search(),
+        **_WHERE,
         num_sub_regions=num_sub_regions,
         lengthscale=0.2,
         regularization=1e-3,
@@ -206,7 +215,15 @@ def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Step
         "noise_only": False,
     }
     epsilon = options.pop("epsilon", 20.0)
-    published = {} if votes else {"preset": "paper"}
+    weights = explicit(
+        WeightSchedule,
+        peak=15.0,
+        num_constant_rounds=10,
+        num_decay_rounds=30,
+        form="softmax",
+        adaptive=True,
+    )
+    published = {} if votes else {"preset": "paper", "weights": weights}
     strategy = explicit(
         FedVote if votes else DPFTSDE,
         space=SPACE,
@@ -230,6 +247,7 @@ def _fts(**agent: Any) -> Steps:
     settings = explicit(
         FTSSettings,
         **_search(),
+        **_WHERE,
         num_sub_regions=1,
         lengthscale=0.2,
         regularization=1e-3,
@@ -458,7 +476,15 @@ def _paths(values: Mapping[str, Any]) -> set[tuple[str, ...]]:
 _TUNING = {
     "name": "digest",
     "num_agents": 6,
-    "task": {"name": "synthetic", "alpha": 0.1, "deviation": 0.02, "num_exact": 1},
+    "task": {
+        "name": "synthetic",
+        "alpha": 0.1,
+        "deviation": 0.02,
+        "signs": False,
+        "num_exact": 1,
+        "runs_per_function": 1,
+        "first_function": 0,
+    },
 }
 _LEAN = {
     **_TUNING,
@@ -640,7 +666,10 @@ STUDIES: dict[str, Callable[[], Steps]] = {
     "alone, Thompson sampling": partial(_alone, _thompson(1, "never")),
     "alone, expected improvement": partial(_alone, _voting()),
     "alone, random": partial(
-        _alone, explicit(RandomSearchSettings, num_sub_regions=1, num_initial=4)
+        _alone,
+        explicit(
+            RandomSearchSettings, num_sub_regions=1, num_initial=4, sub_region_axes=()
+        ),
     ),
     "FedUCB": _fed_ucb,
     "FedUCB, raw": partial(_fed_ucb, local_data="raw"),

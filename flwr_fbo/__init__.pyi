@@ -27,6 +27,7 @@ from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
+from .privacy.weights import WeightSchedule as WeightSchedule
 from .protocol.callbacks import Callback as Callback
 from .protocol.fed_vote_settings import VotingSettings as VotingSettings
 from .protocol.fed_warm_start_settings import WarmStartSettings as WarmStartSettings

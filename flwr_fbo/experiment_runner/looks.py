@@ -34,12 +34,13 @@ Target = Path | IO[bytes]
 def looks_of(experiment: Experiment) -> dict[str, Look]:
     """Return colour, line style and marker of each method.
 
-    A curve's noise-only control has its colour and marker, and is dotted.
+    A noise-only control has its (first) curve's colour and marker, and is dotted.
     """
     known = experiment.known_methods
     own = {name: known[name].look for name in experiment.methods}
     looks: dict[str, Look] = {name: look for name, look in own.items() if look}
-    controls = {known[name].noise_only: name for name in experiment.methods}
+    names = reversed(experiment.methods)
+    controls = {known[name].noise_only: name for name in names}
     others = [n for n in experiment.methods if n not in looks and n not in controls]
     taken = {part for look in looks.values() for part in look}
     colors = [color for color in COLORS if color not in taken] or list(COLORS)

@@ -10,35 +10,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from itertools import islice
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.experiment_runner import looks
-from flwr_fbo.experiment_runner.base import (
-    FloatArray,
-)
-from flwr_fbo.experiment_runner.methods import Method, by_name
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.base import FloatArray
+from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.seeds import Seeds
+from flwr_fbo.experiment_runner.transfer_methods import (
+    METHODS,
+    TransferCurve,
+    TransferMethod,
+    methods_of,
+)
 from flwr_fbo.experiment_runner.tuning_table import (
     OptimisationExperiment,
     TuningRun,
     at_the_end,
 )
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped
-from flwr_fbo.protocol.transfer_settings import (
-    RGPESettings,
-    TAFSettings,
-    TransferSettings,
-)
+from flwr_fbo.protocol.transfer_settings import TransferSettings
 from flwr_fbo.protocol.tuning_settings import (
     Follow,
     FTSSettings,
@@ -51,63 +48,7 @@ from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.simulation.progress import counted
 
-_CONTROLS = ("alone", "random", "noise-only")
 _OF_MESSAGES = ("num_features", "lengthscale", "regularization")
-
-
-@dataclass(frozen=True)
-class TransferMethod(Method):
-    """One curve of an experiment in which targets learn from others.
-
-    Attributes
-    ----------
-    settings : AgentSettings
-        Of the targets and of those who send; those of the experiment are put in.
-    informed : bool
-        Whether targets receive messages.
-    zeroed : bool
-        Whether the messages are of agents that know nothing.
-    """
-
-    settings: AgentSettings
-    informed: bool = True
-    zeroed: bool = False
-
-    @property
-    def releases(self) -> bool:
-        """Whether anything of the others' data is used."""
-        return self.informed and not self.zeroed
-
-
-_FTS, _SIMILAR = FTSSettings(), FTSSettings(weighting="similarity")
-_LEARNER = partial(TransferMethod, controls=_CONTROLS)
-_METHODS = by_name(
-    TransferMethod("alone", "TS", _FTS, informed=False, look=looks.ALONE),
-    TransferMethod(
-        "random", "random", RandomSearchSettings(), informed=False, look=looks.RANDOM
-    ),
-    _LEARNER("fts", "FTS", _FTS, noise_only="noise-only", look=looks.OURS),
-    TransferMethod(
-        "fts-similar",
-        "FTS, similarity",
-        _SIMILAR,
-        controls=(*_CONTROLS, "similar-noise-only"),
-        noise_only="similar-noise-only",
-        look=(looks.SKY, "--", "d"),
-    ),
-    _LEARNER("rgpe", "RGPE", RGPESettings(), look=looks.OPEN),
-    _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(looks.PINK, "-.", "x")),
-    _LEARNER(
-        "taf-narrow",
-        "TAF (0.1)",
-        TAFSettings(bandwidth=0.1),
-        look=(looks.ORANGE, ":", "P"),
-    ),
-    TransferMethod(
-        "noise-only", "noise-only", _FTS, zeroed=True, look=looks.UNINFORMED
-    ),
-    TransferMethod("similar-noise-only", "similar, noise-only", _SIMILAR, zeroed=True),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +72,13 @@ class TransferExperiment(OptimisationExperiment):
         l and lambda of the messages, as in the authors' code for real data: see
         `FTSSettings`.
     methods : tuple of str
-        All unless given.
+        All but curves unless given. All curves are added.
+    curves : dict of TransferCurve
+        Methods with settings of their own, by name; those of FTS bring their noise-only
+        control with them, as ``NAME-noise-only``.
     """
+
+    tables: ClassVar[Mapping[str, type[Any]]] = {"curves": TransferCurve}
 
     num_targets: int
     num_initial: int = 3
@@ -142,9 +88,16 @@ class TransferExperiment(OptimisationExperiment):
     lengthscale: float = 0.01
     regularization: float = 1e-6
     privacy: None = None
-    methods: tuple[str, ...] = tuple(_METHODS)
+    methods: tuple[str, ...] = tuple(METHODS)
+    # Experiments are keys of a cache.
+    curves: dict[str, TransferCurve] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        for name in self.curves:
+            ok = name not in METHODS and not name.endswith("-noise-only")
+            require(ok, "curves", name, "a name that no method or control has")
+        added = [name for name in methods_of(self.curves) if name not in self.methods]
+        object.__setattr__(self, "methods", (*self.methods, *added))
         super().__post_init__()
         for name in ("num_targets", "num_initial", "num_observations", "num_features"):
             require_int(name, getattr(self, name), 1)
@@ -155,12 +108,16 @@ class TransferExperiment(OptimisationExperiment):
         for name in ("num_observations", "num_evaluations"):
             value = getattr(self, name)
             require(value >= self.num_initial, name, value, allowed)
+        for curve in self.curves.values():
+            value = curve.num_observations
+            ok = value is None or value >= self.num_initial
+            require(ok, "num_observations", value, allowed)
         self.settings_of("fts")  # which names what it does not allow
 
     @property
     def known_methods(self) -> Mapping[str, TransferMethod]:
         """All methods that it could have, by name."""
-        return _METHODS
+        return {**METHODS, **methods_of(self.curves)}
 
     @property
     def num_compared(self) -> int:
@@ -169,20 +126,29 @@ class TransferExperiment(OptimisationExperiment):
 
     def settings_of(self, method: str) -> AgentSettings:
         """Return the agents' settings, with the experiment's own."""
-        settings = _METHODS[method].settings
+        chosen = self.known_methods[method]
+        settings, curve = chosen.settings, chosen.curve
         if isinstance(settings, RandomSearchSettings):
             return replace(settings, num_sub_regions=1, num_initial=self.num_initial)
         assert isinstance(settings, FTSSettings | TransferSettings)
         settings = replace(
             settings,
             num_initial=self.num_initial,
-            num_features=self.num_features,
+            num_features=curve.num_features or self.num_features,
             lengthscale=self.lengthscale,
             regularization=self.regularization,
         )
         if isinstance(settings, FTSSettings):
-            return replace(settings, follow=self.follow, share_after=0)
+            follow = curve.follow or self.follow
+            share_after = None if curve.concurrent else 0
+            return replace(settings, follow=follow, share_after=share_after)
         return settings
+
+    def num_sent_observations(self, method: str, query: int = 1) -> int:
+        """Return t_n of the agents that send, before a target's query, from 1."""
+        curve = self.known_methods[method].curve
+        first = curve.num_observations or self.num_observations
+        return first + query - 1 if curve.concurrent else first
 
     def message_length(self, method: str) -> int:
         """Return how many numbers an agent sends that has finished; 0 if none."""
@@ -194,11 +160,14 @@ class TransferExperiment(OptimisationExperiment):
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
         values = super().recipe(method)
-        settings = self.settings_of(method)
-        unused = [] if isinstance(settings, FTSSettings) else ["follow"]
-        if self.message_length(method) == 0:
-            unused = ["follow", "num_observations", *_OF_MESSAGES]
-        return {name: value for name, value in values.items() if name not in unused}
+        for name in ("curves", "follow", "num_observations", *_OF_MESSAGES):
+            del values[name]
+        chosen = self.known_methods[method]
+        values["method"] = chosen.base or method
+        if self.message_length(method) > 0:
+            values["agent"] = asdict(self.settings_of(method))
+            values["num_observations"] = self.num_sent_observations(method)
+        return values
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
         """Run some of the methods on one seed, after what all agents do first."""
@@ -207,15 +176,27 @@ class TransferExperiment(OptimisationExperiment):
     def spending(self, method: str) -> FloatArray:
         """Return epsilon after each evaluation: infinite, once messages are used."""
         spent = np.zeros(self.num_evaluations)
-        spent[self.num_initial :] = np.inf if _METHODS[method].releases else 0.0
+        spent[self.num_initial :] = (
+            np.inf if self.known_methods[method].releases else 0.0
+        )
         return spent
 
     def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
-        """Return how many numbers have been sent: once, and on to each target."""
+        """Return how many numbers have been sent: once, and on to each target.
+
+        Where agents are concurrent, before each query.
+        """
         sent = np.zeros(self.num_evaluations)
         per_agent = self.message_length(method)
         sent[self.num_initial :] = self.num_agents * per_agent * (1 + self.num_targets)
+        if self.known_methods[method].curve.concurrent:
+            sent[self.num_initial :] *= np.arange(1, self.num_queries + 1)
         return sent
+
+    @property
+    def num_queries(self) -> int:
+        """How many evaluations of a target follow its initial ones."""
+        return self.num_evaluations - self.num_initial
 
     def verdict(self, rows: Mapping[str, Any]) -> list[str]:
         """Say in words whether what others sent helped."""
@@ -223,7 +204,7 @@ class TransferExperiment(OptimisationExperiment):
             return [ONE_SEED]
         lines = []
         for row in rows.values():
-            if _METHODS[row.method].controls:
+            if self.known_methods[row.method].controls:
                 lines.append(f"{row.label} {helped(row.over_alone, self._alone)}")
                 about = row.label, row.final_over_alone, self._alone
                 lines += at_the_end(*about)
@@ -240,7 +221,9 @@ class TransferExperiment(OptimisationExperiment):
 
 
 @lru_cache(maxsize=2)
-def _finished_agents(experiment: TransferExperiment, seed: int) -> list[Agent]:
+def _finished_agents(
+    experiment: TransferExperiment, seed: int, num_observations: int
+) -> list[Agent]:
     """Return agents that have done Thompson sampling, each on its own objective."""
     alone = ThompsonSettings(
         num_sub_regions=1, num_initial=experiment.num_initial, follow="never"
@@ -253,13 +236,18 @@ def _finished_agents(experiment: TransferExperiment, seed: int) -> list[Agent]:
     objectives = [
         experiment.task.objective(n, num_agents, seed) for n in range(num_agents)
     ]
-    num_queries = experiment.num_observations - experiment.num_initial
+    num_queries = num_observations - experiment.num_initial
     run_loop(LocalServer(num_agents), agents, objectives, num_queries)
     return agents
 
 
 def messages_of(
-    study: TuningStudy, finished: Sequence[Agent], seed: int, zeroed: bool = False
+    study: TuningStudy,
+    finished: Sequence[Agent],
+    seed: int,
+    zeroed: bool = False,
+    num_observations: int | None = None,
+    iteration: int = 0,
 ) -> FloatArray | None:
     """Return what finished agents send in a study, as targets receive it.
 
@@ -272,6 +260,10 @@ def messages_of(
         Of their draws.
     zeroed : bool
         Whether they know nothing.
+    num_observations : int, optional
+        How many of its observations each uses, the first ones; all unless given.
+    iteration : int
+        After which they send.
 
     Returns
     -------
@@ -282,22 +274,33 @@ def messages_of(
         sender = create_agent(study, agent.slot, seed)
         if not zeroed:
             history = zip(agent.points, agent.values, strict=True)
-            for x, value in history:
+            for x, value in islice(history, num_observations):
                 sender.tell(0, x, value)
-        messages[agent.slot] = sender.message(0)
+        messages[agent.slot] = sender.message(iteration)
     server = RelayServer(len(finished), len(messages[0]))
     server.receive(server.step(0), messages)
     return server.vectors
 
 
+def _received(
+    experiment: TransferExperiment, study: TuningStudy, method: str, seed: int
+) -> dict[int, FloatArray | None]:
+    """Return what targets receive, by the iteration before which they do."""
+    chosen = experiment.known_methods[method]
+    if not chosen.informed:
+        return {}
+    last = experiment.num_queries if chosen.curve.concurrent else 1
+    num = {t: experiment.num_sent_observations(method, t) for t in range(1, last + 1)}
+    finished = _finished_agents(experiment, seed, num[last])
+    about = study, finished, Seeds.of_run(seed).noise, chosen.zeroed
+    return {t: messages_of(*about, num_sent, t - 1) for t, num_sent in num.items()}
+
+
 def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
     """Run one method on one seed: each target alone with what the others sent."""
-    chosen, seeds = _METHODS[method], Seeds.of_run(seed)
+    chosen, seeds = experiment.known_methods[method], Seeds.of_run(seed)
     study = experiment.study(experiment.settings_of(method), seeds)
-    vectors = None
-    if chosen.informed:
-        finished = _finished_agents(experiment, seed)
-        vectors = messages_of(study, finished, seeds.noise, chosen.zeroed)
+    received = _received(experiment, study, method, seed)
     began = time.process_time()
     targets = [
         create_agent(study, n, seeds.study) for n in range(experiment.num_targets)
@@ -305,10 +308,9 @@ def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
     num_agents = experiment.num_agents
     for target in targets:
         objective = experiment.task.objective(target.slot, num_agents, seed)
-        num_queries = experiment.num_evaluations - experiment.num_initial
-        for iteration in range(num_queries + 1):
-            received = vectors if iteration == 1 else None
-            play_round(target, objective, iteration, received, send_message=False)
+        for iteration in range(experiment.num_queries + 1):
+            vectors = received.get(iteration)
+            play_round(target, objective, iteration, vectors, send_message=False)
     return experiment.run_of_agents(
         targets,
         seed,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict
 
@@ -14,6 +14,8 @@ from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.protocol.tuning_settings import Follow, InitialRegion
 from flwr_fbo.protocol.tuning_study import AgentSettings
 from flwr_fbo.strategies.presets import Preset, preset_of
 from flwr_fbo.tasks.base import STRICT
@@ -63,26 +65,75 @@ class TuningPrivacy(PrivacySetting):
         return replace(self, noise_multiplier=None, epsilon=epsilon)
 
 
-# What a curve may set of the kernel that messages are drawn by.
-OF_MESSAGES = ("lengthscale", "regularization")
+Settings = TypeVar("Settings", bound=AgentSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentChanges:
+    """What agents set otherwise than in the preset: see `ThompsonSettings`.
+
+    What is None is as in the preset.
+
+    Attributes
+    ----------
+    num_sub_regions : int, optional
+        P.
+    sub_region_axes : tuple of str, optional
+    initial_region : {"sub-region", "whole"}, optional
+    random_starts : bool, optional
+    lengthscale, regularization : float, optional
+        Of the messages: l and lambda.
+    follow : str, optional
+        1 - p_t.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    num_sub_regions: int | None = None
+    sub_region_axes: tuple[str, ...] | None = None
+    initial_region: InitialRegion | None = None
+    random_starts: bool | None = None
+    lengthscale: float | None = None
+    regularization: float | None = None
+    follow: Follow | None = None
+
+    def agent(self, preset: Settings) -> Settings:
+        """Return the agent's settings.
+
+        Raises
+        ------
+        ValueError
+            If the preset's agent has no such setting.
+        """
+        names = [one.name for one in fields(AgentChanges)]
+        given = {name: getattr(self, name) for name in names}
+        own = {name: value for name, value in given.items() if value is not None}
+        for name, value in own.items():
+            known = hasattr(preset, name)
+            require(known, name, value, "left out, with agents of this preset")
+        return replace(preset, **own)
+
+
+# What only means something where the server's vectors are followed.
+_OF_MESSAGES = ("lengthscale", "regularization", "follow", "weights")
+_OF_PRIVACY = ("clip_norm", "noise_multiplier", "sampling_probability")
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(AgentChanges):
     """A curve of a published figure: a method, and what it sets otherwise.
 
-    What is None is as in the preset, or in the experiment's privacy setting.
+    What is None is as in the experiment. ``"alone"`` sends no messages, and has none
+    of their settings.
 
     Attributes
     ----------
     label : str
         For tables and figures.
     method : {"alone", "open", "private"}
-        The last one comes with a noise-only control of its own.
-    num_sub_regions : int, optional
-        P.
-    lengthscale, regularization : float, optional
-        Of the messages: l and lambda. Not of ``"alone"``, which sends none.
+        The last one comes with a noise-only control.
+    weights : WeightSchedule, optional
+        Of the agents in each sub-region.
     clip_norm : float, optional
         S, of ``"private"``.
     noise_multiplier : float, optional
@@ -97,20 +148,18 @@ class Curve:
 
     label: str
     method: Literal["alone", "open", "private"]
-    num_sub_regions: int | None = None
-    lengthscale: float | None = None
-    regularization: float | None = None
+    weights: WeightSchedule | None = None
     clip_norm: float | None = None
     noise_multiplier: float | None = None
     sampling_probability: float | None = None
     series: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("clip_norm", "noise_multiplier", "sampling_probability"):
+        for name in _OF_PRIVACY:
             value = getattr(self, name)
             ok = value is None or self.method == "private"
             require(ok, name, value, f"left out, with method={self.method!r}")
-        for name in OF_MESSAGES:
+        for name in _OF_MESSAGES:
             value = getattr(self, name)
             ok = value is None or self.method != "alone"
             require(ok, name, value, "left out, with method='alone'")
@@ -127,22 +176,6 @@ class Curve:
             shared = replace(shared, sampling_probability=q)
         return shared
 
-    def agent(self, preset: AgentSettings) -> AgentSettings:
-        """Return the agent's settings.
-
-        Raises
-        ------
-        ValueError
-            If the preset's agent has no such setting.
-        """
-        names = ("num_sub_regions", *OF_MESSAGES)
-        given = {name: getattr(self, name) for name in names}
-        own = {name: value for name, value in given.items() if value is not None}
-        for name, value in own.items():
-            known = hasattr(preset, name)
-            require(known, name, value, "left out, with agents of this preset")
-        return replace(preset, **own)
-
 
 AS_PRESET = Curve("", "private")
 
@@ -158,19 +191,25 @@ class TuningDesign(OptimisationExperiment):
         The federated methods'; the controls share its agent.
     preset : str, optional
         Of `DPFTSDE`.
+    agent : AgentChanges
+        What the agents of all methods set otherwise.
     curves : dict of Curve
-        Methods with settings of their own, by name; private ones bring their
-        noise-only control with them, as ``NAME-noise-only``.
+        Methods with settings of their own, by name. Private ones bring a noise-only
+        control with them, ``NAME-noise-only``; those that differ in S, z or q alone
+        share the first one's.
     """
 
     tables: ClassVar[Mapping[str, type[Any]]] = {
         "privacy": TuningPrivacy,
+        "agent": AgentChanges,
         "curves": Curve,
+        "weights": WeightSchedule,
     }
 
     privacy: TuningPrivacy
     strategy: str = "DPFTSDE"
     preset: str | None = None
+    agent: AgentChanges = field(default_factory=AgentChanges)
     curves: dict[str, Curve] = field(default_factory=dict)
 
     @property
@@ -181,4 +220,5 @@ class TuningDesign(OptimisationExperiment):
     @property
     def base(self) -> Preset:
         """What the federated methods and their controls set unless a curve does."""
-        return preset_of(self.strategy, self.preset)
+        preset = preset_of(self.strategy, self.preset)
+        return replace(preset, agent=self.agent.agent(preset.agent))

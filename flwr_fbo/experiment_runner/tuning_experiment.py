@@ -15,7 +15,7 @@ from flwr_fbo.experiment_runner.runs import (
     Run,
 )
 from flwr_fbo.experiment_runner.seeds import Seeds
-from flwr_fbo.experiment_runner.tuning_design import OF_MESSAGES, TuningDesign
+from flwr_fbo.experiment_runner.tuning_design import TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import (
     METHODS,
     TuningMethod,
@@ -57,6 +57,9 @@ class TuningExperiment(TuningDesign):
         for name in self.curves:
             ok = name not in METHODS and not name.endswith("-noise-only")
             require(ok, "curves", name, "a name that no method or control has")
+            weights = self.curves[name].weights
+            ok = weights is None or self.strategy == "DPFTSDE"
+            require(ok, "weights", weights, f"left out, with {self.strategy}")
         methods: list[str] = []
         for name in self.methods:
             methods += usual_methods(self) if name == _USUAL else [name]
@@ -94,11 +97,11 @@ class TuningExperiment(TuningDesign):
         chosen, base = self.known_methods[method], self.base
         curve = chosen.curve
         values["method"] = chosen.base or chosen.name
-        values["num_sub_regions"] = curve.agent(base.agent).num_sub_regions
-        given = {name: getattr(curve, name) for name in OF_MESSAGES}
-        # Left out where it is the preset's: runs from before there was a choice go on.
-        values |= {name: value for name, value in given.items() if value is not None}
-        if chosen.noisy:
+        values["agent"] = asdict(curve.agent(base.agent))
+        values["weights"] = asdict(curve.weights or base.weights)
+        # Noise alone leads to the same places whatever its scale: see `methods_of`.
+        scale_free = self.strategy == "DPFTSDE" and values["method"] == "noise-only"
+        if chosen.noisy and not scale_free:
             privacy = curve.privacy(self.privacy)
             q = privacy.sampling_probability or base.privacy.sampling_probability
             values["privacy"] = asdict(replace(privacy, sampling_probability=q))

@@ -82,8 +82,10 @@ def _local(
 
 
 def _random(experiment: TuningDesign, seeds: Seeds) -> TuningStrategy:
-    agent = experiment.base.agent
-    settings = RandomSearchSettings(agent.num_sub_regions, agent.num_initial)
+    agent, changes = experiment.base.agent, experiment.agent
+    P = 1 if changes.initial_region == "whole" else agent.num_sub_regions
+    axes = changes.sub_region_axes or ()
+    settings = RandomSearchSettings(P, agent.num_initial, axes)
     return _local(settings, experiment, seeds)
 
 
@@ -121,7 +123,8 @@ def _federated(
     build: Callable[..., TuningStrategy] = _OURS.get(strategy, DPFTSDE)
     if strategy == "DPFTSDE":  # after every iteration, as published
         options = replace(options, min_follow_probability=0.0)
-        build = partial(DPFTSDE, preset=experiment.preset or "paper")
+        preset = experiment.preset or "paper"
+        build = partial(DPFTSDE, preset=preset, weights=curve.weights)
     return build(
         task.space,
         task.direction,
@@ -244,11 +247,32 @@ def known_methods(experiment: TuningDesign) -> dict[str, TuningMethod]:
 
 
 def methods_of(curves: dict[str, Curve]) -> dict[str, TuningMethod]:
-    """Return the methods that draw curves, and their noise-only controls, by name."""
-    return by_name(*(m for name, c in curves.items() for m in _methods_of(name, c)))
+    """Return the methods that draw curves, and their noise-only controls, by name.
+
+    Private curves that differ in S, z or q alone share a control: agents go where a
+    random function is largest, however large it is.
+    """
+    controls: dict[Curve, str] = {}
+    methods: list[TuningMethod] = []
+    for name, curve in curves.items():
+        control = controls.setdefault(_without_scale(curve), f"{name}-noise-only")
+        methods += _methods_of(name, curve, control)
+    return by_name(*methods)
 
 
-def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
+def _without_scale(curve: Curve) -> Curve:
+    """Return a curve without what only scales the noise of its releases."""
+    return replace(
+        curve,
+        label="",
+        series=(),
+        clip_norm=None,
+        noise_multiplier=None,
+        sampling_probability=None,
+    )
+
+
+def _methods_of(name: str, curve: Curve, control: str) -> list[TuningMethod]:
     with_curve: Callable[..., TuningStrategy] = METHODS[curve.method].build
     build = partial(with_curve, curve=curve)
     method = TuningMethod(name, curve.label, build, base=curve.method, curve=curve)
@@ -256,9 +280,10 @@ def _methods_of(name: str, curve: Curve) -> list[TuningMethod]:
         return [method]
     if curve.method == "open":
         return [replace(method, controls=_OPEN)]
-    control = f"{name}-noise-only"
     controls = (*_OPEN, control)
     method = replace(method, controls=controls, noisy=True, noise_only=control)
+    if control != f"{name}-noise-only":
+        return [method]
     zeroed = TuningMethod(
         control,
         f"{curve.label}, noise-only",

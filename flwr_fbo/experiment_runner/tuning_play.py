@@ -27,6 +27,7 @@ from flwr_fbo.protocol.tuning_settings import SearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fed_warm_start import WarmStartServer
 from flwr_fbo.simulation.loop import run_loop
+from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
@@ -51,6 +52,9 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
             agent.enqueue(chosen.first(experiment, seeds, agent.slot))
     for liar in agents[: _num_liars(chosen, strategy)]:
         _make_lie(liar, strategy.study, seed, chosen.conspiring)
+    clipping = _Clipping(strategy)
+    for agent in agents:
+        clipping.watch(agent)
     most = experiment.num_evaluations
     run_loop(strategy.server, agents, objectives, horizon, most)
     epsilon, private = 0.0, True
@@ -64,7 +68,41 @@ def run_one(experiment: TuningDesign, method: str, seed: int) -> TuningRun:
         epsilon=epsilon,
         private=private,
         seconds=time.process_time() - began,
+        num_messages=clipping.num_messages,
+        num_clipped=clipping.num_clipped,
     )
+
+
+class _Clipping:
+    """Counts which messages are clipped; a release must not say it.
+
+    Parameters
+    ----------
+    strategy : TuningStrategy
+        Only those of `DPFTSDE` send messages of any length.
+    """
+
+    def __init__(self, strategy: TuningStrategy) -> None:
+        self.num_messages = self.num_clipped = 0
+        self._limit = math.inf
+        if isinstance(strategy, DPFTSDE):
+            settings = strategy.server.release.settings
+            if not settings.noise_only:
+                self._limit = settings.message_norm
+
+    def watch(self, agent: Agent) -> None:
+        """Count what an agent sends from now on."""
+        if math.isinf(self._limit):
+            return
+        message = agent.message
+
+        def counted_message(iteration: int) -> FloatArray:
+            vector = message(iteration)
+            self.num_messages += 1
+            self.num_clipped += int(np.linalg.norm(vector) > self._limit)
+            return vector
+
+        agent.message = counted_message  # type: ignore[method-assign]
 
 
 def last_iteration(experiment: TuningDesign, strategy: TuningStrategy) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,6 +51,9 @@ class TuningRun(Run):
         made them; NaN before its first success. A compact run has one list, the mean
         over agents.
     failed_trials : int
+    num_messages, num_clipped : int
+        Messages that agents sent to be clipped, and how many of them were longer than
+        the clip norm allows. Of DP-FTS-DE; 0 where none is clipped.
     best_settings : list of N dicts or None
         Where each agent had its best value; None where it had no success. Empty in a
         compact run.
@@ -58,6 +62,8 @@ class TuningRun(Run):
     best_so_far: list[list[Value]]
     failed_trials: int
     best_settings: list[Params | None] = field(default_factory=list)
+    num_messages: int = 0
+    num_clipped: int = 0
 
     @property
     def curve(self) -> FloatArray:
@@ -211,7 +217,20 @@ class OptimisationExperiment(Experiment):
         failed = self.counts(runs)["failed_trials"]
         if failed:
             lines.append(f"{failed} trials failed.")
+        shares = self.clipped_shares(runs)
+        if shares:
+            each = (f"{self.label_of(n)} {share:.2%}" for n, share in shares.items())
+            lines.append(f"Messages clipped: {', '.join(each)}.")
         return f"Best {self.task.unit} so far, mean over agents", lines
+
+    def clipped_shares(self, runs: Sequence[Run]) -> dict[str, float]:
+        """Return the share of messages that were clipped, by method that clips."""
+        sent, clipped = Counter[str](), Counter[str]()
+        for run in runs:
+            if isinstance(run, TuningRun) and run.num_messages:
+                sent[run.method] += run.num_messages
+                clipped[run.method] += run.num_clipped
+        return {name: clipped[name] / number for name, number in sent.items()}
 
     def counts(self, runs: Sequence[Run]) -> dict[str, int]:
         """Return how many trials failed."""

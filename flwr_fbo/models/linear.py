@@ -2,7 +2,7 @@
 
 Model: y = Phi w + e, w ~ N(0, I), e ~ N(0, lambda I). The posterior is
 N(nu, lambda Sigma^-1) with Sigma = Phi'Phi + lambda I and nu = Sigma^-1 Phi'y
-(DP-FTS-DE, section 2, and lines 5 to 7 of its agent's algorithm).
+(DP-FTS-DE, equation 2 and Algorithm 2, line 10).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One release of DP-FTS-DE: sample, clip, weight, add noise (lines 4 to 9, server).
+"""One release of DP-FTS-DE: sample, clip, weight, add noise (Algorithm 1).
 
 One object holds all that the guarantee rests on, so that no two of them can disagree:
 
@@ -57,13 +57,14 @@ class ReleaseSettings:
     sampling : {"poisson", "fixed-size"}
         ``"poisson"``: every agent on its own. ``"fixed-size"``: B = q N agents, an
         integer, without replacement; under its relation, replace-one, the sensitivity
-        and so the noise are twice as large, only Renyi accounting knows it, and its
-        epsilon is not comparable with that of the other.
+        is twice as large, only Renyi accounting knows it, and its epsilon is not
+        comparable with that of the other.
     calibration : {"joint", "published", "published-per-region"}
         What z is multiplied with. ``"joint"``: the exact sensitivity of the P vectors
         together. ``"published"``: phi_max S, as in the paper, which is up to sqrt(P)
         times that. ``"published-per-region"``: the same with the largest weight of each
-        sub-region.
+        sub-region. The published noise does not double where the sample has a fixed
+        size (section 5.2, footnote 14): z is then charged at half its value, or more.
     noise_only : bool
         The control: every contribution is replaced by zero, all else stays.
     weights : WeightSchedule
@@ -156,7 +157,7 @@ class PlannedRelease(ABC):
         if s.calibration == "joint":
             scale = np.full(s.num_sub_regions, self.sensitivity(iteration))
         else:
-            scale = self._farthest * s.clip_norm * self.weights(iteration).max(axis=0)
+            scale = s.clip_norm * self.weights(iteration).max(axis=0)
             if s.calibration == "published":
                 scale = np.full(s.num_sub_regions, scale.max())
         return np.asarray(s.noise_multiplier * scale / s.sampling_probability)
@@ -164,8 +165,8 @@ class PlannedRelease(ABC):
     def effective_noise_multiplier(self, iteration: int) -> float:
         """Return noise over exact sensitivity: what the round is charged at.
 
-        It equals ``noise_multiplier`` under ``"joint"``, and exceeds it under the
-        published calibrations.
+        It equals ``noise_multiplier`` under ``"joint"``. Under the published
+        calibrations it exceeds that, or half of it where the sample has a fixed size.
         """
         s = self.settings
         if s.noise_multiplier == 0 or s.calibration == "joint":

@@ -1,4 +1,4 @@
-"""Weights of the agents in each sub-region (DP-FTS-DE, section 3.3, equation 2).
+"""Weights of the agents in each sub-region (DP-FTS-DE, section 3.2 and appendix B).
 
 phi_n^(i) is the softmax over agents of (a 1[n in i] + 1) / temperature with temperature
 a / (a_t - 1): at first the agents that explored sub-region i dominate its vector, then
@@ -8,46 +8,79 @@ a_t falls to 1 and all agents count alike. Nothing here depends on data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._validation import (
+    is_number,
+    require,
+    require_bool,
+    require_choice,
+    require_int,
+)
+
+WeightForm = Literal["softmax", "linear", "squared"]
+
+# The largest and the smallest start: exp(700) is a float, and 1 gives equal weights.
+_PEAKS = {"softmax": (0, 700), "linear": (1, 1e100), "squared": (1, 1e100)}
 
 
 @dataclass(frozen=True)
 class WeightSchedule:
     """How concentrated the weights are, by round.
 
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import DPFTSDE, WeightSchedule
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> weights = WeightSchedule(peak=1000.0, form="linear")
+    >>> strategy = DPFTSDE(space, "maximize", num_agents=20, weights=weights)
+
     Attributes
     ----------
     peak : float
-        a, >= 0. The schedule starts at a_t = a + 1; 0 gives uniform weights throughout.
+        a. With ``"softmax"`` a is from 0 and the schedule starts at a_t = a + 1; with
+        the other forms a is from 1 and it starts at a_t = a. The smallest a gives
+        uniform weights throughout.
     num_constant_rounds : int
-        Rounds t = 0, 1, ... with a_t = a + 1.
+        Rounds t = 0, 1, ... with a_t as at first.
     num_decay_rounds : int
         Rounds after these, in which a_t falls linearly to 1, both ends included.
+    form : {"softmax", "linear", "squared"}
+        Weight of an agent that explored the sub-region, over that of another one:
+        exp(a_t - 1), a_t, or a_t^2 (appendix B.2.3).
+    adaptive : bool
+        Whether a_t falls. False: it stays as at first (appendix B.2.5).
     """
 
     peak: float = 15.0
     num_constant_rounds: int = 10
     num_decay_rounds: int = 30
+    form: WeightForm = "softmax"
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
-        ok = is_number(self.peak) and 0 <= self.peak <= 700
-        require(ok, "peak", self.peak, "a number from 0 to 700")
+        require_choice("form", self.form, WeightForm)
+        least, most = _PEAKS[self.form]
+        ok = is_number(self.peak) and least <= self.peak <= most
+        require(ok, "peak", self.peak, f"a number from {least} to {most}")
         require_int("num_constant_rounds", self.num_constant_rounds, 0)
         require_int("num_decay_rounds", self.num_decay_rounds, 0)
+        require_bool("adaptive", self.adaptive)
 
     def concentration(self, iteration: int) -> float:
-        """Return a_t, from a + 1 down to 1."""
+        """Return a_t, which falls to 1."""
+        first = self.peak + 1.0 if self.form == "softmax" else self.peak
         step = iteration - self.num_constant_rounds
-        if step < 0:
-            return self.peak + 1.0
+        if step < 0 or not self.adaptive:
+            return first
         if step >= self.num_decay_rounds:
             return 1.0
         last = max(self.num_decay_rounds - 1, 1)
-        return 1.0 + self.peak * (last - step) / last
+        return 1.0 + (first - 1.0) * (last - step) / last
 
     def weights(
         self, iteration: int, num_agents: int, num_sub_regions: int
@@ -59,5 +92,12 @@ class WeightSchedule:
         explored = np.arange(num_agents) % num_sub_regions
         inside = explored[:, None] == np.arange(num_sub_regions)[None, :]
         # Relative to the largest weight, which would overflow.
-        raw = np.exp((self.concentration(iteration) - 1.0) * (inside - 1.0))
+        raw = np.where(inside, 1.0, self._outside(self.concentration(iteration)))
         return np.asarray(raw / raw.sum(axis=0))
+
+    def _outside(self, concentration: float) -> float:
+        """Return the weight of an agent that was elsewhere, over that of another."""
+        if self.form == "softmax":
+            return float(np.exp(1.0 - concentration))
+        power = 1 if self.form == "linear" else 2
+        return float(concentration**-power)

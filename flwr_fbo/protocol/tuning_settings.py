@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo._validation import (
+    require,
+    require_bool,
+    require_choice,
+    require_int,
+    require_positive,
+)
 from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.sub_regions import SubRegions
 
 Direction = Literal["maximize", "minimize"]
 
@@ -70,6 +78,10 @@ class SearchSettings(ABC):
         """Numbers in a message."""
         return self.num_features
 
+    def sub_regions(self, space: SearchSpace) -> SubRegions:
+        """Return the P boxes of the space."""
+        return space.sub_regions(self.num_sub_regions)
+
     def follow_probability(self, iteration: int) -> float:
         """Return how likely an agent looks at the server's vectors at t >= 1."""
         return 1.0
@@ -111,6 +123,7 @@ _POWERS = {"inverse": 1.0, "inverse-sqrt": 0.5, "inverse-square": 2.0}
 
 
 Follow = Literal["never", "inverse", "inverse-sqrt", "inverse-square"]
+InitialRegion = Literal["sub-region", "whole"]
 
 
 @dataclass(frozen=True)
@@ -137,19 +150,39 @@ class ThompsonSettings(SearchSettings):
         lambda of the posterior behind a message, > 0.
     follow : {"inverse", "inverse-sqrt", "inverse-square", "never"}
         1 - p_t is 1/t, 1/sqrt(t), 1/t^2, or 0; if not 0, iteration 1 always follows.
+    sub_region_axes : tuple of str
+        Parameters whose axes are cut into sub-regions: see `SearchSpace.sub_regions`.
+        All continuous ones unless given.
+    initial_region : {"sub-region", "whole"}
+        Where initial points are drawn: in the agent's sub-region, or in the whole
+        space, which leaves out one component of distributed exploration.
+    random_starts : bool
+        Whether the acquisition's optimiser starts from ``num_starts`` random points
+        besides the candidates (DP-FTS-DE, appendix B.2.6). False: from the best
+        candidates.
     """
 
     num_sub_regions: int = 4
     lengthscale: float = 0.01
     regularization: float = 1e-6
     follow: Follow = "inverse"
+    sub_region_axes: tuple[str, ...] = ()
+    initial_region: InitialRegion = "sub-region"
+    random_starts: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("lengthscale", "regularization"):
             require_positive(name, getattr(self, name))
-        allowed = f"one of {get_args(Follow)}"
-        require(self.follow in get_args(Follow), "follow", self.follow, allowed)
+        require_choice("follow", self.follow, Follow)
+        require_choice("initial_region", self.initial_region, InitialRegion)
+        require_bool("random_starts", self.random_starts)
+        # JSON has lists only.
+        object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
+
+    def sub_regions(self, space: SearchSpace) -> SubRegions:
+        """Return the P boxes of the space; see `SearchSpace.sub_regions`."""
+        return space.sub_regions(self.num_sub_regions, self.sub_region_axes)
 
     def follow_probability(self, iteration: int) -> float:
         """Return 1 - p_t for t >= 1."""
@@ -232,14 +265,22 @@ class RandomSearchSettings:
     ----------
     num_sub_regions, num_initial : int
         As in `ThompsonSettings`.
+    sub_region_axes : tuple of str
+        As in `ThompsonSettings`.
     """
 
     num_sub_regions: int = 4
     num_initial: int = 10
+    sub_region_axes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_int("num_sub_regions", self.num_sub_regions, 1)
         require_int("num_initial", self.num_initial, 1)
+        object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
+
+    def sub_regions(self, space: SearchSpace) -> SubRegions:
+        """Return the P boxes of the space; see `SearchSpace.sub_regions`."""
+        return space.sub_regions(self.num_sub_regions, self.sub_region_axes)
 
     def steps(self, dim: int, num_rows: int) -> dict[str, float]:
         """Return what a message takes: see `SearchSettings`."""

@@ -91,7 +91,7 @@ class TuningStudy(Study):
         ok = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.study_id) is not None
         require(ok, "study_id", self.study_id, "1 to 64 letters, digits, '-' or '_'")
         require_seed("feature_seed", self.feature_seed)
-        self.space.sub_regions(self.agent.num_sub_regions)  # names P if it does not fit
+        self.agent.sub_regions(self.space)  # names P if it does not fit
         if self.known is not None:
             self._check_known(self.known)
 

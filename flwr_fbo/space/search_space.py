@@ -9,7 +9,7 @@ its place in the list of choices, so list the choices that behave alike side by 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from optuna.distributions import (
 )
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require
+from flwr_fbo._validation import nearest, require
 from flwr_fbo.space.axes import axis_edges, make_axis
 from flwr_fbo.space.sub_regions import SubRegions, prime_factors
 
@@ -81,7 +81,7 @@ class SearchSpace:
         self._axes = [make_axis(name, d) for name, d in self.distributions.items()]
         self.dim = len(self._axes)
         self.continuous = np.array([axis.continuous for axis in self._axes])
-        self._sub_regions: dict[int, SubRegions] = {}
+        self._sub_regions: dict[tuple[int, tuple[str, ...]], SubRegions] = {}
         pairs = [[n, distribution_to_json(d)] for n, d in self.distributions.items()]
         self._json = json.dumps(pairs)
 
@@ -148,26 +148,39 @@ class SearchSpace:
             moved[:, d] = self._axes[d].centers(x[:, d])
         return moved
 
-    def sub_regions(self, num_sub_regions: int) -> SubRegions:
+    def sub_regions(self, num_sub_regions: int, cut: Sequence[str] = ()) -> SubRegions:
         """Tile the cube with boxes of equal volume.
 
-        The prime factors of P go one by one to the axis with the fewest cuts so far,
-        discrete axes only where there are no others. A discrete axis is cut between
-        its values, as nearly into equal parts as they allow.
+        The prime factors of P go one by one to the axis with the fewest cuts so far. A
+        discrete axis is cut between its values, as nearly into equal parts as they
+        allow.
+
+        Parameters
+        ----------
+        num_sub_regions : int
+            P >= 1.
+        cut : sequence of str
+            Parameters whose axes may be cut, the first ones first. Unless given, all
+            continuous axes, and discrete ones only where there are no others.
 
         Raises
         ------
         ValueError
-            If P is below 1 or does not fit the space.
+            If P is below 1 or does not fit the space, or a parameter is unknown.
         """
-        if num_sub_regions in self._sub_regions:
-            return self._sub_regions[num_sub_regions]
+        key = num_sub_regions, tuple(cut)
+        if key in self._sub_regions:
+            return self._sub_regions[key]
+        names = list(self.distributions)
+        for name in cut:
+            require(name in names, "sub_region_axes", name, nearest(name, names))
+        chosen = [names.index(name) for name in cut]
         splits = [1] * self.dim
         continuous = [int(d) for d in np.flatnonzero(self.continuous)]
         for factor in prime_factors(num_sub_regions):
             fitting = [
                 d
-                for d in continuous or range(self.dim)
+                for d in chosen or continuous or range(self.dim)
                 if axis_edges(self._axes[d], splits[d] * factor) is not None
             ]
             allowed = f"boxes with at least one value each in {self!r}"
@@ -175,7 +188,7 @@ class SearchSpace:
             splits[min(fitting, key=lambda d: splits[d])] *= factor
         edges = [axis_edges(a, k) for a, k in zip(self._axes, splits, strict=True)]
         tiling = SubRegions.from_edges([e for e in edges if e is not None])
-        self._sub_regions[num_sub_regions] = tiling
+        self._sub_regions[key] = tiling
         return tiling
 
     def to_json(self) -> str:

@@ -15,7 +15,7 @@ from flwr_fbo._validation import require_int
 
 @dataclass(frozen=True, eq=False)
 class SubRegions:
-    """Boxes that tile the unit cube (DP-FTS-DE, section 3.3).
+    """Boxes that tile the unit cube (DP-FTS-DE, section 3.2).
 
     Attributes
     ----------

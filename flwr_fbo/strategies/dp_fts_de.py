@@ -8,6 +8,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require
+from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.tuning_settings import Direction, ThompsonSettings
 from flwr_fbo.strategies.options import Privacy
 from flwr_fbo.strategies.presets import preset_of, privacy_of
@@ -50,6 +51,8 @@ class DPFTSDE(PrivateTuningStrategy):
         How releases are made, counted and limited. The default is the preset's: as
         published, until one agent in twenty would follow. FTS-DE is
         ``Privacy(noise_multiplier=0, sampling_probability=1, clip_norm=math.inf)``.
+    weights : WeightSchedule, optional
+        Weights of the agents in each sub-region, by iteration; by default the preset's.
     **options
         See `FedVote`.
 
@@ -77,18 +80,22 @@ class DPFTSDE(PrivateTuningStrategy):
         preset: str = "paper",
         agent: ThompsonSettings | None = None,
         privacy: Privacy | None = None,
+        weights: WeightSchedule | None = None,
         **options: Any,
     ) -> None:
         base = preset_of("DPFTSDE", preset)
         settings = base.agent if agent is None else agent
         ok = type(settings) is ThompsonSettings
         require(ok, "agent", settings, "a ThompsonSettings")
+        schedule = base.weights if weights is None else weights
+        ok = isinstance(schedule, WeightSchedule)
+        require(ok, "weights", schedule, "a WeightSchedule")
         super().__init__(
             space,
             direction,
             num_agents,
             agent=settings,
             privacy=privacy_of(base, privacy),
-            weights=base.weights,
+            weights=schedule,
             **options,
         )

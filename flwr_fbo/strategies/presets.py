@@ -55,8 +55,14 @@ PUBLISHED = {
         WeightSchedule(),
     ),
     "paper-synthetic": Preset(
-        ThompsonSettings(num_features=50, follow="inverse-sqrt"),
-        Privacy(clip_norm=11.0, sampling_probability=0.35, min_follow_probability=0.05),
+        ThompsonSettings(
+            num_features=50,
+            num_sub_regions=2,
+            lengthscale=0.03,
+            regularization=0.01,
+            follow="inverse-sqrt",
+        ),
+        Privacy(clip_norm=11.0, sampling_probability=0.25, min_follow_probability=0.05),
         WeightSchedule(num_constant_rounds=5, num_decay_rounds=5),
     ),
 }

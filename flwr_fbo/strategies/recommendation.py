@@ -203,8 +203,7 @@ def _of_samples(
     function from its own model.
     """
     space, rng = study.space, generator(study.feature_seed, Purpose.FOLLOW)
-    P = agent.num_sub_regions
-    regions = space.sub_regions(P)
+    regions = agent.sub_regions(space)
     features = agent.shared_features(space.dim, study.feature_seed)
     places = space.snap_discrete(rng.random((_NUM_PLACES, space.dim)))
     index, phi = regions.index(places), features(places)
@@ -239,7 +238,7 @@ def _maximiser(
         agent.shared_features(space.dim, seed),
         vectors,
         space,
-        space.sub_regions(agent.num_sub_regions),
+        agent.sub_regions(space),
         generator(seed, Purpose.SEARCH),
         agent.num_candidates,
         agent.num_starts,

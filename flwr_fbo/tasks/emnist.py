@@ -3,7 +3,7 @@
 From the experiments of Dai, Low & Jaillet, Federated Bayesian Optimization via
 Thompson Sampling (NeurIPS 2020) and Differentially Private Federated Bayesian
 Optimization with Distributed Exploration (NeurIPS 2021). They give the three ranges,
-on linear scales; the rest is chosen here, and said below and in `flwr_fbo.tasks._cnn`.
+but no scales; the rest is chosen here, and said below and in `flwr_fbo.tasks._cnn`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class EmnistTask(Task):
     Attributes
     ----------
     log : bool
-        True: log scales. False: linear ones, as published, on which hardly a setting
-        has too small a learning rate.
+        True: log scales. False: linear ones, our reading of the paper, on which hardly
+        a setting has too small a learning rate.
     surface : bool
         True, on linear scales only: in place of the error, its
         `flwr_fbo.tasks.surface` with 9 learning rates, 4 decays and 4 l2, trained

@@ -3,7 +3,7 @@
 From the experiments of Dai, Low & Jaillet, Federated Bayesian Optimization via
 Thompson Sampling (NeurIPS 2020) and Differentially Private Federated Bayesian
 Optimization with Distributed Exploration (NeurIPS 2021). They give the three ranges,
-on linear scales; the rest is chosen here, and said below.
+but no scales; the rest is chosen here, and said below.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class HarTask(Task):
     Attributes
     ----------
     log : bool
-        True: log scales. False: linear ones, as published, on which settings of
-        small ``l2`` are a thin slice of the space.
+        True: log scales. False: linear ones, our reading of the papers, on which
+        settings of small ``l2`` are a thin slice of the space.
     ranges : {"wide", "narrow"}
         As published for DP-FTS-DE, or for FTS.
     """

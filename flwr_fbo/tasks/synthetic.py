@@ -16,7 +16,13 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_index, require_int
+from flwr_fbo._validation import (
+    is_number,
+    require,
+    require_bool,
+    require_index,
+    require_int,
+)
 from flwr_fbo.tasks.base import Objective, ObservationNoise, Task, register
 
 _GRID_SIZE = 1000
@@ -37,13 +43,13 @@ class SyntheticTask(Task):
 
     where f, which all agents share, and g_1, ..., g_N are independent draws from a
     Gaussian process with squared-exponential kernel of lengthscale 0.03, each scaled so
-    that its least and greatest value are 0 and 1; and u_n is uniform on [-d, d],
-    independently for each agent and point. An observation is f_n at the point nearest
-    to x, plus Gaussian noise of variance 0.01.
+    that its least and greatest value are 0 and 1; and u_n is drawn independently for
+    each agent and point. An observation is f_n at the point nearest to x, plus Gaussian
+    noise of variance 0.01.
 
-    alpha = 0 is the published homogeneous case, larger alpha the published
-    heterogeneous family. The deviations u_n fade with f's share, so that both ends are
-    exact and nothing jumps between them.
+    alpha = 0 is the published homogeneous case (appendix B.1.1 of DP-FTS-DE), larger
+    alpha with d = 0 the published heterogeneous family (B.1.2). The deviations u_n fade
+    with f's share, so that both ends are exact and nothing jumps between them.
 
     Attributes
     ----------
@@ -51,14 +57,25 @@ class SyntheticTask(Task):
         From 0 (agents differ by u_n alone) to 1 (agents have nothing in common).
     deviation : float
         d, from 0; 0.02 as published for DP-FTS-DE; 0.02 and 1.2 for FTS.
+    signs : bool
+        True: u_n is d or -d, with probability 1/2 each, as published for DP-FTS-DE.
+        False: uniform on [-d, d].
     num_exact : int
         The first so many clients have u_n = 0.
+    runs_per_function : int
+        How many runs, >= 1, share their functions and differ in all else. Run s has
+        those of number ``first_function + s // runs_per_function``.
+    first_function : int
+        Number, >= 0, of the functions of run 0.
     """
 
     name: Literal["synthetic"] = "synthetic"
     alpha: float = 0.0
     deviation: float = 0.02
+    signs: bool = False
     num_exact: int = 0
+    runs_per_function: int = 1
+    first_function: int = 0
     direction: ClassVar[Literal["maximize"]] = "maximize"
     unit: ClassVar[str] = "function value"
 
@@ -67,7 +84,10 @@ class SyntheticTask(Task):
         require(ok, "alpha", self.alpha, "a number from 0 to 1")
         ok = is_number(self.deviation) and 0 <= self.deviation < math.inf
         require(ok, "deviation", self.deviation, "a finite number >= 0")
+        require_bool("signs", self.signs)
         require_int("num_exact", self.num_exact, 0)
+        require_int("runs_per_function", self.runs_per_function, 1)
+        require_int("first_function", self.first_function, 0)
 
     @property
     def space(self) -> Mapping[str, BaseDistribution]:
@@ -96,11 +116,14 @@ class SyntheticTask(Task):
     def truth(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the client's function without noise."""
         require_index("client", client, num_clients)
-        shared = _draw(generator(seed, Purpose.TEST_FUNCTION))
-        rng = generator(seed, client, Purpose.TEST_FUNCTION)
+        number = self.first_function + seed // self.runs_per_function
+        shared = _draw(generator(number, Purpose.TEST_FUNCTION))
+        rng = generator(number, client, Purpose.TEST_FUNCTION)
         own = _draw(rng)
         reach = 0.0 if client < self.num_exact else self.deviation
         deviation = rng.uniform(-reach, reach, _GRID_SIZE)
+        if self.signs:
+            deviation = np.copysign(reach, deviation)
         values = self.alpha * own + (1 - self.alpha) * (shared + deviation)
         return lambda params: float(values[_nearest(params)])
 

@@ -318,10 +318,10 @@ def test_numbers_are_counted_as_they_are_sent(experiments: dict[str, Path]) -> N
     experiment, runs = read_results(experiments["tuning"])
     sent = experiment.sending("private", runs)
     # Each of 4 agents a message of 50 after evaluations 10 to 12, and before its next
-    # one the vectors of P = 4 sub-regions.
-    up, down = 4 * 50, 4 * 4 * 50
+    # one the vectors of P = 2 sub-regions.
+    up, down = 4 * 50, 4 * 2 * 50
     assert sent is not None
-    assert PUBLISHED["paper-synthetic"].agent.num_sub_regions == 4
+    assert PUBLISHED["paper-synthetic"].agent.num_sub_regions == 2
     assert sent.tolist()[:9] == [0.0] * 9
     after = [up, 2 * up + down, 3 * up + 2 * down, 3 * up + 3 * down]
     assert sent.tolist()[9:] == after

@@ -19,8 +19,10 @@ from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.transfer_experiment import (
     TransferExperiment,
     _finished_agents,
+    _received,
     messages_of,
 )
+from flwr_fbo.experiment_runner.transfer_methods import TransferCurve
 from flwr_fbo.protocol.tuning_settings import FTSSettings
 from flwr_fbo.tasks.har import HarTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
@@ -110,7 +112,7 @@ def test_a_method_alone_gives_the_same(experiment: TransferExperiment) -> None:
 
 def test_those_who_finished_did_so_on_their_own(experiment: TransferExperiment) -> None:
     """And not from the initial points that the targets have."""
-    finished = _finished_agents(experiment, 1)
+    finished = _finished_agents(experiment, 1, 6)
     assert [len(agent.values) for agent in finished] == [6] * 5
     study = experiment.study(experiment.settings_of("fts"), Seeds.of_run(1))
     target = create_agent(study, 0, Seeds.of_run(1).study)
@@ -121,7 +123,7 @@ def test_messages_of_the_ignorant_are_prior_draws(
     experiment: TransferExperiment,
 ) -> None:
     wide = replace(experiment, num_features=2000)
-    finished = _finished_agents(experiment, 1)
+    finished = _finished_agents(experiment, 1, 6)
     study = wide.study(wide.settings_of("noise-only"), Seeds.of_run(1))
     vectors = messages_of(study, finished, 7, zeroed=True)
     assert vectors is not None
@@ -130,6 +132,86 @@ def test_messages_of_the_ignorant_are_prior_draws(
     informed = messages_of(study, finished, 7)
     assert informed is not None
     assert not np.array_equal(informed, vectors)
+
+
+CURVES = """
+[curves.late]
+label = "FTS, M = 8"
+method = "fts"
+num_features = 8
+num_observations = 4
+follow = "inverse-square"
+
+[curves.together]
+label = "concurrent"
+method = "fts"
+concurrent = true
+
+[curves.rgpe-8]
+label = "RGPE, M = 8"
+method = "rgpe"
+num_features = 8
+"""
+
+
+def test_a_curve_has_settings_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(TOML + CURVES)
+    plan = load_experiment(tmp_path / "a.toml")
+    assert isinstance(plan, TransferExperiment)
+    assert plan.methods[-5:] == (
+        *("late", "late-noise-only", "together", "together-noise-only"),
+        "rgpe-8",
+    )
+    assert experiment_of({**plan.to_dict(), "num_seeds": 2}).to_dict() == plan.to_dict()
+    late, fts = plan.settings_of("late"), plan.settings_of("fts")
+    assert isinstance(late, FTSSettings)
+    assert isinstance(fts, FTSSettings)
+    assert (late.num_features, late.follow) == (8, "inverse-square")
+    assert (fts.num_features, fts.follow) == (12, "inverse-sqrt")
+    assert plan.message_length("rgpe-8") == 8 + 64
+    assert plan.num_sent_observations("late-noise-only") == 4
+    # A curve that sets nothing is the method; another one is not.
+    same = TOML + '[curves.same]\nlabel = "FTS again"\nmethod = "fts"\n'
+    (tmp_path / "b.toml").write_text(same)
+    other = load_experiment(tmp_path / "b.toml")
+    assert other.recipe("same") == plan.recipe("fts")
+    assert other.recipe("same-noise-only") == plan.recipe("noise-only")
+    assert plan.recipe("late") != plan.recipe("fts")
+    assert plan.recipe("alone") == other.recipe("alone")
+    for old, new, words in (
+        ('method = "rgpe"', 'method = "rgpe"\nfollow = "never"', "follow='never'"),
+        ("num_observations = 4", "num_observations = 2", "at least num_initial=3"),
+        ("curves.late", "curves.fts", "a name that no method or control has"),
+        ("concurrent", "concurent", "did you mean 'concurrent'"),
+    ):
+        assert old in CURVES
+        (tmp_path / "a.toml").write_text(TOML + CURVES.replace(old, new))
+        with pytest.raises(ValueError, match=words):
+            load_experiment(tmp_path / "a.toml")
+
+
+def test_concurrent_agents_send_what_they_know_by_then(
+    experiment: TransferExperiment,
+) -> None:
+    """Before query t: a draw of its own, by t_n + t - 1 observations."""
+    curve = TransferCurve("concurrent", "fts", concurrent=True)
+    plan = replace(experiment, curves={"together": curve})
+    study = plan.study(plan.settings_of("together"), Seeds.of_run(1))
+    received = _received(plan, study, "together", 1)
+    assert sorted(received) == [1, 2, 3]
+    assert sorted(_received(plan, study, "fts", 1)) == [1]
+    longest = _finished_agents(plan, 1, 8)
+    for t, vectors in received.items():
+        # Agents that stopped then had the same history.
+        stopped = _finished_agents(plan, 1, 6 + t - 1)
+        assert [a.values for a in stopped] == [a.values[: 6 + t - 1] for a in longest]
+        expected = messages_of(study, stopped, Seeds.of_run(1).noise, iteration=t - 1)
+        assert expected is not None
+        np.testing.assert_array_equal(vectors, expected)
+    sent = plan.sending("together", [])
+    assert sent.tolist() == [0, 0, 0, *(n * 5 * 12 * 3 for n in (1, 2, 3))]
+    (run,) = plan.play(["together"], 1)
+    assert np.shape(run.best_so_far) == (2, 6)
 
 
 def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

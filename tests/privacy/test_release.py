@@ -3,7 +3,7 @@
 import math
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import combinations, product
 from typing import Any, get_args
@@ -74,6 +74,51 @@ def test_weight_schedule_of_the_paper() -> None:
     np.testing.assert_allclose(real.weights(60, 29, 4), 1 / 29)
 
 
+PUBLISHED_WEIGHTS: dict[str, tuple[WeightSchedule, Callable[[float], float], float]] = {
+    "weights 1": (WeightSchedule(peak=9.0), lambda a: math.exp(a - 1), 10.0),
+    "weights 2": (WeightSchedule(peak=1000.0, form="linear"), lambda a: a, 1000.0),
+    "weights 3": (WeightSchedule(peak=40.0, form="squared"), lambda a: a**2, 40.0),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED_WEIGHTS)
+@pytest.mark.parametrize("num_sub_regions", [1, 2, 3])
+def test_weights_are_those_of_appendix_b23(name: str, num_sub_regions: int) -> None:
+    """Agent by agent: its ratio to the others, from the first a_t to the last, 1."""
+    schedule, ratio, first = PUBLISHED_WEIGHTS[name]
+    for t in (0, 9, 10, 17, 25, 38, 39, 60):
+        done = min(max(t - 10, 0), 29) / 29
+        a = first + (1 - first) * done
+        weights = schedule.weights(t, 7, num_sub_regions)
+        for region in range(num_sub_regions):
+            raw = [ratio(a) if n % num_sub_regions == region else 1.0 for n in range(7)]
+            expected = np.array(raw) / sum(raw)
+            np.testing.assert_allclose(weights[:, region], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("num_sub_regions", [1, 2, 3])
+def test_constant_weights_are_the_softmax_of_temperature_1(
+    num_sub_regions: int,
+) -> None:
+    """exp(a 1[n in i] + 1) over its sum, in all rounds (appendix B.2.5)."""
+    adaptive, constant = WeightSchedule(), WeightSchedule(adaptive=False)
+    for region in range(num_sub_regions):
+        raw = [math.exp(15.0 * (n % num_sub_regions == region) + 1) for n in range(7)]
+        expected = np.array(raw) / sum(raw)
+        for t in (0, 25, 10_000):
+            weights = constant.weights(t, 7, num_sub_regions)[:, region]
+            np.testing.assert_allclose(weights, expected, rtol=1e-9)
+        early = adaptive.weights(9, 7, num_sub_regions)[:, region]
+        np.testing.assert_allclose(early, expected, rtol=1e-9)
+        late = adaptive.weights(40, 7, num_sub_regions)[:, region]
+        np.testing.assert_allclose(late, 1 / 7)
+
+
+def test_equal_weights_are_a_softmax_without_a_peak() -> None:
+    for schedule in (WeightSchedule(peak=0.0), WeightSchedule(1.0, form="linear")):
+        np.testing.assert_allclose(schedule.weights(0, 7, 3), 1 / 7)
+
+
 @st.composite
 def releases(
     draw: st.DrawFn, calibrations: tuple[Calibration, ...] = get_args(Calibration)
@@ -123,7 +168,10 @@ def test_one_agent_moves_the_release_by_at_most_its_sensitivity(
     in_noise = np.linalg.norm((one - other) / std[:, None])
     charged = release.effective_noise_multiplier(iteration)
     assert in_noise <= 1 / charged * (1 + 1e-6) + rounding / std.min()
-    assert charged >= release.settings.noise_multiplier * (1 - 1e-12)
+    # The published noise of a sample of a fixed size is not doubled.
+    not_doubled = fixed_size and release.settings.calibration != "joint"
+    least = release.settings.noise_multiplier / (2 if not_doubled else 1)
+    assert charged >= least * (1 - 1e-12)
 
 
 class Chosen(SeededEntropy):
@@ -178,6 +226,32 @@ def test_the_sensitivities_are_those_of_the_worst_case(
     assert max(swapped) <= 2 * delta * (1 + 1e-9)
     noise = 2 * plain.noise_multiplier * delta * num_agents / sample_size
     np.testing.assert_allclose(fixed.noise_std(iteration), noise)
+
+
+@pytest.mark.parametrize("iteration", [0, 60])
+def test_published_noise_of_a_fixed_sample_is_not_doubled(iteration: int) -> None:
+    """z phi_max S / q, for B = int(q N) agents, as the authors draw it.
+
+    So it is worth less than z: by hand, the loudest agent turned into its opposite.
+    """
+    q = int(29 * 0.35) / 29
+    settings = ReleaseSettings(
+        29, 4, 22.0, 1.6, q, sampling="fixed-size", calibration="published"
+    )
+    assert settings.subsampling.sample_size == 10
+    release = Release(settings, SeededEntropy(0))
+    phi = settings.weights.weights(iteration, 29, 4)
+    std = 1.6 * phi.max() * 22.0 / q
+    np.testing.assert_allclose(release.noise_std(iteration), std)
+    turned = [
+        np.linalg.norm([2 * 22.0 / math.sqrt(4) * weight / q for weight in row])
+        for row in phi
+    ]
+    charged = release.effective_noise_multiplier(iteration)
+    assert charged == pytest.approx(std / max(turned))
+    assert charged == pytest.approx(1.6 if iteration == 0 else 0.8, abs=1e-3)
+    joint = Release(replace(settings, calibration="joint"), SeededEntropy(0))
+    assert joint.effective_noise_multiplier(iteration) == 1.6
 
 
 BROKEN = [
@@ -309,6 +383,10 @@ def test_a_release_without_entropy_is_refused() -> None:
         ({"peak": math.nan}, "peak=nan"),
         ({"num_constant_rounds": -1}, "num_constant_rounds=-1"),
         ({"num_decay_rounds": 1.5}, "num_decay_rounds=1.5"),
+        ({"peak": 701.0}, r"peak=701.0 is not allowed: a number from 0 to 700"),
+        ({"peak": 0.5, "form": "linear"}, "peak=0.5"),
+        ({"form": "cubic"}, "form='cubic'"),
+        ({"adaptive": 1}, "adaptive=1"),
     ],
 )
 def test_bad_weight_schedules_are_named(change: dict[str, Any], words: str) -> None:

@@ -13,6 +13,7 @@ from optuna.distributions import (
 )
 
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.tasks.har import HarTask
 
 finite = st.floats(-1e12, 1e12, allow_nan=False, allow_subnormal=False)
 
@@ -254,6 +255,25 @@ def test_sub_regions_tile_the_cube(num_sub_regions: int, dim: int) -> None:
 def test_sub_regions_prefer_continuous_axes() -> None:
     space = SearchSpace({"k": CategoricalDistribution(["a", "b"]), "x": FLOAT})
     assert [len(e) - 1 for e in space.sub_regions(4).edges] == [1, 4]
+
+
+def test_sub_regions_cut_the_axes_that_are_named() -> None:
+    """As for HAR: the batch size in two intervals, by two of l2."""
+    space = SearchSpace(HarTask(log=False).space)
+    cut = space.sub_regions(4, ("batch_size", "l2"))
+    assert [len(e) - 1 for e in cut.edges] == [2, 2, 1]
+    inside = [
+        space.to_unit({"batch_size": b, "l2": r, "learning_rate": 0.7})
+        for b, r in ((128, 4.9), (319, 5.1), (321, 4.9), (512, 9.0))
+    ]
+    assert cut.index(np.array(inside)).tolist() == [0, 1, 2, 3]
+    spared = space.sub_regions(4)
+    assert [len(e) - 1 for e in spared.edges] == [1, 2, 2]
+    first = space.sub_regions(3, ("batch_size", "l2"))
+    assert [len(e) - 1 for e in first.edges] == [3, 1, 1]
+    words = "sub_region_axes='batch' is not allowed: .*'batch_size'"
+    with pytest.raises(ValueError, match=words):
+        space.sub_regions(4, ("batch",))
 
 
 @pytest.mark.parametrize(

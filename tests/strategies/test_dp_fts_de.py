@@ -405,6 +405,8 @@ def test_presets_are_the_published_settings() -> None:
     agent = synthetic.study.agent
     assert isinstance(agent, ThompsonSettings)
     assert (agent.num_features, agent.follow) == (50, "inverse-sqrt")
+    assert (agent.lengthscale, agent.regularization) == (0.03, 0.01)
+    assert agent.num_sub_regions == 2
     assert synthetic.server.release.settings.clip_norm == 11.0
     assert synthetic.server.release.settings.weights.num_decay_rounds == 5
     assert published_delta(29) == pytest.approx(0.0246, abs=1e-4)

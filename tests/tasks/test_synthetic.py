@@ -90,6 +90,34 @@ def test_seeds_have_functions_of_their_own() -> None:
     assert abs(_mean_correlation(functions)) < 0.08
 
 
+def test_runs_share_a_function_and_differ_in_noise() -> None:
+    """Run s has function first + s // k, by counting; the noise is its own."""
+    task = SyntheticTask(signs=True, runs_per_function=5, first_function=3)
+    plain = SyntheticTask(signs=True)
+    for seed, number in ((0, 3), (4, 3), (5, 4), (19, 6)):
+        np.testing.assert_array_equal(
+            _function(task, 1, seed), _function(plain, 1, number)
+        )
+
+    def noise(seed: int) -> float:
+        x = {"x": 0.3}
+        return task.objective(1, 200, seed)(x) - task.truth(1, 200, seed)(x)
+
+    assert len({noise(seed) for seed in range(5)}) == 5
+
+
+def test_deviations_are_plus_or_minus_d() -> None:
+    """At each of 40 x 1000 places, with probability 1/2 each."""
+    base = _function(SyntheticTask(deviation=0.0), 0, seed=5)
+    task = SyntheticTask(signs=True, num_exact=1)
+    signs = np.array([_function(task, i, seed=5) - base for i in range(1, 41)])
+    np.testing.assert_allclose(np.abs(signs), 0.02, atol=1e-12)
+    # Within four standard errors.
+    assert np.mean(signs > 0) == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(40_000))
+    assert np.abs(np.corrcoef(signs) - np.eye(40)).max() < 0.2
+    np.testing.assert_array_equal(_function(task, 0, seed=5), base)
+
+
 def test_the_nearest_grid_point_is_evaluated() -> None:
     truth = SyntheticTask().truth(0, 1, seed=0)
     assert truth({"x": 499.4 / 999}) == truth({"x": 499 / 999})

@@ -1,10 +1,10 @@
 """Maximise a function drawn as random features over the unit cube.
 
 Uniform candidates, screened in single precision, then gradient ascent from the best of
-them; what is returned is the best of ends and starts in double precision. All starts
-run as one L-BFGS-B problem (the sum of their values), each within its own sub-region's
-box: with sub-regions the surface jumps at their borders, and many optima lie on a
-border.
+them, or from other uniform points; what is returned is the best of ends and candidates
+in double precision. All starts run as one L-BFGS-B problem (the sum of their values),
+each within its own sub-region's box: with sub-regions the surface jumps at their
+borders, and many optima lie on a border.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def maximize(
     rng: np.random.Generator,
     num_candidates: int,
     num_starts: int,
+    random_starts: bool = False,
 ) -> FloatArray:
     """Return the maximiser of phi(x)'w^(i(x)), where i(x) is the sub-region of x.
 
@@ -50,6 +51,8 @@ def maximize(
         P boxes.
     num_candidates, num_starts : int
         Uniform points, and how many of the best are refined; both >= 1.
+    random_starts : bool
+        Whether as many other uniform points are refined in place of the best.
 
     Returns
     -------
@@ -61,7 +64,10 @@ def maximize(
     regions = sub_regions.index(candidates)
     rough = features.rough_values(candidates, weights, regions)
     best = features.largest(candidates, weights, regions, rough, num_starts)
-    starts, regions = candidates[best], regions[best]
+    best_candidates = starts = candidates[best]
+    if random_starts:
+        starts = space.snap_discrete(rng.random((num_starts, space.dim)))
+    regions = sub_regions.index(starts)
     # The upper border belongs to the next box; the last float below it is ours.
     upper = sub_regions.upper[regions]
     upper = np.where(upper < 1.0, np.nextafter(upper, 0.0), upper)
@@ -70,8 +76,10 @@ def maximize(
         np.where(space.continuous, upper, starts),
     )
     slope = partial(features.function_and_gradient, weights=weights[regions])
-    points = np.vstack([ascend(slope, starts, *bounds), starts])
-    values = features.function(points, weights[np.tile(regions, 2)])
+    ends = ascend(slope, starts, *bounds)
+    points = np.vstack([ends, best_candidates])
+    of_points = np.concatenate([regions, sub_regions.index(best_candidates)])
+    values = features.function(points, weights[of_points])
     return np.asarray(points[first_best(values)])
 
 

@@ -133,11 +133,15 @@ class Agent(ABC):
 
     def first_points(self) -> FloatArray:
         """Return where they are, shape (num_first, D): enqueued, then initial ones."""
-        box = self.slot % len(self._sub_regions)
-        lower, upper = self._sub_regions.lower[box], self._sub_regions.upper[box]
+        lower, upper = self._initial_box()
         rng = generator(self.entropy, self.slot, 0, Purpose.INITIAL_POINTS)
         initial = rng.uniform(lower, upper, (self._num_initial, self.space.dim))
         return np.vstack([self._enqueued, [self.space.snap(x) for x in initial]])
+
+    def _initial_box(self) -> tuple[FloatArray, FloatArray]:
+        """Return the corners of the box of the initial points, each of shape (D,)."""
+        box = self.slot % len(self._sub_regions)
+        return self._sub_regions.lower[box], self._sub_regions.upper[box]
 
     def first_sources(self) -> list[TrialSource]:
         """Return where the first points come from."""

@@ -14,9 +14,7 @@ from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.tuning_settings import (
-    ThompsonSettings,
-)
+from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 
 FloatArray = NDArray[np.float64]
 
@@ -25,6 +23,15 @@ class ThompsonAgent(SearchAgent):
     """One agent; see `SearchAgent` for the parameters."""
 
     settings: ThompsonSettings
+
+    @property
+    def _random_starts(self) -> bool:
+        return self.settings.random_starts
+
+    def _initial_box(self) -> tuple[FloatArray, FloatArray]:
+        if self.settings.initial_region == "whole":
+            return np.zeros(self.space.dim), np.ones(self.space.dim)
+        return super()._initial_box()
 
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:

@@ -69,7 +69,7 @@ class SearchAgent(Agent):
         entropy: int,
         feature_seed: int,
     ) -> None:
-        sub_regions = space.sub_regions(settings.num_sub_regions)
+        sub_regions = settings.sub_regions(space)
         super().__init__(
             space, direction, sub_regions, settings.num_initial, slot, entropy
         )
@@ -79,6 +79,11 @@ class SearchAgent(Agent):
         self._vectors: FloatArray | None = None
         self._hyperparameters: Hyperparameters | None = None
         self._num_fitted = 0
+
+    @property
+    def _random_starts(self) -> bool:
+        """Where the ascent of the acquisition begins: see `maximize`."""
+        return False
 
     def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
         """Keep the server's vectors, shape (P, M), until newer ones come.
@@ -148,6 +153,7 @@ class SearchAgent(Agent):
             generator(self.entropy, self.slot, iteration, Purpose.SEARCH),
             self.settings.num_candidates,
             self.settings.num_starts,
+            self._random_starts,
         )
 
     def _fitted(self, x: FloatArray, y: FloatArray, iteration: int) -> Hyperparameters:

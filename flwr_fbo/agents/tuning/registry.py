@@ -39,7 +39,7 @@ def create_agent(study: TuningStudy, slot: int, entropy: int) -> Agent:
         if isinstance(settings, WarmStartSettings):
             return WarmStartAgent(*about, cohorts=study.cohorts, known=study.known)
         return _AGENTS[type(settings)](*about)
-    sub_regions = space.sub_regions(settings.num_sub_regions)
+    sub_regions = settings.sub_regions(space)
     return RandomSearchAgent(
         space, direction, sub_regions, settings.num_initial, slot, entropy
     )

@@ -1,5 +1,8 @@
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
@@ -10,6 +13,8 @@ from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
+
+FloatArray = NDArray[np.float64]
 
 
 @pytest.fixture
@@ -32,6 +37,32 @@ def test_acquisition_finds_what_a_fine_grid_finds(rng: np.random.Generator) -> N
     best = features.function(grid, weights[0]).max()
     x = maximize(features, weights, PLANE, _boxes(1, 1), rng, 1000, 20)
     assert features.function(x[None], weights[0])[0] >= best - 1e-4
+
+
+def test_random_starts_are_other_points_than_the_candidates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """20 points besides the candidates, and the best of both, ascents included."""
+    seen: list[FloatArray] = []
+
+    def stay(slope: Any, starts: FloatArray, *bounds: FloatArray) -> FloatArray:
+        seen.append(starts)
+        return starts
+
+    monkeypatch.setattr("flwr_fbo.agents.tuning.acquisition.ascend", stay)
+    for seed in range(20):
+        features = RandomFeatures.draw(np.random.default_rng(seed), 50, 2, 0.1)
+        weights = np.random.default_rng(seed).standard_normal((1, 50))
+        about = features, weights, PLANE, _boxes(1, 1)
+        x = maximize(*about, np.random.default_rng(seed), 30, 20, random_starts=True)
+        again = np.random.default_rng(seed)
+        candidates, starts = again.random((30, 2)), again.random((20, 2))
+        np.testing.assert_array_equal(seen[-1], starts)
+        points = np.vstack([starts, candidates])
+        best = points[np.argmax(features.function(points, weights[0]))]
+        np.testing.assert_array_equal(x, best)
+        maximize(*about, np.random.default_rng(seed), 30, 20)
+        assert {tuple(x) for x in seen[-1]} <= {tuple(x) for x in candidates}
 
 
 def test_acquisition_reaches_corners_and_borders_of_sub_regions(

@@ -55,6 +55,21 @@ def test_initial_points_lie_in_the_agents_sub_region() -> None:
         np.testing.assert_array_equal(regions.index(points), slot % 4)
 
 
+def test_initial_points_may_lie_anywhere() -> None:
+    """Whole-domain initialisation with P = 4: the points of P = 1, vectors of P = 4."""
+    whole = study(agent=replace(AGENT, initial_region="whole"))
+    one = study(agent=replace(AGENT, num_sub_regions=1))
+    regions = SearchSpace(SPACE).sub_regions(4)
+    visited = set()
+    for slot in range(8):
+        agent = create_agent(whole, slot, 5)
+        points = agent.ask(0)
+        np.testing.assert_array_equal(points, create_agent(one, slot, 5).ask(0))
+        visited |= {(slot, int(box)) for box in regions.index(points)}
+        agent.receive(np.zeros((4, 30)))
+    assert len(visited) > 16
+
+
 def test_the_first_query_follows_the_vectors() -> None:
     """1 - p_1 = 1: the query is the maximiser of what the server sent."""
     agent = create_agent(study(), 0, 5)
@@ -335,6 +350,8 @@ def test_vectors_that_do_not_fit_are_refused(vectors: np.ndarray) -> None:
         ({"noise_floor": math.inf}, "noise_floor=inf"),
         ({"follow": "always"}, "follow='always'"),
         ({"refit_every": 2.5}, "refit_every=2.5"),
+        ({"initial_region": "all"}, "initial_region='all'"),
+        ({"random_starts": 20}, "random_starts=20"),
     ],
 )
 def test_bad_agent_settings_are_named(change: dict[str, Any], words: str) -> None:

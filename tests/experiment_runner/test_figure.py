@@ -447,15 +447,17 @@ def test_published_figures_are_complete() -> None:
     """Each has controls, its paper's delta, and a claim; the table has its command."""
     table = (FOLDER / "README.md").read_text()
     files = sorted(FOLDER.glob("*/*.toml"))
-    assert len(files) > 10
+    assert len(files) > 50
     for path in files:
         plan = load_experiment(path)
         assert plan.name == f"{path.parent.name}/{path.stem}"
         assert 0 < len(plan.description) < 80
+        if path.stem.startswith("mean-field"):
+            continue  # it compares two simulators, and no methods
         assert plan.claims
         controls = {"alone", "random"}
         if isinstance(plan, BanditExperiment):
-            controls = {"independent", "random", "noise-only"}
+            controls = {"independent", "random"}
         elif isinstance(plan, NonlinearBanditExperiment):
             controls = {"n-go-ucb", "random", "no-phase-one", "each-once"}
         assert controls <= {name.split("@")[0] for name in plan.methods}

@@ -34,7 +34,7 @@ def client_fn(context: Context) -> Client:
 
 
 def split(site: task.Site) -> tuple[task.Site, task.Site]:
-    """Return the site twice: to tune, and to score on digits that are held out."""
+    """Return two versions of the data: one to tune, one scored on held-out digits."""
     X, y, cut = site.X_train, site.y_train, 3 * len(site.y_train) // 4
     to_tune = task.Site(X[:cut], y[:cut], site.X_validation, site.y_validation)
     return to_tune, task.Site(X[:cut], y[:cut], X[cut:], y[cut:])
@@ -47,7 +47,7 @@ def make_objective(context: Context) -> Any:
 
 
 def compare(context: Context) -> Any:
-    """Return the default, and a function that scores a setting on these digits."""
+    """Return the default, and a function that scores a setting on held-out digits."""
     _, site = split(task.load_site(context))
     return DEFAULT, lambda params: task.train(task.INITIAL, site, **params)[1]
 

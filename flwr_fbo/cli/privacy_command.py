@@ -260,8 +260,8 @@ def _print_votes(question: Question, dimensions: int) -> None:
     assert after is not None
     rounds = " and ".join(str(t + 1) for t in after)
     lines = [
-        "Sites that must vote for one setting before the others try it, in "
-        f"{dimensions} dimensions: {crowd} of {s.num_agents}."
+        f"With {dimensions} tuned parameters, the others try a setting if at least "
+        f"{crowd} of {s.num_agents} sites vote for it."
         + (" Nobody will be heard." if crowd > s.num_agents else ""),
         "Evaluations of an agent: one in each round. FedVote makes a release after "
         f"rounds {rounds} unless told otherwise, earlier in a short study, and one "

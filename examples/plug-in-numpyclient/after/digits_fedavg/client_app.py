@@ -34,7 +34,7 @@ def client_fn(context: Context) -> Client:
 
 
 def split(site: task.Site) -> tuple[task.Site, task.Site]:
-    """Return two versions of the data: one to tune, one scored on held-out digits."""
+    """Return the site's data twice: to score on validation, or on held-out digits."""
     X, y, cut = site.X_train, site.y_train, 3 * len(site.y_train) // 4
     to_tune = task.Site(X[:cut], y[:cut], site.X_validation, site.y_validation)
     return to_tune, task.Site(X[:cut], y[:cut], X[cut:], y[cut:])

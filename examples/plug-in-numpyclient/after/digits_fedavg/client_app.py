@@ -34,14 +34,14 @@ def client_fn(context: Context) -> Client:
 
 
 def split(site: task.Site) -> tuple[task.Site, task.Site]:
-    """Return the site's data twice: to score on validation, or on held-out digits."""
+    """Return the site as the tuning sees it, and as the comparison sees it."""
     X, y, cut = site.X_train, site.y_train, 3 * len(site.y_train) // 4
     to_tune = task.Site(X[:cut], y[:cut], site.X_validation, site.y_validation)
     return to_tune, task.Site(X[:cut], y[:cut], X[cut:], y[cut:])
 
 
 def make_objective(context: Context) -> Any:
-    """Return the validation accuracy of a site's own model, to be maximised."""
+    """Return a function that trains with a setting, and returns the accuracy."""
     site, _ = split(task.load_site(context))
     return lambda params: task.train(task.INITIAL, site, **params)[1]
 

@@ -24,11 +24,11 @@ def main(grid: Grid, context: Context) -> None:
     tuning = FedVote(space, "maximize", num_agents=5, epsilon=6, delta=1e-3)
     tuning.start(grid, num_rounds=6)
     strategy = FedAvg(
-        # Names that the `fit` of a NumPyClient uses. Its `evaluate` is not called.
+        # The names that the `fit` of a NumPyClient expects.
         arrayrecord_key="fitins.parameters",
         configrecord_key="fitins.config",
         weighted_by_key="num_examples",
-        fraction_evaluate=0.0,
+        fraction_evaluate=0.0,  # sites do not evaluate: the server does
     )
     arrays = ArrayRecord(task.INITIAL)
     strategy.start(grid, arrays, num_rounds=5, evaluate_fn=evaluate)

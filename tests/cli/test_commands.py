@@ -431,7 +431,8 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
     text = " ".join(_invoke(*plan, "--agents=30").output.split())
     assert "30 agents, 1 release, q = 1" in text
     assert "Pioneers, who search alone first: 9." in text
-    assert "Group 1: 9 sites start in round 1, and each sends one message." in text
+    assert "Group 1, the pioneers: 9 sites start in round 1, and each" in text
+    assert "sends one message." in text
     assert "Group 2: 10 sites start in round 11, and each sends one message." in text
     assert "Last group: 11 sites start in round 21, and send nothing." in text
     few = " ".join(_invoke(*plan, "--agents=9").output.split())

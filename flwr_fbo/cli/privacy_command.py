@@ -293,8 +293,8 @@ def _print_cohorts(question: Question) -> None:
     lines = [f"Pioneers, who search alone first: {pioneers}."]
     if sizes:
         lines += [
-            f"Group {k + 1}{'' if k else ', the pioneers'}: {size} sites start in round "
-            f"{after * k + 1}, and each sends one message."
+            f"Group {k + 1}{'' if k else ', the pioneers'}: {size} sites start in "
+            f"round {after * k + 1}, and each sends one message."
             for k, size in enumerate(sizes)
         ]
         lines += [

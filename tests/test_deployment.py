@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import tomllib
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
@@ -296,7 +297,9 @@ def _uninterrupted(
     folder: Path, num_rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> list[LedgerRow]:
     """Run the same study in one piece, in process; return its ledger."""
+    flower_app = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]
     config: UserConfig = {
+        **flower_app["app"]["config"],
         "num-agents": NUM_SITES,
         "num-rounds": num_rounds,
         "record": str(folder / "record"),
@@ -304,7 +307,6 @@ def _uninterrupted(
         "authenticated": False,
         "patience": 0,
         "deadline": 60,
-        "keys": "",
         "experiment": True,
     }
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

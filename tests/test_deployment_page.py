@@ -74,7 +74,7 @@ class Terminals:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=400,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, f"{command.line}\n{done.stdout}"

@@ -1,7 +1,6 @@
 """Tune the training of a convolutional network on handwritten digits, by writer.
 
-From the experiments of Dai, Low & Jaillet, Federated Bayesian Optimization via
-Thompson Sampling (NeurIPS 2020) and Differentially Private Federated Bayesian
+From the experiments of Dai, Low & Jaillet, Differentially Private Federated Bayesian
 Optimization with Distributed Exploration (NeurIPS 2021). They give the three ranges,
 but no scales; the rest is chosen here, and said below and in `flwr_fbo.tasks._cnn`.
 """

@@ -49,7 +49,7 @@ class LandmineTask(Task):
     ----------
     noisy : bool
         False: the curve of the decision function, which has no noise. True: that of
-        the probabilities, as published. libsvm fits their sigmoid (Platt scaling) in
+        the probabilities, as in the authors' code. libsvm fits their sigmoid (Platt) in
         five folds of the training data, drawn at random, and where mines are few its
         slope often has the wrong sign: then the ranking is reversed and the value is
         1 minus the area. Over fields and settings this befalls a quarter of values; on

@@ -36,10 +36,11 @@ _BLOCK_LENGTH = 32
 class LinearBanditTask:
     """The environment's settings.
 
-    The paper does not say how to get actions with these means. Here theta is uniform on
-    the unit sphere. An action's mean reward m is uniform on its interval; the action is
-    then uniform on what the plane x'theta = m has in common with the unit ball. So the
-    means are exact, and ||theta|| = 1. Which action is the best one is uniform too.
+    The paper has a random theta in the unit ball, and does not say how to get actions
+    with these means. Here theta is uniform on the unit sphere. An action's mean reward
+    m is uniform on its interval; the action is then uniform on what the plane x'theta =
+    m has in common with the unit ball. So the means are exact, and ||theta|| = 1. Which
+    action is the best one is uniform too.
 
     Attributes
     ----------

@@ -2,8 +2,8 @@
 
 *Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024), section
 6 and appendix E: two test functions over 50 candidates, and two tables of data by
-clusters. In all of
-them a reward is maximised; a test function that is to be minimised has its sign turned.
+clusters. In all of them a reward is maximised. So Hartmann's function has its sign
+turned, and Cosine-8 has not; by appendix E both have.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class NonlinearBanditTask(ABC):
 class FunctionBanditTask(NonlinearBanditTask):
     """A test function over uniform candidates.
 
-    They are drawn once a run, and are those of all agents in all rounds (appendix E).
+    They are those of all agents in all rounds (appendix E). Each run draws its own,
+    which the paper does not say.
 
     Attributes
     ----------
@@ -143,8 +144,9 @@ class ClusterBanditTask(NonlinearBanditTask):
     """Clusters of a table's rows: an arm is a centroid, its reward the mean response.
 
     Rows are divided by their norms, then columns are standardised, and k-means makes
-    the clusters: each run has its own partition, by its seed. The paper says neither
-    how often it partitions, nor which class has response 1.
+    the clusters: each run has its own partition, by its seed. The paper follows Filippi
+    et al. (2010). It says neither how rows are scaled, nor how often it partitions, nor
+    which class has response 1.
 
     Examples
     --------

@@ -570,6 +570,7 @@ _LINEAR = {
         "gap": 0.2,
     },
     "privacy": {"epsilon": 5.0, "delta": 0.1},
+    "simulator": "exact",
     "num_synchronisations": 5,
     "first_synchronisation": 20,
     "width": "observed",

@@ -129,7 +129,7 @@ class NonlinearBanditExperiment(NonlinearDesign):
 
     def check(self) -> None:
         """Raise, before any work is done, if its data are missing or damaged."""
-        self.task.arms(seed=0)
+        self.task.check()
 
     def batches(self, methods: Sequence[str]) -> list[list[str]]:
         """Return which methods are one simulation, and differ in what they count."""

@@ -97,6 +97,9 @@ class NonlinearBanditTask(ABC):
     def arms(self, seed: int) -> tuple[FloatArray, FloatArray]:
         """Return the actions of a run, shape (K, D), and their mean rewards."""
 
+    def check(self) -> None:  # noqa: B027 (a test function needs no data)
+        """Raise `DataError` if data are missing or damaged."""
+
 
 @register
 @dataclass(frozen=True)
@@ -193,6 +196,10 @@ class ClusterBanditTask(NonlinearBanditTask):
         centroids, means = _clusters(self.table, self.num_clusters, seed)
         first = self.rewarded == _CLASSES[self.table][0]
         return centroids, means if first else 1 - means
+
+    def check(self) -> None:
+        """Raise `DataError` if the table is missing or damaged."""
+        _loader(self.table).load()
 
 
 def _loader(table: Table) -> ModuleType:

@@ -82,7 +82,8 @@ def literal(label: str) -> str:
 def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
     """Return what the figure says of itself."""
     agents = f"mean over {experiment.num_compared} agents"
-    return f"{experiment.name}: {agents}, {seeds_of(experiment, runs)}"
+    # Two lines: one would run into names beside the axes.
+    return f"{experiment.name}: {agents}\n{seeds_of(experiment, runs)}"
 
 
 def seeds_of(experiment: Experiment, runs: Sequence[Run]) -> str:

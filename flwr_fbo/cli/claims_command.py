@@ -15,10 +15,7 @@ from flwr_fbo._text import printable
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import count
-from flwr_fbo.experiment_runner.base import (
-    Claim,
-    Experiment,
-)
+from flwr_fbo.experiment_runner.base import Claim, Experiment
 from flwr_fbo.experiment_runner.claims import Finding, finding_of, findings
 from flwr_fbo.experiment_runner.config import (
     builtin_experiments,
@@ -29,9 +26,7 @@ from flwr_fbo.experiment_runner.config import (
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.places import place_of
 from flwr_fbo.experiment_runner.results import read_results
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.wording import humanised
 
 _HEADER = """\

@@ -17,20 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from flwr_fbo._text import printable
-from flwr_fbo.experiment_runner.base import (
-    Column,
-    Experiment,
-    Row,
-)
+from flwr_fbo.experiment_runner.base import Column, Experiment, Row
 from flwr_fbo.experiment_runner.curves import (
     common_seeds,
     mean_curves,
     rows_by_seed,
 )
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.wording import humanised
 
 # A rule below the headings, in characters that any file and terminal has.

@@ -10,9 +10,7 @@ import typer
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.experiment_runner.results import read_results
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 

@@ -21,15 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import (
-    Claim,
-    Experiment,
-)
+from flwr_fbo.experiment_runner.base import Claim, Experiment
 from flwr_fbo.experiment_runner.curves import curves_by_method
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 
 
 @dataclass(frozen=True)

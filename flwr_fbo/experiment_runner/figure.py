@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-)
+from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import curves_by_method
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
@@ -21,9 +19,7 @@ from flwr_fbo.experiment_runner.looks import (
     seeds_of,
     title_of,
 )
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep, name_beside
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 

@@ -20,11 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.experiment_runner.base import (
-    Column,
-    FloatArray,
-    Row,
-)
+from flwr_fbo.experiment_runner.base import Column, FloatArray, Row
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign
@@ -33,10 +29,7 @@ from flwr_fbo.experiment_runner.linear_bandit_methods import (
     OF_SCHEDULE,
     BanditMethod,
 )
-from flwr_fbo.experiment_runner.runs import (
-    RegretRun,
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import RegretRun, Run
 from flwr_fbo.experiment_runner.sweep import FIELDS, Value, text_of
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger

@@ -6,14 +6,10 @@ from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-)
+from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import common_seeds
 from flwr_fbo.experiment_runner.methods import Look
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 # A method without a look of its own takes these in turn.

@@ -18,11 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import (
-    Column,
-    FloatArray,
-    Row,
-)
+from flwr_fbo.experiment_runner.base import Column, FloatArray, Row
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign
@@ -31,10 +27,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_methods import (
     NonlinearMethod,
     Playable,
 )
-from flwr_fbo.experiment_runner.runs import (
-    RegretRun,
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import RegretRun, Run
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped, humanised
 from flwr_fbo.simulation.progress import counted
 from flwr_fbo.simulation.turns import FederationRun

@@ -20,13 +20,9 @@ from pydantic import ValidationError
 
 from flwr_fbo._validation import require
 from flwr_fbo._version import __version__
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-)
+from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.config import experiment_of
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 
 FILE_NAME = "results.jsonl"
 

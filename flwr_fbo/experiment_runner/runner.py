@@ -10,12 +10,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from joblib import Parallel, delayed, parallel_config
 
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-)
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.base import Experiment
+from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.simulation.progress import told
 

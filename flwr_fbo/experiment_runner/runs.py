@@ -11,10 +11,9 @@ from functools import cache
 from typing import Annotated, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, TypeAdapter
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-)
+from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
@@ -26,9 +24,7 @@ from flwr_fbo.experiment_runner.looks import (
     title_of,
 )
 from flwr_fbo.experiment_runner.methods import Look
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.sweep import (
     FIELDS,
     Point,

@@ -14,19 +14,10 @@ from pydantic import BeforeValidator, PlainValidator
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.experiment_runner.base import (
-    Column,
-    Experiment,
-    FloatArray,
-    Row,
-)
+from flwr_fbo.experiment_runner.base import Column, Experiment, FloatArray, Row
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-    run_reader,
-    six_digits,
-)
+from flwr_fbo.experiment_runner.runs import Run, run_reader, six_digits
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace

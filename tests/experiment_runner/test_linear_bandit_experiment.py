@@ -15,9 +15,7 @@ from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
 from flwr_fbo.cli.tables import print_report
-from flwr_fbo.experiment_runner.base import (
-    Claim,
-)
+from flwr_fbo.experiment_runner.base import Claim
 from flwr_fbo.experiment_runner.claims import findings
 from flwr_fbo.experiment_runner.config import (
     builtin_experiments,
@@ -29,9 +27,7 @@ from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import Runs
-from flwr_fbo.experiment_runner.runs import (
-    RegretRun,
-)
+from flwr_fbo.experiment_runner.runs import RegretRun
 from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.simulation.mean_field import mean_field_regret
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask

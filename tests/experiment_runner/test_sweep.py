@@ -15,9 +15,7 @@ from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.experiment_runner.runner import Runs
-from flwr_fbo.experiment_runner.runs import (
-    RegretRun,
-)
+from flwr_fbo.experiment_runner.runs import RegretRun
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 PLAIN = """

@@ -22,9 +22,7 @@ from flwr_fbo.cli.report.page import (
     versions_section,
 )
 from flwr_fbo.cli.tables import cells_of, headings_of
-from flwr_fbo.experiment_runner.base import (
-    Experiment,
-)
+from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.claims import findings
 from flwr_fbo.experiment_runner.config import find_experiment
 from flwr_fbo.experiment_runner.curves import common_seeds, curves_by_method
@@ -34,9 +32,7 @@ from flwr_fbo.experiment_runner.figure import (
     has_own_form,
 )
 from flwr_fbo.experiment_runner.results import read_results, version_of
-from flwr_fbo.experiment_runner.runs import (
-    Run,
-)
+from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.experiment_runner.wording import humanised
 

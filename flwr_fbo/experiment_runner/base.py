@@ -283,6 +283,11 @@ class Experiment(ABC):
         return np.arange(1, self.num_steps + 1)
 
     @property
+    def first_shown(self) -> int:
+        """The index of the first of ``steps`` that a figure shows."""
+        return 0
+
+    @property
     @abstractmethod
     def axes(self) -> tuple[str, str]:
         """What the figure's two axes are called."""

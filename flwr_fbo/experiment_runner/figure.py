@@ -109,18 +109,25 @@ def _draw_communication(
 
 def _name_lines(figure: Any, axes: Any) -> None:
     """Put the names of the lines below: a search for the best place may take long."""
-    below = "outside lower center"
     names = axes.get_legend_handles_labels()
-    figure.legend(*names, loc=below, ncols=4, frameon=False, fontsize=9)
+    for ncols in (4, 3, 2, 1):
+        legend = figure.legend(
+            *names, loc="outside lower center", ncols=ncols, frameon=False, fontsize=9
+        )
+        if legend.get_window_extent().width <= figure.bbox.width:
+            return
+        if ncols > 1:
+            legend.remove()
 
 
 def draw_curves(
     axes: Any, experiment: Experiment, curves: Mapping[str, NDArray[np.float64]]
 ) -> None:
     """Draw a line and a band a method."""
-    x = experiment.steps
+    shown = slice(experiment.first_shown, None)
+    x = experiment.steps[shown]
     for name, style in line_styles(experiment, dict.fromkeys(curves, x)).items():
-        values = curves[name]
+        values = curves[name][:, shown]
         mean = values.mean(axis=0)
         axes.plot(x, mean, linewidth=1.6, **style)
         if len(values) > 1:

@@ -74,6 +74,11 @@ class TuningExperiment(TuningDesign):
             require(len(private) > 0 and not alone, "curves", alone, allowed)
 
     @property
+    def first_shown(self) -> int:
+        """The last initial point: before it no method has done anything."""
+        return int(self.base.agent.num_initial) - 1
+
+    @property
     def known_methods(self) -> Mapping[str, TuningMethod]:
         """All methods that it could have, by name."""
         return known_methods(self)

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -312,6 +313,29 @@ def test_a_figure_has_a_picture(
     runs = _runs(figure, {"quiet": HIGH})
     draw(replace(figure, form=form), runs, tmp_path / "a.png")  # type: ignore[arg-type]
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_begins_where_methods_differ_and_has_all_names(
+    figure: TuningExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long names are: no column of them is cut off."""
+    long = Curve("a curve whose name is that of all its settings", "private")
+    curves, methods = {"long": long}, ("alone", "random", "open")
+    plan = replace(
+        figure, claims=(), form="convergence", curves=curves, methods=methods
+    )
+    saved: list[Any] = []
+    monkeypatch.setattr(
+        "flwr_fbo.experiment_runner.figure.save",
+        lambda made, runs, path: saved.append(made),
+    )
+    draw(plan, _runs(plan, {}), tmp_path / "a.png")
+    [made] = saved
+    [legend] = made.legends
+    assert len(legend.get_texts()) == len(plan.methods)
+    assert legend.get_window_extent().width <= made.bbox.width
+    starts = {line.get_xdata()[0] for line in made.axes[0].get_lines()}
+    assert starts == {plan.base.agent.num_initial}
 
 
 def test_curves_are_drawn_against_epsilon(

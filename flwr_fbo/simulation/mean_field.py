@@ -29,7 +29,7 @@ from flwr_fbo._validation import require
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits
 

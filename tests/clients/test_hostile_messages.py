@@ -51,6 +51,7 @@ from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.knowledge import Knowledge
@@ -59,7 +60,6 @@ from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditInstruction,
     NeuralBanditStudy,

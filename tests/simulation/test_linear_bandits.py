@@ -12,8 +12,11 @@ from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.geometric_schedule import geometric_schedule
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.protocol.linear_ucb_settings import (
+    LinearUCBSettings,
+)
 from flwr_fbo.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,

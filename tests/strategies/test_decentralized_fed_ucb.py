@@ -35,8 +35,8 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.protocol.peer_message import PeerMessage
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
@@ -101,7 +101,7 @@ def centre_with_a_delay(settings: LinearUCBSettings) -> list[NDArray[np.float64]
     for t in range(T):
         for slot, (agent, bandit) in enumerate(zip(agents, bandits, strict=True)):
             contexts = bandit.contexts(t)
-            action = contexts[agent.choose(contexts)]
+            action = contexts[agent.choose(contexts)[0]]
             reward = bandit.reward(action)
             agent.tell(action, reward)
             actions[slot].append(action)

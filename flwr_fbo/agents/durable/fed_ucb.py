@@ -4,7 +4,10 @@ All of it is in one journal, so that rewards may arrive hours after their action
 another process than the one that chose, and Flower's client, a fresh process for every
 message, only synchronises:
 
-    trial       one row an action; its number is the ticket
+    trial       one row a decision; its number is the ticket: see `offer`
+    arms-v      version v of the site's arms
+    outside     how many values were outside of their bounds, by field
+    timed-out   how many rewards did not come in time
     window-j    what trials rewarded between releases j and j + 1 add to the running sum
     ledger      this agent's releases, and their draws (`ContinualRelease`)
     total       what the server gave back last
@@ -30,8 +33,11 @@ from flwr_fbo.agents.durable.recorded_agent import (
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import Confidence, DeterminantTrigger
+from flwr_fbo.protocol.linear_ucb_settings import (
+    Confidence,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -87,33 +93,210 @@ class RecordedBandit(RecordedBanditAgent):
     @property
     def awaited(self) -> dict[int, FloatArray]:
         """The actions whose rewards have not come, by ticket."""
-        return self._journal.awaited()
+        self._expire()
+        running = self._journal.trials(running=True)
+        return {trial.number: action_of(trial) for trial in running}
 
-    def choose(self, actions: ArrayLike) -> tuple[int, int]:
-        """Choose one of the actions; return its index and a ticket for its reward."""
-        index = self._agent_of(self.num_trials).choose(actions)
-        action = np.asarray(actions, dtype=float)[index]
-        return index, self._journal.add_trial(self.num_releases, action)
+    @property
+    def arms(self) -> ArmTable:
+        """The site's arms; with blocks those of the encoder unless they were set.
+
+        Raises
+        ------
+        ValueError
+            If the study has no encoder, or no arms were set.
+        """
+        encoder = self._encoder()
+        if "newest-arms" in self._state:
+            return self._arms_of(int(self._state["newest-arms"]))
+        allowed = "set before, by `set_arms`: the study's encoder has no blocks"
+        require(bool(encoder.blocks), "arms", None, allowed)
+        return ArmTable({name: {} for name in encoder.blocks})
+
+    def set_arms(self, arms: ArmTable) -> None:
+        """Offer these arms from now on, as the next version unless they are the same.
+
+        Raises
+        ------
+        ValueError
+            If the study's encoder does not take them.
+        """
+        require(isinstance(arms, ArmTable), "arms", arms, "an ArmTable")
+        arms.check(self._encoder())
+        newest = int(self._state.get("newest-arms", 0))
+        if newest and self.arms.arms == arms.arms:
+            return
+        version = max(newest + 1, arms.version)
+        arms = replace(arms, version=version)
+        table = {f"arms-{version}": to_json_array(arms.to_dict())}
+        self._put({"newest-arms": np.array(version), **table})
+
+    def _encoder(self) -> FeatureEncoder:
+        encoder = self.study.settings.encoder
+        if encoder is None:
+            text = "The study has no encoder: actions are vectors, without names."
+            raise ValueError(text)
+        return encoder
+
+    def _arms_of(self, version: int) -> ArmTable:
+        name = f"arms-{version}"
+        if name not in self._state:
+            table = self._journal.load_array(name)
+            if table is None:  # those of the blocks
+                return self.arms
+            self._state[name] = table
+        return ArmTable.from_dict(from_json_array(self._state[name]))
+
+    def offer(self, context: Any, eligible: Collection[str] | None = None) -> Offer:
+        """Return what a decision is among; see `LinearBanditPolicy.choose`."""
+        if self.study.settings.encoder is None:
+            require(eligible is None, "eligible", eligible, "None, without an encoder")
+            return Offer.of_vectors(context)
+        arms = self.arms
+        some, features = arms.eligible(eligible), self._features
+        encoded = features(context, some)
+        record = {
+            "context": {name: plain(value) for name, value in context.items()},
+            "arms": arms.version,
+            "eligible": None if eligible is None else [name for name, _ in some],
+        }
+        names = tuple(name for name, _ in some)
+        return Offer(encoded.features, names, record, encoded.outside)
+
+    def _features(self, context: Any, arms: Any) -> Encoded:
+        longest = self.study.settings.releases.max_action_norm
+        return self._encoder().encode(context, arms, longest)
+
+    def probabilities(self, offer: Offer) -> FloatArray:
+        """Return with which probability each action would be chosen, shape (K,)."""
+        number = self.num_trials
+        return self._agent_of(number).probabilities(offer.features, self._rng(number))
+
+    def choose(self, offers: Sequence[Offer]) -> list[Choice]:
+        """Choose once an offer, and record all: at once."""
+        first = self.num_trials
+        chosen = [self._chosen(first + i, offer) for i, offer in enumerate(offers)]
+        return self._recorded(offers, chosen)
+
+    def choose_slate(self, offer: Offer, num_slots: int) -> list[Choice]:
+        """Choose several different actions of one offer, and record all: at once."""
+        require_int("num_slots", num_slots, 1, len(offer.arms))
+        first, left = self.num_trials, list(range(len(offer.arms)))
+        offers, chosen, places = [], [], []
+        for i in range(num_slots):
+            index, propensity = self._chosen(first + i, offer)
+            offers.append(offer)
+            chosen.append((index, propensity))
+            places.append(left.pop(index))
+            if left:
+                offer = offer.without(index)
+        choices = self._recorded(offers, chosen)
+        return [replace(c, index=i) for c, i in zip(choices, places, strict=True)]
+
+    def _chosen(self, number: int, offer: Offer) -> tuple[int, float]:
+        return self._agent_of(number).choose(offer.features, self._rng(number))
+
+    def _rng(self, number: int) -> np.random.Generator:
+        seed = self.study.noise_seed
+        if seed is None:
+            return np.random.default_rng()
+        return exploration_rng(seed, self.slot, number)
+
+    def _recorded(
+        self, offers: Sequence[Offer], chosen: Sequence[tuple[int, float]]
+    ) -> list[Choice]:
+        outside = Counter(self.outside)
+        for offer in offers:
+            outside.update(offer.outside)
+        counts = {"outside": to_json_array(outside)}
+        arrays = counts if outside != self.outside else {}
+        pairs = list(zip(offers, chosen, strict=True))
+        rows = [offer.row(*own) for offer, own in pairs]
+        tickets = self._journal.add_trials(self.num_releases, rows, arrays)
+        self._state |= arrays
+        return [
+            Choice(index, offer.arms[index], ticket, propensity)
+            for (offer, (index, propensity)), ticket in zip(pairs, tickets, strict=True)
+        ]
+
+    @property
+    def outside(self) -> dict[str, int]:
+        """How many values were outside of their bounds so far, by field."""
+        counts = self._state.get("outside")
+        return {} if counts is None else from_json_array(counts)
+
+    def decisions(self) -> list[Decision]:
+        """Return all decisions so far, with the rewards that have come."""
+        self._expire()
+        tables = cache(self._arms_of)
+        return [self._decision(trial, tables) for trial in self._journal.trials()]
+
+    def _decision(self, trial: Trial, tables: Callable[[int], ArmTable]) -> Decision:
+        record = trial.params
+        context = record.get("context")
+        if context is None:
+            offer = Offer.of_vectors(trial.point)
+        else:
+            arms = tables(record["arms"]).eligible(record["eligible"])
+            names = tuple(name for name, _ in arms)
+            offer = Offer(self._features(context, arms).features, names)
+        return Decision(
+            number=trial.number,
+            time=trial.started,
+            context=context,
+            arms=offer.arms,
+            features=offer.features,
+            chosen=record["chosen"],
+            propensity=record["propensity"],
+            reward=trial.value,
+        )
 
     def reward(self, ticket: int, value: float) -> None:
         """Record what the action of a ticket was rewarded with."""
         ok = isinstance(value, Real) and not isinstance(value, bool)
         require(ok, "value", value, "a number")
-        value = float(value)
         ok = type(ticket) is int and 0 <= ticket < 2**63
         require(ok, "ticket", ticket, "an int, as `choose` gave it")
-        action, release = self._journal.awaited_point(ticket), self.num_releases
-        allowed = "a ticket of `choose` whose reward has not come yet"
-        require(action is not None, "ticket", ticket, allowed)
-        assert action is not None
+        trial = self._journal.awaited_trial(ticket)
+        if trial is not None and self._is_late(trial):
+            self._expire()
+            trial = None
+        allowed = "a ticket of `choose` whose reward has not come yet, or is not late"
+        require(trial is not None, "ticket", ticket, allowed)
+        assert trial is not None
+        self._complete(trial, float(value), {})
+
+    def _expire(self) -> None:
+        """Take rewards as known that did not come in time."""
+        timeout = self.study.settings.reward_timeout
+        if timeout is None:
+            return
+        for trial in self._journal.trials(running=True):
+            if self._is_late(trial):
+                count = {"timed-out": np.array(self.num_timed_out + 1)}
+                self._complete(trial, timeout.reward, count)
+
+    def _is_late(self, trial: Trial) -> bool:
+        timeout = self.study.settings.reward_timeout
+        return timeout is not None and trial.started + timeout.seconds <= time.time()
+
+    @property
+    def num_timed_out(self) -> int:
+        """How many rewards did not come in time."""
+        return int(self._state.get("timed-out", 0))
+
+    def _complete(
+        self, trial: Trial, value: float, arrays: dict[str, NDArray[Any]]
+    ) -> None:
+        ticket, action, release = trial.number, action_of(trial), self.num_releases
         releases = self.study.settings.releases
         [product] = releases.outer_products([action], [value])
         added = self._window(release).copy()
         streams = added.reshape(releases.num_streams, *product.shape)
         streams[ticket % releases.num_streams] += product
-        window = {f"window-{release}": added}
-        self._journal.complete_trial(ticket, release, value, window)
-        self._state |= window
+        changed = {**arrays, f"window-{release}": added}
+        self._journal.complete_trial(ticket, release, value, changed)
+        self._state |= changed
         # Agents that are made later find the trial in the journal.
         if self.study.settings.local_data == "raw" and "agents" in vars(self):
             self._agent_of(ticket).tell(action, value)
@@ -184,10 +367,11 @@ class RecordedBandit(RecordedBanditAgent):
         included = int(self._state.get("included", 0))
         for trial in self._journal.trials(since=included):
             if trial.state == "complete":
-                self._agent_of(trial.number).tell(trial.point, trial.value)
+                self._agent_of(trial.number).tell(action_of(trial), trial.value)
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
+        self._expire()
         # Of later releases there is nothing here, whatever the server asks for.
         names = [f"window-{j}" for j in range(min(k, self.num_releases + 1))]
         zero = np.zeros(self.study.settings.releases.sum_shape)
@@ -224,6 +408,8 @@ class RecordedBandit(RecordedBanditAgent):
             confidence=1 - study.settings.alpha,
             num_trials=self.num_trials,
             num_awaited=len(self.awaited),
+            num_timed_out=self.num_timed_out,
+            outside=self.outside,
             num_releases=self.num_releases,
             max_releases=releases.num_releases,
             num_included=included,
@@ -246,5 +432,5 @@ class RecordedBandit(RecordedBanditAgent):
             self.reward(ticket, environment.reward(action))
         for t in range(self.num_trials, num_trials):
             actions = environment.contexts(t)
-            index, ticket = self.choose(actions)
-            self.reward(ticket, environment.reward(actions[index]))
+            [choice] = self.choose([Offer.of_vectors(actions)])
+            self.reward(choice.ticket, environment.reward(actions[choice.index]))

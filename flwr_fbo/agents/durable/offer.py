@@ -1,0 +1,91 @@
+"""What a bandit's decision is among, what was chosen, and what is recorded of it.
+
+A trial of the journal has
+
+    params  {"chosen": index, "propensity": p}, and of named arms also
+            "context", "arms": the version of their table, and
+            "eligible": their names, null for all of the table
+    point   the actions, shape (K, d); of named arms the chosen one only, shape (d,), as
+            the others follow from the context
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo.journal.trial_table import Trial
+
+Row = tuple[dict[str, Any], FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What `LinearBanditPolicy.choose` chose.
+
+    Attributes
+    ----------
+    index : int
+        Index of the action, from 0 to K - 1, among the eligible ones.
+    arm : str
+        The arm's name; without an encoder the index as text.
+    ticket : int
+        Ticket for the reward.
+    propensity : float
+        In (0, 1]: the probability with which it was chosen, out of the eligible ones.
+    """
+
+    index: int
+    arm: str
+    ticket: int
+    propensity: float
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """The actions that one decision is among.
+
+    Attributes
+    ----------
+    features : ndarray of shape (K, d)
+    arms : tuple of K str
+        Their names.
+    record : dict, optional
+        What `Trial.params` has of named arms; None for vectors.
+    outside : mapping of str to int
+        Values outside of their bounds, by field.
+    """
+
+    features: FloatArray
+    arms: tuple[str, ...]
+    record: dict[str, Any] | None = None
+    outside: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_vectors(cls, actions: Any) -> Offer:
+        """Return that of actions without names."""
+        features = np.asarray(actions, dtype=float)
+        return cls(features, tuple(map(str, range(len(features)))))
+
+    def without(self, index: int) -> Offer:
+        """Return the offer without one of its actions."""
+        arms = self.arms[:index] + self.arms[index + 1 :]
+        features = np.delete(self.features, index, axis=0)
+        record = self.record and {**self.record, "eligible": list(arms)}
+        return Offer(features, arms, record)
+
+    def row(self, index: int, propensity: float) -> Row:
+        """Return what is recorded once an action is chosen."""
+        chosen = {"chosen": index, "propensity": propensity}
+        if self.record is None:
+            return chosen, self.features
+        return {**chosen, **self.record}, self.features[index]
+
+
+def action_of(trial: Trial) -> FloatArray:
+    """Return the action that a decision chose, shape (d,)."""
+    return trial.point if trial.point.ndim == 1 else trial.point[trial.params["chosen"]]

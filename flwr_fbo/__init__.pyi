@@ -1,6 +1,7 @@
 """The public names: the one list of them, which `flwr_fbo/__init__.py` reads."""
 
 from ._version import __version__ as __version__
+from .agents.durable.decision import Decision as Decision
 from .agents.durable.linear_bandit_policy import (
     LinearBanditPolicy as LinearBanditPolicy,
 )
@@ -25,6 +26,11 @@ from .integrations.tensorboard_callback import (
 )
 from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
+from .off_policy.estimators import PolicyValue as PolicyValue
+from .off_policy.estimators import doubly_robust as doubly_robust
+from .off_policy.estimators import ips as ips
+from .off_policy.estimators import snips as snips
+from .off_policy.policies import evaluate_policy as evaluate_policy
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .privacy.weights import WeightSchedule as WeightSchedule

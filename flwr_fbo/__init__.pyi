@@ -34,7 +34,11 @@ from .off_policy.policies import evaluate_policy as evaluate_policy
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .privacy.weights import WeightSchedule as WeightSchedule
+from .protocol.arm_table import ArmTable as ArmTable
 from .protocol.callbacks import Callback as Callback
+from .protocol.feature_encoder import FeatureEncoder as FeatureEncoder
+from .protocol.feature_fields import Category as Category
+from .protocol.feature_fields import Number as Number
 from .protocol.fed_vote_settings import VotingSettings as VotingSettings
 from .protocol.fed_warm_start_settings import WarmStartSettings as WarmStartSettings
 from .protocol.knowledge import Knowledge as Knowledge

@@ -146,7 +146,7 @@ def _at_most(limit: float, row: Row) -> Bar:
 
 def _steps(agent: NeuralUCBAgent, actions: np.ndarray) -> None:
     for _ in range(STEPS):
-        agent.tell(actions[agent.choose(actions)[0]], 0.0)
+        agent.tell(actions[agent.choose(actions)], 0.0)
 
 
 def _synchronise(agent: NeuralUCBAgent, actions: np.ndarray) -> None:

@@ -5,6 +5,7 @@ from .agents.durable.decision import Decision as Decision
 from .agents.durable.linear_bandit_policy import (
     LinearBanditPolicy as LinearBanditPolicy,
 )
+from .agents.durable.offer import Choice as Choice
 from .agents.durable.policy_summary import PolicySummary as PolicySummary
 from .agents.tuning.trial import Objective as Objective
 from .agents.tuning.trial import Trial as Trial
@@ -36,6 +37,9 @@ from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .privacy.weights import WeightSchedule as WeightSchedule
 from .protocol.arm_table import ArmTable as ArmTable
 from .protocol.callbacks import Callback as Callback
+from .protocol.exploration import EllipsoidSampling as EllipsoidSampling
+from .protocol.exploration import InverseGapWeighting as InverseGapWeighting
+from .protocol.exploration import Optimism as Optimism
 from .protocol.feature_encoder import FeatureEncoder as FeatureEncoder
 from .protocol.feature_fields import Category as Category
 from .protocol.feature_fields import Number as Number
@@ -45,6 +49,7 @@ from .protocol.knowledge import Knowledge as Knowledge
 from .protocol.linear_ucb_settings import LinearUCBSettings as LinearUCBSettings
 from .protocol.neural_ucb_settings import NeuralUCBSettings as NeuralUCBSettings
 from .protocol.peer_graph import PeerGraph as PeerGraph
+from .protocol.reward_timeout import RewardTimeout as RewardTimeout
 from .protocol.tuning_settings import FTSSettings as FTSSettings
 from .protocol.tuning_settings import ThompsonSettings as ThompsonSettings
 from .simulation.grid import InProcessGrid as InProcessGrid

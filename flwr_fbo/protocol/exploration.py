@@ -86,7 +86,7 @@ class Optimism(Exploration):
     ) -> FloatArray:
         """Return 1 for the largest bound, the first of several, and 0 for others."""
         best = first_best(mean + _radii(directions, widths))
-        return np.eye(mean.shape[-1])[best]
+        return np.asarray(np.eye(mean.shape[-1])[best])
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ class EllipsoidSampling(Exploration):
             for own, chosen in zip(counts[some], best, strict=True):
                 own[:] = np.bincount(chosen, minlength=num_actions)
         share = self.uniform_share
-        return (1 - share) / self.num_draws * counts + share / num_actions
+        probabilities = (1 - share) / self.num_draws * counts + share / num_actions
+        return np.asarray(probabilities)
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class InverseGapWeighting(Exploration):
         np.put_along_axis(probabilities, best, 0.0, axis=1)
         rest = 1.0 - probabilities.sum(axis=1, keepdims=True)
         np.put_along_axis(probabilities, best, rest, axis=1)
-        return probabilities
+        return np.asarray(probabilities)
 
 
 _KINDS: dict[str, type[Exploration]] = {
@@ -249,4 +250,5 @@ def exploration_rng(seed: int, slot: int, trial: int) -> np.random.Generator:
 
 def _radii(directions: FloatArray, widths: FloatArray) -> FloatArray:
     """Return w ||x||_{V^-1}: half of each action's confidence interval."""
-    return widths[:, None] * np.sqrt(np.einsum("aki,aki->ak", directions, directions))
+    lengths = np.sqrt(np.einsum("aki,aki->ak", directions, directions))
+    return np.asarray(widths[:, None] * lengths)

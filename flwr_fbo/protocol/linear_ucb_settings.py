@@ -26,14 +26,14 @@ from flwr_fbo.privacy.spectrum import (
     paper_bounds,
     sum_bounds,
 )
-from flwr_fbo.protocol.feature_encoder import FeatureEncoder
-from flwr_fbo.protocol.reward_timeout import RewardTimeout
 from flwr_fbo.protocol.exploration import (
     Exploration,
     Optimism,
     drawn,
     exploration_of,
 )
+from flwr_fbo.protocol.feature_encoder import FeatureEncoder
+from flwr_fbo.protocol.reward_timeout import RewardTimeout
 
 FloatArray = NDArray[np.float64]
 
@@ -93,15 +93,15 @@ class LinearUCBSettings:
     -----
     *Formal guarantees.* With ``"released"`` an agent's actions are a function of
     released sums, its action sets and chance, so that `ContinualRelease`'s guarantee,
-    which is adaptive, covers a trial's action and reward whatever the agent does next. With
-    ``"raw"`` one changed reward also changes the agent's later actions, and by them its
-    later trials: the guarantee holds only as in the paper's Definition 1, for streams
-    that differ in one trial while all others are as they were. In a running agent they
-    are not: where two arms both pay B, always, one flipped reward can send all that
-    follows before the next release to the other arm, and the sum moves by as many
-    trials. `flwr_fbo.audit.bandit_audit` shows it: with ten trials a release, a
-    promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which
-    is larger, does not keep an epsilon of 1 either.
+    which is adaptive, covers a trial's action and reward whatever the agent does next.
+    With ``"raw"`` one changed reward also changes the agent's later actions, and by
+    them its later trials: the guarantee holds only as in the paper's Definition 1, for
+    streams that differ in one trial while all others are as they were. In a running
+    agent they are not: where two arms both pay B, always, one flipped reward can send
+    all that follows before the next release to the other arm, and the sum moves by as
+    many trials. `flwr_fbo.audit.bandit_audit` shows it: with ten trials a release, a
+    promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which is
+    larger, does not keep an epsilon of 1 either.
     """
 
     releases: ContinualSettings
@@ -131,6 +131,13 @@ class LinearUCBSettings:
             most, given = self.releases.max_reward, self.reward_timeout.reward
             allowed = f"a number from {-most} to {most}"
             require(abs(given) <= most, "reward_timeout.reward", given, allowed)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The d names of an action's coordinates: those of the encoder, or numbers."""
+        if self.encoder is None:
+            return tuple(f"theta_{i}" for i in range(self.releases.dimension))
+        return self.encoder.feature_names
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, as JSON values."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -316,9 +317,8 @@ class _Agents:
             return self._rng.integers(contexts.shape[1], size=len(contexts))
         chosen = np.empty(len(contexts), dtype=np.intp)
         for group in groups:
-            chosen[group.agents] = group.choose(
-                contexts[group.agents], lambda group=group: self._rngs(group, t)
-            )
+            rngs = partial(self._rngs, group, t)
+            chosen[group.agents] = group.choose(contexts[group.agents], rngs)
         return chosen
 
     def _rngs(self, group: AgentGroup, t: int) -> list[np.random.Generator]:

@@ -178,7 +178,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def play() -> None:
         for slot in range(bandit.M):
             policy = sites.policy(slot)
-            _, ticket = policy.choose(bandit.ACTIONS)
+            ticket = policy.choose(bandit.ACTIONS).ticket
             policy.reward(ticket, 0.123456)
 
     sites.before = {2: play, 4: play}

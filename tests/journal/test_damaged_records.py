@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "journal.sqlite"
     with Journal(ME, path) as journal:
         for i in range(NUM_TRIALS):
-            number = journal.add_trial(i // 10, i * HERE)
+            [number] = journal.add_trials(i // 10, [({}, i * HERE)], {})
             if i % 10:
                 journal.complete_trial(number, i // 10, 0.5 * i, {})
         for k in range(4):
@@ -42,7 +42,7 @@ def read_all(path: Path) -> None:
     """Read everything that is in a journal."""
     with Journal(ME, path) as journal:
         journal.trials()
-        journal.awaited()
+        journal.trials(running=True)
         journal.ledger()
         journal.load_state()
 
@@ -177,11 +177,11 @@ def test_what_is_read_alone_is_checked_too(path: Path) -> None:
 
     def reward(path: Path) -> None:
         with Journal(ME, path) as journal:
-            journal.awaited_point(10)
+            journal.awaited_trial(10)
 
     assert "trial 10 in" in refusal(path, reward)
     with Journal(ME, path) as journal:
-        assert journal.awaited_point(100) is not None
+        assert journal.awaited_trial(100) is not None
         last = journal.trials(first=NUM_TRIALS - 1)
         assert [trial.number for trial in last] == [NUM_TRIALS - 1]
         with pytest.raises(JournalError, match="trial 10 in"):

@@ -29,6 +29,7 @@ from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
 from flwr_fbo.agents.durable.fed_ucb import KIND
+from flwr_fbo.agents.durable.offer import action_of
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
@@ -146,7 +147,7 @@ def test_plays_as_the_simulator_does(
         assert [trial.state for trial in trials] == ["complete"] * T
         for t, trial in enumerate(trials):
             action = bandit.contexts(t)[expected.actions[t, slot]]
-            np.testing.assert_array_equal(trial.point, action)
+            np.testing.assert_array_equal(action_of(trial), action)
     assert result.privacy_spent is not None
     assert result.privacy_spent.epsilon == settings.releases.epsilon
     assert result.privacy_spent.num_releases == 3
@@ -457,10 +458,10 @@ def test_sites_synchronise_by_the_clock(tmp_path: Path) -> None:
     assert len(result.rounds) == 1 + 3 * 3
     assert strategy.server.num_releases == [3] * M
     policy = LinearBanditPolicy.open(folders_of(tmp_path)[2])
-    tickets = [policy.choose(np.eye(3)) for _ in range(3)]
-    for (index, ticket), value in zip(tickets, (0.1, 0.9, 0.5), strict=True):
-        assert 0 <= index < 3
-        policy.reward(ticket, value)
+    choices = [policy.choose(np.eye(3)) for _ in range(3)]
+    for choice, value in zip(choices, (0.1, 0.9, 0.5), strict=True):
+        assert 0 <= choice.index < 3
+        policy.reward(choice.ticket, value)
     shown = CliRunner().invoke(cli, ["ledger", "show", str(folders_of(tmp_path)[2])])
     assert shown.exit_code == 0, shown.output
     assert "3 releases of this agent" in shown.output

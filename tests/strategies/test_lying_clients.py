@@ -93,9 +93,9 @@ def _linear(tmp_path: Path, releases: Any, lies: Any) -> tuple[FedUCB, LyingSite
     strategy = fed_ucb(settings, interval=0.0, noise_seed=NOISE_SEED)
     result = strategy.start(sites)  # which needs an estimate of its own
     assert [r.results for r in result.rounds] == [M] * 7
-    _, ticket = sites.policy(0).choose(ACTIONS)
+    ticket = sites.policy(0).choose(ACTIONS).ticket
     sites.policy(0).reward(ticket, 1.0)
-    assert sites.policy(0).choose(ACTIONS)[1] == ticket + 1
+    assert sites.policy(0).choose(ACTIONS).ticket == ticket + 1
     return strategy, sites
 
 
@@ -218,14 +218,14 @@ def test_an_agent_leaves_aside_an_estimate_out_of_bounds() -> None:
     agent, size = NeuralUCBAgent(settings, model, 0, 0), model.num_parameters
     actions = np.eye(2)
     agent.tell(actions[0], 1.0)
-    before = agent.choose(actions)[0]
+    before = agent.choose(actions)
     total = np.vstack([np.eye(size), np.full(size, 1e99)])
     with pytest.raises(np.linalg.LinAlgError, match="out of bounds"):
         agent.receive(total, 1)
-    assert agent.choose(actions)[0] == before
+    assert agent.choose(actions) == before
     with pytest.raises(np.linalg.LinAlgError):
         agent.receive(np.vstack([-np.eye(size), np.zeros(size)]), 1)
-    assert agent.choose(actions)[0] == before
+    assert agent.choose(actions) == before
 
 
 def test_a_linear_model_is_estimated_however_large_rewards_are() -> None:
@@ -234,4 +234,4 @@ def test_a_linear_model_is_estimated_however_large_rewards_are() -> None:
     agent = NeuralUCBAgent(settings, LinearModel(2), 0, 0)
     size = LinearModel(2).num_parameters
     agent.receive(np.vstack([np.eye(size), np.full(size, 5e5)]), 0)
-    assert agent.choose(np.eye(2))[0] == 0
+    assert agent.choose(np.eye(2)) == 0

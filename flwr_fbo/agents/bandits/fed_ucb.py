@@ -69,7 +69,8 @@ class LinearUCBAgent:
         """
         x = self._checked(actions)
         rng = rng or np.random.default_rng()
-        return self._confidence.probabilities(self._ellipsoid, x[None], [rng])[0]
+        found = self._confidence.probabilities(self._ellipsoid, x[None], [rng])
+        return np.asarray(found[0])
 
     @one_blas_thread
     def choose(

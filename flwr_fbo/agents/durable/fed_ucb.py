@@ -5,7 +5,7 @@ another process than the one that chose, and Flower's client, a fresh process fo
 message, only synchronises:
 
     trial       one row a decision; its number is the ticket: see `offer`
-    arms-v      version v of the site's arms
+    arms-v      version v of the site's arms: see `SiteArms`
     outside     how many values were outside of their bounds, by field
     timed-out   how many rewards did not come in time
     window-j    what trials rewarded between releases j and j + 1 add to the running sum
@@ -16,33 +16,39 @@ message, only synchronises:
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from numbers import Real
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from flwr_fbo._validation import require, require_index
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_index, require_int
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
+from flwr_fbo.agents.durable.decision import Decision
+from flwr_fbo.agents.durable.offer import Choice, Offer, action_of
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.recorded_agent import (
     RecordedBanditAgent,
     say_left_aside,
 )
+from flwr_fbo.agents.durable.site_arms import SiteArms
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.npy import from_json_array, to_json_array
+from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import exploration_rng
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import (
-    Confidence,
-)
-
-FloatArray = NDArray[np.float64]
+from flwr_fbo.protocol.linear_ucb_settings import Confidence
 
 FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
-_PAUSE = 0.1
 
 
 class BanditEnvironment(Protocol):
@@ -97,75 +103,19 @@ class RecordedBandit(RecordedBanditAgent):
         running = self._journal.trials(running=True)
         return {trial.number: action_of(trial) for trial in running}
 
-    @property
-    def arms(self) -> ArmTable:
-        """The site's arms; with blocks those of the encoder unless they were set.
-
-        Raises
-        ------
-        ValueError
-            If the study has no encoder, or no arms were set.
-        """
-        encoder = self._encoder()
-        if "newest-arms" in self._state:
-            return self._arms_of(int(self._state["newest-arms"]))
-        allowed = "set before, by `set_arms`: the study's encoder has no blocks"
-        require(bool(encoder.blocks), "arms", None, allowed)
-        return ArmTable({name: {} for name in encoder.blocks})
-
-    def set_arms(self, arms: ArmTable) -> None:
-        """Offer these arms from now on, as the next version unless they are the same.
-
-        Raises
-        ------
-        ValueError
-            If the study's encoder does not take them.
-        """
-        require(isinstance(arms, ArmTable), "arms", arms, "an ArmTable")
-        arms.check(self._encoder())
-        newest = int(self._state.get("newest-arms", 0))
-        if newest and self.arms.arms == arms.arms:
-            return
-        version = max(newest + 1, arms.version)
-        arms = replace(arms, version=version)
-        table = {f"arms-{version}": to_json_array(arms.to_dict())}
-        self._put({"newest-arms": np.array(version), **table})
-
-    def _encoder(self) -> FeatureEncoder:
-        encoder = self.study.settings.encoder
-        if encoder is None:
-            text = "The study has no encoder: actions are vectors, without names."
-            raise ValueError(text)
-        return encoder
-
-    def _arms_of(self, version: int) -> ArmTable:
-        name = f"arms-{version}"
-        if name not in self._state:
-            table = self._journal.load_array(name)
-            if table is None:  # those of the blocks
-                return self.arms
-            self._state[name] = table
-        return ArmTable.from_dict(from_json_array(self._state[name]))
+    @cached_property
+    def arms(self) -> SiteArms:
+        """The site's named arms, where the study has an encoder."""
+        settings = self.study.settings
+        longest = settings.releases.max_action_norm
+        return SiteArms(self._journal, settings.encoder, longest)
 
     def offer(self, context: Any, eligible: Collection[str] | None = None) -> Offer:
         """Return what a decision is among; see `LinearBanditPolicy.choose`."""
-        if self.study.settings.encoder is None:
-            require(eligible is None, "eligible", eligible, "None, without an encoder")
-            return Offer.of_vectors(context)
-        arms = self.arms
-        some, features = arms.eligible(eligible), self._features
-        encoded = features(context, some)
-        record = {
-            "context": {name: plain(value) for name, value in context.items()},
-            "arms": arms.version,
-            "eligible": None if eligible is None else [name for name, _ in some],
-        }
-        names = tuple(name for name, _ in some)
-        return Offer(encoded.features, names, record, encoded.outside)
-
-    def _features(self, context: Any, arms: Any) -> Encoded:
-        longest = self.study.settings.releases.max_action_norm
-        return self._encoder().encode(context, arms, longest)
+        if self.study.settings.encoder is not None:
+            return self.arms.offer(context, eligible)
+        require(eligible is None, "eligible", eligible, "None, without an encoder")
+        return Offer.of_vectors(context)
 
     def probabilities(self, offer: Offer) -> FloatArray:
         """Return with which probability each action would be chosen, shape (K,)."""
@@ -228,22 +178,16 @@ class RecordedBandit(RecordedBanditAgent):
     def decisions(self) -> list[Decision]:
         """Return all decisions so far, with the rewards that have come."""
         self._expire()
-        tables = cache(self._arms_of)
-        return [self._decision(trial, tables) for trial in self._journal.trials()]
+        return [self._decision(trial) for trial in self._journal.trials()]
 
-    def _decision(self, trial: Trial, tables: Callable[[int], ArmTable]) -> Decision:
+    def _decision(self, trial: Trial) -> Decision:
         record = trial.params
-        context = record.get("context")
-        if context is None:
-            offer = Offer.of_vectors(trial.point)
-        else:
-            arms = tables(record["arms"]).eligible(record["eligible"])
-            names = tuple(name for name, _ in arms)
-            offer = Offer(self._features(context, arms).features, names)
+        is_named = "context" in record
+        offer = (self.arms.again if is_named else Offer.of_trial)(trial)
         return Decision(
             number=trial.number,
             time=trial.started,
-            context=context,
+            context=record.get("context"),
             arms=offer.arms,
             features=offer.features,
             chosen=record["chosen"],
@@ -419,6 +363,7 @@ class RecordedBandit(RecordedBanditAgent):
             epsilon_spent=study.epsilon_spent(self.num_releases),
             delta=releases.delta,
             warning=study.warning,
+            feature_names=study.settings.feature_names,
         )
 
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:

@@ -71,6 +71,11 @@ class Offer:
         features = np.asarray(actions, dtype=float)
         return cls(features, tuple(map(str, range(len(features)))))
 
+    @classmethod
+    def of_trial(cls, trial: Trial) -> Offer:
+        """Return that of a recorded decision, of actions without names."""
+        return cls.of_vectors(trial.point)
+
     def without(self, index: int) -> Offer:
         """Return the offer without one of its actions."""
         arms = self.arms[:index] + self.arms[index + 1 :]

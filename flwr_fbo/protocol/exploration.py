@@ -120,7 +120,7 @@ class EllipsoidSampling(Exploration):
     """
 
     num_draws: int = 64
-    uniform_share: float = 0.05
+    uniform_share: float = 0.01
     radius: float = 0.1
 
     kind: ClassVar[str] = "ellipsoid-sampling"

@@ -137,7 +137,8 @@ def _print(found: Sequence[PolicyEvaluation]) -> None:
     table.add_column("policy", overflow="fold")
     table.add_column("estimator", no_wrap=True)
     interval = f"{100 * found[0].confidence:g} % interval"
-    for heading in ("value", interval, "effective sample", "largest weight"):
+    # Narrow enough for 80 columns, unless a policy's name is long.
+    for heading in ("value", interval, "effective\nsample", "largest\nweight"):
         table.add_column(heading, justify="right", no_wrap=True)
     for policy, estimator, estimate in _estimates(found):
         value, _, *others = cells_of(estimate)

@@ -61,9 +61,9 @@ def evaluate(
 ) -> None:
     """Estimate what other policies would have earned.
 
-    JOURNAL has the decisions of a site that plays a linear bandit, with randomised
-    exploration. The first row is the log's own mean reward. Each policy has a row for
-    each estimator: IPS, SNIPS and doubly robust.
+    JOURNAL is the folder, or the file in it, of a site that plays a linear bandit with
+    randomised exploration. The first row is the log's own mean reward. Each policy has
+    a row for each estimator: IPS, SNIPS and doubly robust.
 
     Nothing leaves the site. The output is statistics of the site's raw data, without
     noise: it has no privacy, so keep it at the site. Rewards that are overdue by the

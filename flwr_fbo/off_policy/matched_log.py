@@ -150,8 +150,8 @@ def _require_support(decisions: Sequence[Decision], of_chosen: FloatArray) -> No
     _require_each(decisions, fit, "propensity", propensities, "in (0, 1]")
     allowed = (
         "below 1 in a decision at least. The log was made without randomised "
-        "exploration, so it does not tell what other actions give. Randomised choice "
-        "in the settings of the bandit makes a log that can be evaluated"
+        "exploration, so it does not tell what other actions give. A study whose "
+        "LinearUCBSettings have exploration=EllipsoidSampling() makes a log that does"
     )
     require(min(propensities) < 1, "propensity", 1.0, allowed)
     fit = [

@@ -245,6 +245,15 @@ class PolicyEvaluation:
     snips: PolicyValue
     doubly_robust: PolicyValue
 
+    @property
+    def estimates(self) -> dict[str, PolicyValue]:
+        """The estimates for the target policy, by the estimator's name in tables."""
+        return {
+            "IPS": self.ips,
+            "SNIPS": self.snips,
+            "doubly robust": self.doubly_robust,
+        }
+
     def __str__(self) -> str:
         """Return the evaluation as a table for a terminal of 100 columns."""
         logged = self.logged
@@ -252,10 +261,8 @@ class PolicyEvaluation:
         interval = f"{100 * self.confidence:g} % interval"
         rows = [
             ("", "value", "std. error", interval, "eff. sample", "largest weight"),
-            _row("logged policy", logged),
-            _row("IPS", self.ips),
-            _row("SNIPS", self.snips),
-            _row("doubly robust", self.doubly_robust),
+            ("logged policy", *cells_of(logged)),
+            *((label, *cells_of(value)) for label, value in self.estimates.items()),
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
@@ -268,10 +275,12 @@ class PolicyEvaluation:
         return "\n".join(lines)
 
 
-def _row(label: str, estimate: PolicyValue) -> tuple[str, ...]:
-    """Return the cells of an estimate."""
+def cells_of(estimate: PolicyValue) -> tuple[str, ...]:
+    """Return an estimate's value, standard error, interval, and what its weights are.
+
+    The last two cells are the effective sample size and the largest weight.
+    """
     return (
-        label,
         f"{estimate.value:.4g}",
         f"{estimate.standard_error:.2g}",
         f"{estimate.low:.4g} to {estimate.high:.4g}",
@@ -334,7 +343,3 @@ def evaluate_policy(
         snips=snips(decisions, probabilities, confidence),
         doubly_robust=doubly_robust(decisions, probabilities, confidence),
     )
-
-
-# The package's public name is that of the function: lazy loading renames nothing.
-evaluate = evaluate_policy

@@ -224,7 +224,7 @@ def _with(**changes: Any) -> list[Decision]:
         (
             [replace(decision, propensity=1.0) for decision in LOG],
             POLICY,
-            "without randomised exploration",
+            r"without randomised exploration.* exploration=EllipsoidSampling\(\)",
         ),
         (LOG, [[0, 1], [1, 0], [0, 1]], "probabilities of all logged actions=0.0"),
     ],

@@ -14,7 +14,6 @@ from flwr_fbo.agents.durable.decision import Decision
 from flwr_fbo.off_policy.estimators import doubly_robust, ips, logged_mean, snips
 from flwr_fbo.off_policy.policies import (
     always,
-    evaluate,
     evaluate_policy,
     from_function,
     greedy,
@@ -175,7 +174,7 @@ def test_an_evaluation_has_all_estimates_beside_the_log_s_mean() -> None:
     assert found.doubly_robust == doubly_robust(log, policy, 0.9)
     assert found.logged == logged_mean(log, 0.9)
     assert found.logged.num_awaited == 3
-    assert evaluate is evaluate_policy is flwr_fbo.evaluate_policy
+    assert evaluate_policy is flwr_fbo.evaluate_policy
 
 
 def test_the_table_has_a_line_an_estimate() -> None:

@@ -27,6 +27,13 @@ Row = tuple[dict[str, Any], FloatArray]
 class Choice:
     """What `LinearBanditPolicy.choose` chose.
 
+    Examples
+    --------
+    >>> from flwr_fbo import Choice
+    >>> choice = Choice(index=1, arm="home", ticket=0, propensity=0.95)
+    >>> choice.arm
+    'home'
+
     Attributes
     ----------
     index : int

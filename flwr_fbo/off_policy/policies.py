@@ -26,7 +26,7 @@ from flwr_fbo.off_policy.estimators import (
 
 _FORMS = ("uniform", "always:NAME", "greedy", "python:MODULE:FUNCTION")
 # What a policy of a user's own takes: the context, the arms' names, their features.
-Choice = Callable[[Mapping[str, Any] | None, tuple[str, ...], FloatArray], Any]
+PolicyFunction = Callable[[Mapping[str, Any] | None, tuple[str, ...], FloatArray], Any]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def greedy(theta: ArrayLike) -> TargetPolicy:
     return TargetPolicy("greedy", probabilities)
 
 
-def from_function(function: Choice, name: str = "") -> TargetPolicy:
+def from_function(function: PolicyFunction, name: str = "") -> TargetPolicy:
     """Return the policy of a function of your own.
 
     Parameters
@@ -200,7 +200,7 @@ def parse_policy(text: str, theta: ArrayLike | None = None) -> TargetPolicy:
     return from_function(_imported(module, function), text)
 
 
-def _imported(module: str, function: str) -> Choice:
+def _imported(module: str, function: str) -> PolicyFunction:
     """Import a function, also from the current folder."""
     field = "module of the policy"
     folder = os.getcwd()
@@ -215,7 +215,7 @@ def _imported(module: str, function: str) -> Choice:
         raise ValueError(f"{field}={module!r} is not allowed: {allowed}.") from error
     finally:
         sys.path.remove(folder)
-    choice: Choice | None = getattr(found, function, None)
+    choice: PolicyFunction | None = getattr(found, function, None)
     allowed = f"a function of {module}"
     require(callable(choice), "function of the policy", function, allowed)
     assert choice is not None

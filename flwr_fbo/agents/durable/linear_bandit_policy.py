@@ -184,8 +184,9 @@ class LinearBanditPolicy:
         Notes
         -----
         *Formal guarantees.* Each slot is a trial of its own, and the study's epsilon is
-        that of one trial. What a person contributes with m slots is protected at m
-        times that, at most.
+        that of one trial. Whoever contributes m slots is protected as by noise of an
+        m-th of the standard deviation: at m times `ContinualSettings.mu`, where epsilon
+        is more than m times as large.
         """
         with self._held() as bandit:
             return bandit.choose_slate(bandit.offer(context, eligible), num_slots)

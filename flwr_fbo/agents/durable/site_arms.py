@@ -119,7 +119,8 @@ class SiteArms:
         if version == _OF_BLOCKS:
             encoder = self._encoder
             ok = bool(encoder.blocks) and not encoder.arm
-            require(ok, "arms", None, "a table, given to `set_arms` before")
+            if not ok:
+                raise ValueError("This site has no arms yet: give `set_arms` a table.")
             return ArmTable({name: {} for name in encoder.blocks})
         content = self._journal.load_array(f"arms-{version}")
         assert content is not None

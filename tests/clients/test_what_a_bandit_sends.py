@@ -46,7 +46,7 @@ def play(policy: LinearBanditPolicy) -> None:
 
 
 @pytest.fixture
-def sites(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Sites:
+def played(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Sites:
     """Return sites that have played in a study of three releases."""
     caplog.set_level(logging.DEBUG)
 
@@ -78,24 +78,24 @@ def assert_no_secrets(text: str) -> None:
 
 
 def test_a_site_sends_sums_and_known_metrics_only(
-    sites: Sites, caplog: pytest.LogCaptureFixture
+    played: Sites, caplog: pytest.LogCaptureFixture
 ) -> None:
     shapes, names = set(), set()
-    for _, reply in sites.replies:
+    for _, reply in played.replies:
         assert not reply.has_error()
         for record in reply.content.array_records.values():
             shapes |= {array.numpy().shape for array in record.values()}
-        for record in reply.content.metric_records.values():
-            names |= set(record)
-            assert all(type(value) is int for value in record.values())
+        for metrics in reply.content.metric_records.values():
+            names |= set(metrics)
+            assert all(type(value) is int for value in metrics.values())
         for config in reply.content.config_records.values():
             names |= set(config)
         assert_no_secrets(b"\0".join(contents(reply)).decode("latin1"))
     assert shapes == {(D + 1, D + 1)}
     assert names <= {"agent-id", "journal", "num-examples"}
     # Sites have recorded all of it, and have logged nothing.
-    assert [d.context for d in sites.policy(2).decisions()] == [CONTEXT] * 6
-    assert sites.policy(2).summary().outside["way"] == 4
+    assert [d.context for d in played.policy(2).decisions()] == [CONTEXT] * 6
+    assert played.policy(2).summary().outside["way"] == 4
     assert_no_secrets(caplog.text)
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -187,7 +187,7 @@ def given(
     directions = np.array(lengths)[None, :, None] * np.eye(1, D)
     rngs = [np.random.default_rng(0)]
     arrays = np.array([mean]), directions, np.array([width])
-    return kind.probabilities(*arrays, rngs)[0]
+    return np.asarray(kind.probabilities(*arrays, rngs)[0])
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 30.0, 1e300])
@@ -308,6 +308,14 @@ def test_agents_and_trials_explore_by_streams_of_their_own() -> None:
 # Settings.
 
 
+ENCODER = FeatureEncoder(
+    {"age": Number(0, 110), "way": Category(["walk-in", "ambulance"])},
+    {"price": Number(0, 100)},
+)
+BLOCKS = FeatureEncoder({"age": Number(0, 110)}, blocks=("ward", "home"))
+ENCODED = replace(SETTINGS, releases=replace(RELEASES, dimension=ENCODER.dimension))
+
+
 @pytest.mark.parametrize(
     ("make", "field"),
     [
@@ -331,7 +339,10 @@ def test_agents_and_trials_explore_by_streams_of_their_own() -> None:
             lambda: replace(SETTINGS, reward_timeout=RewardTimeout(1.0, -1.5)),
             "reward_timeout.reward=-1.5",
         ),
-        (lambda: replace(SETTINGS, exploration="optimism"), "exploration='optimism'"),
+        (
+            lambda: replace(SETTINGS, exploration=cast(Any, "optimism")),
+            "exploration='optimism'",
+        ),
         (lambda: replace(SETTINGS, encoder=ENCODER), "releases.dimension=3"),
         (lambda: exploration_of({"kind": "greedy"}), "exploration.kind='greedy'"),
         (lambda: exploration_of({}), "exploration.kind=None"),
@@ -345,14 +356,6 @@ def test_agents_and_trials_explore_by_streams_of_their_own() -> None:
 def test_what_is_not_allowed_is_named(make: Any, field: str) -> None:
     with pytest.raises(ValueError, match=field):
         make()
-
-
-ENCODER = FeatureEncoder(
-    {"age": Number(0, 110), "way": Category(["walk-in", "ambulance"])},
-    {"price": Number(0, 100)},
-)
-BLOCKS = FeatureEncoder({"age": Number(0, 110)}, blocks=("ward", "home"))
-ENCODED = replace(SETTINGS, releases=replace(RELEASES, dimension=ENCODER.dimension))
 
 
 @pytest.mark.parametrize("kind", KINDS)

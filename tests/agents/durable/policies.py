@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ BLOCKS = FeatureEncoder({"age": Number(0, 100)}, blocks=("ward", "home", "away")
 ARMS = ArmTable(
     {"ward": {"price": 9.0}, "clinic": {"price": 5.0}, "home": {"price": 1.0}}
 )
-CONTEXT = {"age": 71, "way": "walk-in"}
+CONTEXT: dict[str, Any] = {"age": 71, "way": "walk-in"}
 # For a study without an encoder.
 VECTORS = np.array([[1.0, 0.0, 0.0], [0.0, 0.6, 0.8], [0.0, 0.0, 0.5]])
 
@@ -81,7 +82,7 @@ def learned(policy: LinearBanditPolicy) -> None:
 
 
 def features_of(
-    context: dict[str, float | str],
+    context: dict[str, Any],
     names: tuple[str, ...],
     encoder: FeatureEncoder = ENCODER,
     arms: ArmTable = ARMS,

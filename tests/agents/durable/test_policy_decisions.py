@@ -176,7 +176,7 @@ def test_numbers_of_any_kind_survive(tmp_path: Path, age: Any, recorded: float) 
 @EVERY_KIND
 @pytest.mark.parametrize("num_slots", [1, 2, 3])
 def test_a_slate_never_repeats(tmp_path: Path, kind: str, num_slots: int) -> None:
-    policies = [
+    policies: list[tuple[LinearBanditPolicy, Any, Any]] = [
         (enrolled(tmp_path / "a", exploring(SETTINGS, kind)), CONTEXT, ARMS.names),
         (enrolled(tmp_path / "b", exploring(VECTOR_SETTINGS, kind)), VECTORS, "012"),
     ]
@@ -299,7 +299,7 @@ def test_the_same_arms_are_no_new_version(tmp_path: Path) -> None:
         policy.set_arms(same)
     assert (policy.arms.version, tables_in(tmp_path)) == before
     # In another order they are others: decisions have them in that order.
-    policy.set_arms(ArmTable(ARMS.arms[::-1]))  # type: ignore[index]
+    policy.set_arms(ArmTable(dict(reversed(ARMS.eligible()))))
     assert policy.arms.names == ARMS.names[::-1]
     assert policy.arms.version == before[0] + 1
 

@@ -176,7 +176,7 @@ def test_each_decision_is_in_exactly_one_window(
     actions: dict[int, FloatArray] = {}
     times = []  # of releases
     settled: dict[int, tuple[float, float]] = {}  # when, and with which reward
-    releases = []
+    releases: list[FloatArray] = []
     while len(releases) < num_releases:
         clock.now += rng.exponential(SECONDS / 8)
         event = rng.integers(8)
@@ -241,7 +241,7 @@ def test_a_raw_agent_learns_the_default_once(tmp_path: Path, clock: Clock) -> No
 def test_a_site_sends_the_default_in_the_next_release(
     tmp_path: Path, clock: Clock
 ) -> None:
-    tickets = []
+    tickets: list[int] = []
 
     def choose() -> None:
         for slot in range(bandit_sites.M):

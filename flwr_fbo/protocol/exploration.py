@@ -21,7 +21,13 @@ import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_int, require_positive
+from flwr_fbo._validation import (
+    is_number,
+    nearest,
+    require,
+    require_int,
+    require_positive,
+)
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.unit_ball import uniform_in_ball
 
@@ -157,7 +163,8 @@ class EllipsoidSampling(Exploration):
             for own, chosen in zip(counts[some], best, strict=True):
                 own[:] = np.bincount(chosen, minlength=num_actions)
         share = self.uniform_share
-        probabilities = (1 - share) / self.num_draws * counts + share / num_actions
+        # In this order exactly 1, and not a bit more, for an action that is alone.
+        probabilities = (1 - share) * (counts / self.num_draws) + share / num_actions
         return np.asarray(probabilities)
 
 
@@ -226,10 +233,13 @@ def exploration_of(fields: Mapping[str, Any]) -> Exploration:
     Raises
     ------
     ValueError
-        If there is no such kind, or a field is not allowed.
+        If there is no such kind, or a value is not allowed.
+    TypeError
+        If the kind has no such field.
     """
     kind = fields.get("kind")
-    require(kind in _KINDS, "exploration.kind", kind, f"one of {sorted(_KINDS)}")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        require(False, "exploration.kind", kind, nearest(kind, _KINDS))
     options = {name: value for name, value in fields.items() if name != "kind"}
     return _KINDS[str(kind)](**options)
 

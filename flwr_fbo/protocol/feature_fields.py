@@ -116,11 +116,16 @@ Field = Number | Category
 
 
 def plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python, and anything else as it is.
+    """Return a number as an int or float of Python, and anything else as it is.
 
     numpy rounds bounds to float32 to compare them with a float32: it could exceed them.
+    Other numbers, as fractions, could not be recorded.
     """
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        value = value.item()  # of a long double itself
+    if isinstance(value, Real) and not isinstance(value, int | float):
+        return float(value)
+    return value
 
 
 def field_to_dict(field: Field) -> dict[str, Any]:

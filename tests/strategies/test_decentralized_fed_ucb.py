@@ -83,7 +83,10 @@ def heard_by(context: Context) -> list[int]:
 
 
 def played(grid: InProcessGrid) -> list[NDArray[np.float64]]:
-    return [np.array([t.point for t in trials_of(c)]) for c in grid.contexts.values()]
+    return [
+        np.array([action_of(trial) for trial in trials_of(context)])
+        for context in grid.contexts.values()
+    ]
 
 
 # The algorithm.

@@ -340,6 +340,7 @@ class RecordedBandit(RecordedBanditAgent):
 
     def summary(self) -> PolicySummary:
         """Return what the agent has learned, and what that is made of."""
+        self._expire()
         study, releases = self.study, self.study.settings.releases
         included = int(self._state.get("included", 0))
         contributors = int(self._state.get("contributors", 0))
@@ -351,7 +352,7 @@ class RecordedBandit(RecordedBanditAgent):
             confidence_width=widths.reshape(shape),
             confidence=1 - study.settings.alpha,
             num_trials=self.num_trials,
-            num_awaited=len(self.awaited),
+            num_awaited=len(self._journal.trials(running=True)),
             num_timed_out=self.num_timed_out,
             outside=self.outside,
             num_releases=self.num_releases,

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require
 from flwr_fbo.journal.trial_table import Trial
 
 Row = tuple[dict[str, Any], FloatArray]
@@ -74,8 +75,18 @@ class Offer:
 
     @classmethod
     def of_vectors(cls, actions: Any) -> Offer:
-        """Return that of actions without names."""
+        """Return that of actions without names.
+
+        Raises
+        ------
+        ValueError
+            If they are not an array of shape (K, d).
+        """
+        allowed = "an array of shape (K, d), as there is no encoder"
+        is_mapping = isinstance(actions, Mapping)
+        require(not is_mapping, "context", actions, allowed)
         features = np.asarray(actions, dtype=float)
+        require(features.ndim == 2, "actions", features.shape, allowed)
         return cls(features, tuple(map(str, range(len(features)))))
 
     @classmethod

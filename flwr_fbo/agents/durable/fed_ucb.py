@@ -117,10 +117,14 @@ class RecordedBandit(RecordedBanditAgent):
         require(eligible is None, "eligible", eligible, "None, without an encoder")
         return Offer.of_vectors(context)
 
-    def probabilities(self, offer: Offer) -> FloatArray:
-        """Return with which probability each action would be chosen, shape (K,)."""
-        number = self.num_trials
-        return self._agent_of(number).probabilities(offer.features, self._rng(number))
+    def probabilities(self, offers: Sequence[Offer]) -> list[dict[str, float]]:
+        """Return with which probability each action would be chosen, by name."""
+        first, found = self.num_trials, []
+        for number, offer in enumerate(offers, first):
+            agent, rng = self._agent_of(number), self._rng(number)
+            values = agent.probabilities(offer.features, rng).tolist()
+            found.append(dict(zip(offer.arms, values, strict=True)))
+        return found
 
     def choose(self, offers: Sequence[Offer]) -> list[Choice]:
         """Choose once an offer, and record all: at once."""

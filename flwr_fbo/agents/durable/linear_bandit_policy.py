@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import ArrayLike
 
@@ -15,7 +15,7 @@ from flwr_fbo._validation import is_number, require
 from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
 from flwr_fbo.agents.durable.decision import Decision, decisions_frame
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
-from flwr_fbo.agents.durable.offer import Choice
+from flwr_fbo.agents.durable.offer import Choice, Offer
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.recorded_agent import NO_SLOT
 from flwr_fbo.journal.journal import open_patiently, patiently
@@ -23,6 +23,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.arm_table import ArmTable
 
 Eligible = Collection[str] | None
+T = TypeVar("T")
 
 _PAUSE = 0.1
 
@@ -147,12 +148,7 @@ class LinearBanditPolicy:
         Much faster than `choose` for each: the disk is waited for once. After an error
         none is recorded. Parameters and errors are those of `choose`, one a context.
         """
-        some = [None] * len(contexts) if eligible is None else eligible
-        allowed = f"{len(contexts)}, one a context"
-        require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
-        with self._held() as bandit:
-            offers = [bandit.offer(*pair) for pair in zip(contexts, some, strict=True)]
-            return bandit.choose(offers)
+        return self._with_offers(contexts, eligible, RecordedBandit.choose)
 
     def choose_slate(
         self,
@@ -199,10 +195,18 @@ class LinearBanditPolicy:
         Parameters and errors are those of `choose`. `EllipsoidSampling` draws anew in
         each call, so that its propensities vary a little.
         """
-        with self._held() as bandit:
-            offer = bandit.offer(context, eligible)
-            values = bandit.probabilities(offer).tolist()
-            return dict(zip(offer.arms, values, strict=True))
+        return self.probabilities_many([context], [eligible])[0]
+
+    def probabilities_many(
+        self,
+        contexts: Sequence[ArrayLike | Mapping[str, Any]],
+        eligible: Sequence[Eligible] | None = None,
+    ) -> list[dict[str, float]]:
+        """Return what `probabilities` does, for each context: the journal is read once.
+
+        Parameters and errors are those of `choose_many`.
+        """
+        return self._with_offers(contexts, eligible, RecordedBandit.probabilities)
 
     @property
     def arms(self) -> ArmTable:
@@ -295,6 +299,20 @@ class LinearBanditPolicy:
         """
         with self._held() as bandit:
             return bandit.summary()
+
+    def _with_offers(
+        self,
+        contexts: Sequence[ArrayLike | Mapping[str, Any]],
+        eligible: Sequence[Eligible] | None,
+        use: Callable[[RecordedBandit, list[Offer]], list[T]],
+    ) -> list[T]:
+        """Return what is made of each context's offer, in one call of the journal."""
+        some = [None] * len(contexts) if eligible is None else eligible
+        allowed = f"{len(contexts)}, one a context"
+        require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
+        with self._held() as bandit:
+            pairs = zip(contexts, some, strict=True)
+            return use(bandit, [bandit.offer(*pair) for pair in pairs])
 
     @contextmanager
     def _held(self) -> Iterator[RecordedBandit]:

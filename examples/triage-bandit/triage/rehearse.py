@@ -9,13 +9,7 @@ import numpy as np
 import typer
 from flwr.app import UserConfig
 
-from flwr_fbo import (
-    FedUCB,
-    InProcessGrid,
-    Limits,
-    LinearBanditPolicy,
-    linear_bandit_app,
-)
+from flwr_fbo import Decision, FedUCB, InProcessGrid, Limits, linear_bandit_app
 from triage.report import outcomes, report
 from triage.site import Clinic, load_patients
 from triage.study import SILENCE, WEEK, settings
@@ -23,8 +17,11 @@ from triage.study import SILENCE, WEEK, settings
 
 def rehearse(
     folders: list[str], seed: int, epsilon: float, noise_only: bool, per_week: int = 20
-) -> None:
-    """Play for 110 weeks, with ten synchronisations. Seeded, so that all repeats."""
+) -> list[list[Decision]]:
+    """Play for 110 weeks, with ten synchronisations; return the sites' decisions.
+
+    Everything is seeded, so that all repeats and nothing is private.
+    """
     clock, clinics, common = [0.0], list[Clinic](), settings(epsilon, num_releases=10)
     if noise_only:  # no reward ever comes, so that no decision is in a release
         common = replace(common, reward_timeout=None)
@@ -52,6 +49,7 @@ def rehearse(
         strategy.start(grid)
         play(10 * WEEK)
         play(SILENCE.seconds + WEEK, decides=False)
+        return [clinic.policy.decisions() for clinic in clinics]
 
 
 def main(
@@ -62,8 +60,7 @@ def main(
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as root:
             folders = [f"{root}/site-{i}" for i in range(sites)]
-            rehearse(folders, seed, epsilon, noise_only)
-            logs = [LinearBanditPolicy.open(name).decisions() for name in folders]
+            logs = rehearse(folders, seed, epsilon, noise_only)
             pairs = [outcomes(log) for log in logs]
             of_arms = np.mean([arms for arms, _ in pairs], axis=(0, 1))
             own = np.mean([rewards for _, rewards in pairs], axis=0)

@@ -9,7 +9,7 @@ from flwr_fbo import (
     RewardTimeout,
 )
 
-WEEK = 1.0  # seconds: 604800 in earnest
+WEEK = 2.0  # seconds: 604800 in earnest
 BIOPSY, IMAGING, FOLLOW_UP = ARMS = ("biopsy now", "imaging", "routine follow-up")
 
 # What an arm costs, by diagnosis. Made up, and no medical advice.

@@ -239,7 +239,7 @@ def _bandit(folder: Path) -> Record:
                 ]
                 found += [bandit.release(k) for k in range(1, made + 1)]
                 [choice] = bandit.choose([bandit.offer(np.eye(3))])
-                bandit.reward(choice.ticket, 0.5 + 0.1 * step)
+                bandit.reward({choice.ticket: 0.5 + 0.1 * step})
                 found.append(bandit.release(made + 1))
         with Journal(identity, copy) as journal:
             found += [RecordedBandit(journal).awaited, journal.load_state()]

@@ -7,6 +7,7 @@ from .agents.durable.linear_bandit_policy import (
 )
 from .agents.durable.offer import Choice as Choice
 from .agents.durable.policy_summary import PolicySummary as PolicySummary
+from .agents.durable.recorded_decisions import LateRewardError as LateRewardError
 from .agents.tuning.trial import Objective as Objective
 from .agents.tuning.trial import Trial as Trial
 from .clients.app_builders import add_tuning as add_tuning

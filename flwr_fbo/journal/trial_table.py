@@ -166,12 +166,11 @@ class TrialTable(StateTable):
                 self._replace(None, (*row, "running", None, 0, now, None, None))
         return list(range(first, first + len(texts)))
 
-    def awaited_trial(self, number: int) -> Trial | None:
-        """Return a trial, or None unless its value is awaited."""
+    def trial(self, number: int) -> Trial | None:
+        """Return a trial, or None if there is none of that number."""
         with self._explained():
             row = self._rows(number // TRIALS_IN_PART).get(number)
-            is_awaited = row is not None and row[4] == "running"
-            return _trials_of([row])[0] if row is not None and is_awaited else None
+            return None if row is None else _trials_of([row])[0]
 
     @property
     def num_trials(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,8 @@ class TargetPolicy:
     probabilities : callable
         Takes a `Decision` and returns the probabilities of its eligible arms, shape
         (K,). It must not look at what was chosen, nor at the reward.
+    arm : str, optional
+        Name of an arm that must be eligible in a decision at least.
 
     Examples
     --------
@@ -53,6 +56,7 @@ class TargetPolicy:
 
     name: str
     probabilities: Callable[[Decision], ArrayLike]
+    arm: str | None = None
 
 
 def _uniform(decision: Decision) -> FloatArray:
@@ -64,11 +68,10 @@ uniform = TargetPolicy("uniform", _uniform)
 
 
 def always(name: str) -> TargetPolicy:
-    """Return the policy that always chooses one arm.
+    """Return the policy that chooses one arm wherever it is eligible.
 
-    Where the arm is not eligible, the policy does not say what to do, and an error says
-    so. Either evaluate the decisions where it is eligible, or name the arm to take
-    instead with `from_function`.
+    Elsewhere it chooses every eligible arm with the same probability. `from_function`
+    makes a policy that does otherwise.
 
     Parameters
     ----------
@@ -77,10 +80,11 @@ def always(name: str) -> TargetPolicy:
     """
 
     def probabilities(decision: Decision) -> FloatArray:
-        where = f"arm of decision {decision.number}"
-        return _sure(_index_of(name, where, decision.arms), decision)
+        if name not in decision.arms:
+            return _uniform(decision)
+        return _sure(decision.arms.index(name), decision)
 
-    return TargetPolicy(f"always:{name}", probabilities)
+    return TargetPolicy(f"always:{name}", probabilities, name)
 
 
 def greedy(theta: ArrayLike) -> TargetPolicy:
@@ -334,7 +338,14 @@ def evaluate_policy(
         If the log or the policy is not allowed, or the log cannot tell what the policy
         would have earned.
     """
-    probabilities = [policy.probabilities(decision) for decision in decisions]
+    arms = sorted({arm for decision in decisions for arm in decision.arms})
+    if policy.arm is not None and policy.arm not in arms:
+        require(False, "arm", policy.arm, nearest(policy.arm, arms))
+    # Those without a reward are left out: the policy is not asked.
+    probabilities = [
+        () if math.isnan(decision.reward) else policy.probabilities(decision)
+        for decision in decisions
+    ]
     return PolicyEvaluation(
         policy=policy.name,
         confidence=confidence,

@@ -39,9 +39,23 @@ def test_always() -> None:
     assert always("clinic").name == "always:clinic"
 
 
-def test_always_is_refused_where_the_arm_is_not_eligible() -> None:
-    with pytest.raises(ValueError, match=r"decision 3='hame'.*did you mean 'home'"):
-        _probabilities(always("hame"))
+def test_always_is_uniform_where_the_arm_is_not_eligible() -> None:
+    assert _probabilities(always("hotel")) == pytest.approx([1 / 3] * 3)
+
+
+def test_an_arm_that_is_nowhere_eligible_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match=r"arm='hame'.*did you mean 'home'"):
+        evaluate_policy([DECISION, DECISION], always("hame"))
+
+
+def test_a_policy_is_not_asked_about_decisions_without_a_reward() -> None:
+    awaited = replace(DECISION, number=4, reward=math.nan, context=None)
+
+    def by_age(context: Any, arms: Any, features: Any) -> int:
+        return int(context["age"] > 80)
+
+    found = evaluate_policy([*_log(), awaited], from_function(by_age))
+    assert found.ips.num_awaited == 1
 
 
 @pytest.mark.parametrize(

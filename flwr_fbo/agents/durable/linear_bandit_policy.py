@@ -270,15 +270,26 @@ class LinearBanditPolicy:
 
         Raises
         ------
+        LateRewardError
+            If the study's `RewardTimeout` is over. It is a ValueError.
         ValueError
-            If the ticket is unknown, already used or timed out, or the value is outside
-            the bounds that the guarantee needs. Then nothing is recorded. Clip the
-            value before, if you want to.
+            If the ticket is unknown or already used, or the value is outside the bounds
+            that the guarantee needs. Then nothing is recorded. Clip the value before,
+            if you want to.
         JournalError
             If the reward could not be recorded.
         """
         with self._held() as bandit:
-            bandit.reward(ticket, value)
+            bandit.reward({ticket: value})
+
+    def reward_many(self, values: Mapping[int, float]) -> None:
+        """Record many rewards, by ticket: all at once, or none after an error.
+
+        Parameters and errors are those of `reward`.
+        """
+        require(isinstance(values, Mapping), "values", values, "a mapping")
+        with self._held() as bandit:
+            bandit.reward(values)
 
     @property
     def awaited(self) -> dict[int, FloatArray]:

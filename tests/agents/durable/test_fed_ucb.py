@@ -168,7 +168,7 @@ def test_a_reward_counts_once_where_it_is_the_first_that_is_done(
     estimates: list[NDArray[np.float64]] = []
 
     def reward(bandit: RecordedBandit) -> None:
-        bandit.reward(ticket, 0.5)
+        bandit.reward({ticket: 0.5})
         estimates.append(bandit.agents[0].estimate)
 
     in_journal(tmp_path, reward, RAW)

@@ -76,7 +76,7 @@ def fill(folder: Path, num_releases: int) -> None:
         for _ in range(num_releases):
             row = {"chosen": 0, "propensity": 1.0}, ACTIONS
             [number] = journal.add_trials(0, [row], {})
-            journal.complete_trial(number, 0, 0.5, {})
+            journal.complete_trials([number], 0, 0.5, {})
 
 
 def choose(policy: LinearBanditPolicy) -> None:

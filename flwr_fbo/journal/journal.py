@@ -53,17 +53,18 @@ class Journal(TrialTable, LedgerTable):
         else.
     """
 
-    def complete_trial(
+    def complete_trials(
         self,
-        number: int,
+        numbers: Iterable[int],
         iteration: int,
         value: float,
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
-        """Record what a trial gave, and in which iteration, and arrays: at once."""
+        """Record what trials gave, and in which iteration, and arrays: at once."""
         rows = state_rows(arrays)
         with self._transaction():
-            self._end(number, iteration, "complete", float(value))
+            for number in numbers:
+                self._end(number, iteration, "complete", float(value))
             self._put(rows)
 
     def change_state(

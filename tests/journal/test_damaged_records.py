@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
         for i in range(NUM_TRIALS):
             [number] = journal.add_trials(i // 10, [({}, i * HERE)], {})
             if i % 10:
-                journal.complete_trial(number, i // 10, 0.5 * i, {})
+                journal.complete_trials([number], i // 10, 0.5 * i, {})
         for k in range(4):
             journal.add_release(LedgerRow(k, {"k": k}, k * np.eye(2)), {})
         journal.put({f"noise-{k}": k * HERE for k in range(4)})
@@ -113,7 +113,7 @@ def test_an_older_row_is_refused(path: Path, table: str) -> None:
     older.write_bytes(path.read_bytes())
     with Journal(ME, path) as journal:
         journal.put({"noise-3": HERE})
-        journal.complete_trial(10, 3, 1.0, {})
+        journal.complete_trials([10], 3, 1.0, {})
     read_all(path)
     back = f"REPLACE INTO {table} SELECT * FROM older.{table}"
     back += {
@@ -185,7 +185,7 @@ def test_what_is_read_alone_is_checked_too(path: Path) -> None:
         last = journal.trials(first=NUM_TRIALS - 1)
         assert [trial.number for trial in last] == [NUM_TRIALS - 1]
         with pytest.raises(JournalError, match="trial 10 in"):
-            journal.complete_trial(10, 1, 1.0, {})
+            journal.complete_trials([10], 1, 1.0, {})
 
 
 def test_a_failed_change_leaves_the_checksums_as_they_were(path: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
         for store in (
             journal.put,
             lambda arrays: journal.change_state(arrays, [], []),
-            lambda arrays: journal.complete_trial(0, 0, 1.0, arrays),
+            lambda arrays: journal.complete_trials([0], 0, 1.0, arrays),
             lambda arrays: journal.add_release(LedgerRow(1, {}, HERE), arrays),
         ):
             with pytest.raises(ValueError, match="pickle"):

@@ -208,17 +208,17 @@ class RecordedBandit(RecordedBanditAgent):
         allowed = "a ticket of `choose` whose reward has not come yet, or is not late"
         require(trial is not None, "ticket", ticket, allowed)
         assert trial is not None
-        self._complete(trial, float(value), {})
+        self._complete([trial], float(value), {})
 
     def _expire(self) -> None:
         """Take rewards as known that did not come in time."""
         timeout = self.study.settings.reward_timeout
         if timeout is None:
             return
-        for trial in self._journal.trials(running=True):
-            if self._is_late(trial):
-                count = {"timed-out": np.array(self.num_timed_out + 1)}
-                self._complete(trial, timeout.reward, count)
+        late = [t for t in self._journal.trials(running=True) if self._is_late(t)]
+        if late:
+            count = {"timed-out": np.array(self.num_timed_out + len(late))}
+            self._complete(late, timeout.reward, count)
 
     def _is_late(self, trial: Trial) -> bool:
         timeout = self.study.settings.reward_timeout
@@ -230,20 +230,24 @@ class RecordedBandit(RecordedBanditAgent):
         return int(self._state.get("timed-out", 0))
 
     def _complete(
-        self, trial: Trial, value: float, arrays: dict[str, NDArray[Any]]
+        self, trials: Sequence[Trial], value: float, arrays: dict[str, NDArray[Any]]
     ) -> None:
-        ticket, action, release = trial.number, action_of(trial), self.num_releases
+        """Record what each of some trials was rewarded with, and arrays: at once."""
+        tickets, release = [trial.number for trial in trials], self.num_releases
+        actions = [action_of(trial) for trial in trials]
         releases = self.study.settings.releases
-        [product] = releases.outer_products([action], [value])
+        products = releases.outer_products(actions, [value] * len(trials))
         added = self._window(release).copy()
-        streams = added.reshape(releases.num_streams, *product.shape)
-        streams[ticket % releases.num_streams] += product
+        streams = added.reshape(releases.num_streams, *products.shape[1:])
+        for ticket, product in zip(tickets, products, strict=True):
+            streams[ticket % releases.num_streams] += product
         changed = {**arrays, f"window-{release}": added}
-        self._journal.complete_trial(ticket, release, value, changed)
+        self._journal.complete_trials(tickets, release, value, changed)
         self._state |= changed
-        # Agents that are made later find the trial in the journal.
+        # Agents that are made later find the trials in the journal.
         if self.study.settings.local_data == "raw" and "agents" in vars(self):
-            self._agent_of(ticket).tell(action, value)
+            for ticket, action in zip(tickets, actions, strict=True):
+                self._agent_of(ticket).tell(action, value)
 
     def _window(self, release: int) -> FloatArray:
         """Return what trials rewarded after a release, and before the next, add."""

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from flwr_fbo import (
+    EllipsoidSampling,
     InProcessGrid,
+    InverseGapWeighting,
     LinearBanditClient,
     LinearBanditPolicy,
     LinearUCBSettings,
@@ -37,6 +39,7 @@ from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import Exploration
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.peer_message import PeerMessage
 from flwr_fbo.servers.base import Step
@@ -154,6 +157,12 @@ def test_plays_as_the_simulator_does(
     assert result.privacy_spent is not None
     assert result.privacy_spent.epsilon == settings.releases.epsilon
     assert result.privacy_spent.num_releases == 3
+
+
+@pytest.mark.parametrize("kind", [EllipsoidSampling(), InverseGapWeighting()])
+def test_explores_as_the_simulator_does(kind: Exploration) -> None:
+    """Each estimator of an agent draws from the stream of its trial."""
+    test_plays_as_the_simulator_does(RING, replace(SETTINGS, exploration=kind))
 
 
 def numpy_app() -> ClientApp:

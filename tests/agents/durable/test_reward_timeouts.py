@@ -47,7 +47,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("agents.durable.fed_ucb", "journal.trial_table"):
+    for module in ("agents.durable.recorded_decisions", "journal.trial_table"):
         monkeypatch.setattr(f"flwr_fbo.{module}.time", made)
     return made
 
@@ -233,6 +233,20 @@ def test_a_raw_agent_learns_the_default_once(tmp_path: Path, clock: Clock) -> No
     for other in (policy, LinearBanditPolicy.open(tmp_path)):
         np.testing.assert_allclose(other.summary().estimate, summary.estimate)
         assert other.summary().num_timed_out == 3
+
+
+def test_many_time_out_in_one_transaction(tmp_path: Path, clock: Clock) -> None:
+    """The disk is waited for once: a release may have thousands of them."""
+    policy = enrolled(tmp_path, TIMED)
+    policy.choose_many([VECTORS] * 200)
+    clock.now += SECONDS
+    written: list[str] = []
+    with policy._held() as bandit:
+        bandit.journal._connection.set_trace_callback(written.append)
+        assert bandit.awaited == {}
+        assert bandit.num_timed_out == 200
+    assert [statement for statement in written if "COMMIT" in statement] == ["COMMIT"]
+    assert policy.summary().num_timed_out == 200
 
 
 # Over the server, and with processes that end.

@@ -49,13 +49,15 @@ def test_an_arm_that_is_nowhere_eligible_is_a_mistake() -> None:
 
 
 def test_a_policy_is_not_asked_about_decisions_without_a_reward() -> None:
-    awaited = replace(DECISION, number=4, reward=math.nan, context=None)
+    log, asked = _log(), []
 
-    def by_age(context: Any, arms: Any, features: Any) -> int:
-        return int(context["age"] > 80)
+    def last(context: Any, arms: Any, features: Any) -> int:
+        asked.append(context)
+        return len(arms) - 1
 
-    found = evaluate_policy([*_log(), awaited], from_function(by_age))
-    assert found.ips.num_awaited == 1
+    found = evaluate_policy(log, from_function(last))
+    assert len(asked) == found.ips.num_decisions == len(log) - found.ips.num_awaited
+    assert found.ips.num_awaited > 0
 
 
 @pytest.mark.parametrize(

@@ -503,3 +503,23 @@ def test_the_features_are_those_of_the_studys_norm(tmp_path: Path) -> None:
     policy.choose(CONTEXT)
     expected = ENCODER.encode(CONTEXT, ARMS.eligible(), max_norm=3.0).features
     np.testing.assert_array_equal(again(tmp_path)[0].features, expected)
+
+
+def test_many_rewards_are_recorded_at_once_or_none(tmp_path: Path) -> None:
+    one, many = (enrolled(tmp_path / n, VECTOR_SETTINGS) for n in ("one", "many"))
+    values = [0.1, 0.9, 0.4]
+    tickets = [c.ticket for c in many.choose_many([VECTORS] * 3)]
+    given = dict(zip(tickets, values, strict=True))
+    for wrong in ({7: 0.5}, {tickets[0]: 2.0}, {tickets[0]: "0.5"}):
+        with pytest.raises(ValueError, match="not allowed"):
+            many.reward_many({**given, **wrong})
+        assert sorted(many.awaited) == tickets
+    many.reward_many(given)
+    assert [d.reward for d in again(tmp_path / "many")] == values
+    for choice, value in zip(one.choose_many([VECTORS] * 3), values, strict=True):
+        one.reward(choice.ticket, value)
+    for policy in (one, many):
+        with policy._held() as bandit:
+            window = bandit._window(0)
+        x = np.array([[*d.features[d.chosen], d.reward] for d in policy.decisions()])
+        np.testing.assert_allclose(window, x.T @ x, atol=1e-8)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import LinearBanditPolicy, RewardTimeout
+from flwr_fbo import LateRewardError, LinearBanditPolicy, RewardTimeout
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.journal.journal import Journal
@@ -73,7 +73,7 @@ def test_a_late_reward_is_refused_and_the_default_counts(
     choice = policy.choose(VECTORS)
     clock.now += waited
     for _ in range(2):
-        with pytest.raises(ValueError, match=f"ticket={choice.ticket} .* is not late"):
+        with pytest.raises(LateRewardError, match=f"ticket={choice.ticket} .* is over"):
             policy.reward(choice.ticket, 1.0)
     assert policy.awaited == {}
     assert policy.summary().num_timed_out == 1

@@ -483,7 +483,8 @@ def _secrets(folder: Path) -> Iterator[float]:
             trials = journal.trials()
         numbers = [n for row in rows for n in np.ravel(row.vectors)[:50].tolist()]
         for trial in trials:
-            numbers += [trial.value, *trial.params.values(), *trial.point.tolist()]
+            point = trial.point.ravel().tolist()  # of a decision, all its actions
+            numbers += [trial.value, *trial.params.values(), *point]
         # A short one, such as 0.001, may be anything.
         yield from (n for n in numbers if len(f"{n:.6g}".strip("-")) >= 7)
 

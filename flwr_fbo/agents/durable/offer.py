@@ -2,9 +2,9 @@
 
 A trial of the journal has
 
-    params  {"chosen": index, "propensity": p}, and of named arms also
-            "context", "arms": the version of their table, and
-            "eligible": their names, null for all of the table
+    params  {"chosen": index, "propensity": p}; of named arms also "context", and
+            "arms", the version of their table; and "eligible", the names, where they
+            are not all
     point   the actions, shape (K, d); of named arms the chosen one only, shape (d,), as
             the others follow from the context
 """
@@ -62,15 +62,15 @@ class Offer:
     features : ndarray of shape (K, d)
     arms : tuple of K str
         Their names.
-    record : dict, optional
-        What `Trial.params` has of named arms; None for vectors.
+    record : dict
+        What `Trial.params` has besides the choice.
     outside : mapping of str to int
         Values outside of their bounds, by field.
     """
 
     features: FloatArray
     arms: tuple[str, ...]
-    record: dict[str, Any] | None = None
+    record: dict[str, Any] = field(default_factory=dict)
     outside: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -92,21 +92,20 @@ class Offer:
     @classmethod
     def of_trial(cls, trial: Trial) -> Offer:
         """Return that of a recorded decision, of actions without names."""
-        return cls.of_vectors(trial.point)
+        offer = cls.of_vectors(trial.point)
+        left = trial.params.get("eligible", offer.arms)
+        return cls(offer.features, tuple(left))
 
     def without(self, index: int) -> Offer:
         """Return the offer without one of its actions."""
         arms = self.arms[:index] + self.arms[index + 1 :]
         features = np.delete(self.features, index, axis=0)
-        record = self.record and {**self.record, "eligible": list(arms)}
-        return Offer(features, arms, record)
+        return Offer(features, arms, {**self.record, "eligible": list(arms)})
 
     def row(self, index: int, propensity: float) -> Row:
         """Return what is recorded once an action is chosen."""
-        chosen = {"chosen": index, "propensity": propensity}
-        if self.record is None:
-            return chosen, self.features
-        return {**chosen, **self.record}, self.features[index]
+        params = {"chosen": index, "propensity": propensity, **self.record}
+        return params, self.features[index] if "context" in params else self.features
 
 
 def action_of(trial: Trial) -> FloatArray:

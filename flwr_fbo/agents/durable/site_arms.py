@@ -87,14 +87,15 @@ class SiteArms:
         record = {
             "context": {name: plain(value) for name, value in context.items()},
             "arms": self._newest,
-            "eligible": None if eligible is None else list(names),
         }
+        if eligible is not None:
+            record["eligible"] = list(names)
         return Offer(encoded.features, names, record, encoded.outside)
 
     def again(self, trial: Trial) -> Offer:
         """Return what a recorded decision was among."""
         record = trial.params
-        arms = self._table(record["arms"]).eligible(record["eligible"])
+        arms = self._table(record["arms"]).eligible(record.get("eligible"))
         features = self._encoded(record["context"], arms).features
         return Offer(features, tuple(name for name, _ in arms))
 

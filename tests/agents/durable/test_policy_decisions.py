@@ -196,6 +196,7 @@ def test_a_slate_never_repeats(tmp_path: Path, kind: str, num_slots: int) -> Non
             whole = VECTORS if names == "012" else features_of(CONTEXT, ARMS.names)
             np.testing.assert_array_equal(rows, whole[left])
             assert left[decision.chosen] == choice.index
+            assert decision.arms[decision.chosen] == choice.arm
             assert decision.propensity == choice.propensity
             left.remove(choice.index)
 
@@ -510,7 +511,8 @@ def test_many_rewards_are_recorded_at_once_or_none(tmp_path: Path) -> None:
     values = [0.1, 0.9, 0.4]
     tickets = [c.ticket for c in many.choose_many([VECTORS] * 3)]
     given = dict(zip(tickets, values, strict=True))
-    for wrong in ({7: 0.5}, {tickets[0]: 2.0}, {tickets[0]: "0.5"}):
+    wrongs: list[dict[int, Any]] = [{7: 0.5}, {tickets[0]: 2.0}, {tickets[0]: "0.5"}]
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="not allowed"):
             many.reward_many({**given, **wrong})
         assert sorted(many.awaited) == tickets

@@ -218,7 +218,8 @@ def _bandit(folder: Path) -> Record:
         environment = LinearBanditEnvironment(task, _SEED, 0)
         for k in range(1, 6):
             bandit.play(environment, 30 * k)
-            bandit.choose(environment.contexts(30 * k))  # its reward has not come
+            # Its reward has not come.
+            bandit.choose([bandit.offer(environment.contexts(30 * k))])
             bandit.receive(2 * bandit.release(k), k)
             if k == 3:
                 shutil.copy(path, older)
@@ -237,9 +238,8 @@ def _bandit(folder: Path) -> Record:
                     for t in journal.trials()
                 ]
                 found += [bandit.release(k) for k in range(1, made + 1)]
-                actions = np.eye(3)
-                _, ticket = bandit.choose(actions)
-                bandit.reward(ticket, 0.5 + 0.1 * step)
+                [choice] = bandit.choose([bandit.offer(np.eye(3))])
+                bandit.reward({choice.ticket: 0.5 + 0.1 * step})
                 found.append(bandit.release(made + 1))
         with Journal(identity, copy) as journal:
             found += [RecordedBandit(journal).awaited, journal.load_state()]

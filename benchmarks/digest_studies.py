@@ -49,7 +49,7 @@ from flwr_fbo import (
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.experiment_runner.config import experiment_of
 from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer

@@ -74,7 +74,9 @@ def fill(folder: Path, num_releases: int) -> None:
         rows = [LedgerRow(k, {}, np.zeros(size)) for k in range(1, num_releases + 1)]
         journal.change_state({**draws, **windows}, (), rows)
         for _ in range(num_releases):
-            journal.complete_trial(journal.add_trial(0, ACTIONS[0]), 0, 0.5, {})
+            row = {"chosen": 0, "propensity": 1.0}, ACTIONS
+            [number] = journal.add_trials(0, [row], {})
+            journal.complete_trials(0, [(number, 0.5)], {})
 
 
 def choose(policy: LinearBanditPolicy) -> None:
@@ -86,7 +88,7 @@ def choose(policy: LinearBanditPolicy) -> None:
 def play(policy: LinearBanditPolicy) -> None:
     """Choose, and give the reward."""
     for _ in range(CALLS):
-        _, ticket = policy.choose(ACTIONS)
+        ticket = policy.choose(ACTIONS).ticket
         policy.reward(ticket, 0.5)
 
 

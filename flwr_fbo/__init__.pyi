@@ -1,10 +1,13 @@
 """The public names: the one list of them, which `flwr_fbo/__init__.py` reads."""
 
 from ._version import __version__ as __version__
+from .agents.durable.decision import Decision as Decision
 from .agents.durable.linear_bandit_policy import (
     LinearBanditPolicy as LinearBanditPolicy,
 )
+from .agents.durable.offer import Choice as Choice
 from .agents.durable.policy_summary import PolicySummary as PolicySummary
+from .agents.durable.recorded_decisions import LateRewardError as LateRewardError
 from .agents.tuning.trial import Objective as Objective
 from .agents.tuning.trial import Trial as Trial
 from .clients.app_builders import add_tuning as add_tuning
@@ -25,16 +28,29 @@ from .integrations.tensorboard_callback import (
 )
 from .models.network import Network as Network
 from .models.network import TorchModel as TorchModel
+from .off_policy.estimators import PolicyValue as PolicyValue
+from .off_policy.estimators import doubly_robust as doubly_robust
+from .off_policy.estimators import ips as ips
+from .off_policy.estimators import snips as snips
+from .off_policy.policies import evaluate_policy as evaluate_policy
 from .privacy.continual_settings import ContinualSettings as ContinualSettings
 from .privacy.neural_privacy import NeuralPrivacy as NeuralPrivacy
 from .privacy.weights import WeightSchedule as WeightSchedule
+from .protocol.arm_table import ArmTable as ArmTable
 from .protocol.callbacks import Callback as Callback
+from .protocol.exploration import EllipsoidSampling as EllipsoidSampling
+from .protocol.exploration import InverseGapWeighting as InverseGapWeighting
+from .protocol.exploration import Optimism as Optimism
+from .protocol.feature_encoder import FeatureEncoder as FeatureEncoder
+from .protocol.feature_fields import Category as Category
+from .protocol.feature_fields import Number as Number
 from .protocol.fed_vote_settings import VotingSettings as VotingSettings
 from .protocol.fed_warm_start_settings import WarmStartSettings as WarmStartSettings
 from .protocol.knowledge import Knowledge as Knowledge
 from .protocol.linear_ucb_settings import LinearUCBSettings as LinearUCBSettings
 from .protocol.neural_ucb_settings import NeuralUCBSettings as NeuralUCBSettings
 from .protocol.peer_graph import PeerGraph as PeerGraph
+from .protocol.reward_timeout import RewardTimeout as RewardTimeout
 from .protocol.tuning_settings import FTSSettings as FTSSettings
 from .protocol.tuning_settings import ThompsonSettings as ThompsonSettings
 from .simulation.grid import InProcessGrid as InProcessGrid

@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     LANGEVIN = 18
     DICTIONARY = 19
     REFERENCE_POINTS = 20
+    EXPLORATION = 21
 
 
 def generator(entropy: int, *key: int) -> np.random.Generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any, TypeGuard, get_args
 
@@ -57,6 +58,18 @@ def require_positive(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a positive, finite number."""
     ok = is_number(value) and math.isfinite(value) and value > 0
     require(ok, field, value, "a finite number > 0")
+
+
+def require_finite(field: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a number that a float can hold."""
+    ok = is_number(value) and abs(value) <= sys.float_info.max
+    require(ok, field, value, "a finite number")
+
+
+def require_name(field: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a text that can be seen."""
+    ok = isinstance(value, str) and value.isprintable() and value.strip() != ""
+    require(ok, field, value, "a printable name, not empty")
 
 
 def require_seed(field: str, value: Any) -> None:

@@ -181,7 +181,8 @@ class Page:
         """Do nothing: there are tests of their own for them.
 
         A diff is compared with its files by tests/test_examples.py, the demo's output
-        in the README by tests/test_documents.py.
+        in the README by tests/test_documents.py. The triage example's report takes
+        minutes: it is not compared.
         """
 
 

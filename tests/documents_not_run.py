@@ -89,6 +89,11 @@ def _benchmark(command: list[str]) -> None:
     assert importlib.util.find_spec(command[2]) is not None
 
 
+def _triage(command: list[str]) -> None:
+    name = command[2].removeprefix("triage.")
+    assert (ROOT / f"examples/triage-bandit/triage/{name}.py").exists()
+
+
 def _all_figures(command: list[str]) -> None:
     for file in ROOT.glob(command[3].rstrip(";")):
         load_experiment(file)
@@ -101,6 +106,11 @@ NOT_RUN = (
         "python compare.py",
         "minutes; tests/test_plug_in_pytorch.py runs what it runs",
         _compare,
+    ),
+    Command(
+        "python -m triage.",
+        "minutes; tests/test_triage_bandit.py plays what it plays",
+        _triage,
     ),
     Command("flwr ", "tests/engine.py runs the examples on the engine", _flwr),
     Command("for f in ", "a night", _all_figures),

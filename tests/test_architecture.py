@@ -34,7 +34,7 @@ STOREYS = [
     {"agents", "servers"},
     {"_compat", "strategies", "clients"},
     {"tuner"},
-    {"integrations", "simulation"},
+    {"integrations", "off_policy", "simulation"},
     {"audit"},
     {"experiment_runner"},
     {"cli"},

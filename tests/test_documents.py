@@ -112,6 +112,16 @@ def _linear_bandits(page: Page) -> None:
     assert "[2, 2, 2]\n[5, 5, 5]" in page.printed
 
 
+def _bandits_in_practice(page: Page) -> None:
+    assert page.names["strategy"].study.private
+    assert page.names["choice"].arm in ("clinic", "home")
+    first, second = page.names["first"], page.names["second"]
+    assert first.arm != second.arm
+    assert [*page.names["policy"].awaited] == [second.ticket]
+    assert page.names["policy"].decisions()[0].context == {"age": 71, "severity": 4}
+    assert len(page.path.read_text().split()) <= 900
+
+
 def _neural_bandits(page: Page) -> None:
     assert all(r.results == 4 for r in page.names["result"].rounds)
     assert "w0 has 76 numbers" in page.printed
@@ -136,7 +146,10 @@ def _put_it_in_your_app(page: Page) -> None:
 
 
 # Packages of extras that the test of a page needs.
-NEEDS = {"docs/how-to/track-and-export.md": ("mlflow", "tensorboardX", "pandas")}
+NEEDS = {
+    "docs/how-to/bandits-in-practice.md": ("pandas",),
+    "docs/how-to/track-and-export.md": ("mlflow", "tensorboardX", "pandas"),
+}
 
 # Modules of an example that a page only shows. The example's own test runs them.
 STAND_INS = {
@@ -146,6 +159,7 @@ STAND_INS = {
 # What a page must come to, where it prints what differs from run to run.
 CHECKS: dict[str, Callable[[Page], None]] = {
     "README.md": _readme,
+    "docs/how-to/bandits-in-practice.md": _bandits_in_practice,
     "docs/how-to/put-it-in-your-app.md": _put_it_in_your_app,
     "docs/tutorials/your-own-objective.md": _your_own_objective,
     "docs/tutorials/linear-bandits.md": _linear_bandits,

@@ -200,6 +200,6 @@ def test_a_linear_bandit_factorises_once_a_synchronisation(
     counts.clear()
     for _ in range(2):
         for _ in range(10):
-            agent.tell(actions[agent.choose(actions)], 0.5)
+            agent.tell(actions[agent.choose(actions)[0]], 0.5)
         agent.receive(agent.running_sum)
     assert counts == {3: 2}

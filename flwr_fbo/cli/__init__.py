@@ -25,6 +25,7 @@ LazyGroup.listed = {
     "export": Listed("export", "Copy trials to Optuna, or releases to a file."),
     "data": Listed("app", "Fetch data sets, and say what is there."),
     "ledger": Listed("app", "Read what left a study's server, or a site."),
+    "evaluate": Listed("evaluate", "Estimate what other policies would have earned."),
     "keys": Listed("app", "Make the keys of secure aggregation, and a roster."),
     "audit": Listed("audit", "Bound what a release gives away from below."),
     "privacy": Listed("privacy", "Say what a study would spend."),

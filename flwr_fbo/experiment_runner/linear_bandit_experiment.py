@@ -32,7 +32,7 @@ from flwr_fbo.experiment_runner.linear_bandit_methods import (
 from flwr_fbo.experiment_runner.runs import RegretRun, Run
 from flwr_fbo.experiment_runner.sweep import FIELDS, Value, text_of
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,

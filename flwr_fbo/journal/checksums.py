@@ -39,7 +39,7 @@ LABELS = {
     "part": "the checksum of {!r}",
 }
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 SCHEMA = """
 CREATE TABLE identity (

@@ -53,17 +53,17 @@ class Journal(TrialTable, LedgerTable):
         else.
     """
 
-    def complete_trial(
+    def complete_trials(
         self,
-        number: int,
         iteration: int,
-        value: float,
+        values: Sequence[tuple[int, float]],
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
-        """Record what a trial gave, and in which iteration, and arrays: at once."""
+        """Record what trials gave, by number, in an iteration, and arrays: at once."""
         rows = state_rows(arrays)
         with self._transaction():
-            self._end(number, iteration, "complete", float(value))
+            for number, value in values:
+                self._end(number, iteration, "complete", float(value))
             self._put(rows)
 
     def change_state(

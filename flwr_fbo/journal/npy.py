@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import lru_cache
 from io import BytesIO
@@ -70,3 +71,14 @@ def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError("an array of another format")
     return np.lib.format.read_array_header_1_0(stream)
+
+
+def to_json_array(value: Any) -> NDArray[np.uint8]:
+    """Return a JSON value as an array, to be stored among others."""
+    text = json.dumps(value, separators=(",", ":"))
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def from_json_array(array: NDArray[np.uint8]) -> Any:
+    """Return what `to_json_array` was given."""
+    return json.loads(array.tobytes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ _DELETE = "DELETE FROM trial WHERE number = ?"
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One evaluation.
+    """One evaluation, or one decision of a bandit.
 
     Attributes
     ----------
@@ -55,8 +55,10 @@ class Trial:
     iteration : int
         In which it was chosen; evaluated again after a cut, it may end in a later one.
     params : dict
+        Of a decision: what was recorded of it, see `flwr_fbo.agents.durable.offer`.
     point : ndarray of shape (D,)
-        Where ``params`` lies on the unit cube.
+        Where ``params`` lies on the unit cube. Of a decision: its action, shape (d,),
+        or all actions that it was among, shape (K, d).
     state : {"running", "complete", "failed"}
     value : float
         NaN unless complete.
@@ -133,25 +135,42 @@ class TrialTable(StateTable):
         about, times = (number, where, params, point), (started, time.time())
         self._replace(old, (*about, state, value, cuts, *times, source))
 
-    def add_trial(self, iteration: int, point: NDArray[np.float64]) -> int:
-        """Record an action whose reward is awaited, one of many; return its number."""
-        [content] = to_npy([point])
+    def add_trials(
+        self,
+        iteration: int,
+        decisions: Sequence[tuple[Mapping[str, Any], NDArray[np.float64]]],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> list[int]:
+        """Record decisions whose rewards are awaited, and arrays: at once.
+
+        Parameters
+        ----------
+        iteration : int
+        decisions : sequence of (mapping, ndarray)
+            What `Trial.params` and `Trial.point` are to be.
+        arrays : mapping of str to ndarray
+
+        Returns
+        -------
+        list of int
+            The numbers of the trials.
+        """
+        texts = [json.dumps(dict(params)) for params, _ in decisions]
+        contents, states = to_npy(p for _, p in decisions), state_rows(arrays)
         with self._transaction():
-            number, now = self.num_trials, time.time()
-            about = number, iteration, "{}", content
-            self._replace(None, (*about, "running", None, 0, now, None, None))
-        return number
+            self._put(states)
+            first, now = self.num_trials, time.time()
+            rows = enumerate(zip(texts, contents, strict=True), first)
+            for number, about in rows:
+                row = number, iteration, *about
+                self._replace(None, (*row, "running", None, 0, now, None, None))
+        return list(range(first, first + len(texts)))
 
-    def awaited(self) -> dict[int, NDArray[np.float64]]:
-        """Return the points of the trials without a value, by number."""
-        return {trial.number: trial.point for trial in self.trials(running=True)}
-
-    def awaited_point(self, number: int) -> NDArray[np.float64] | None:
-        """Return the point of a trial, or None unless its value is awaited."""
+    def trial(self, number: int) -> Trial | None:
+        """Return a trial, or None if there is none of that number."""
         with self._explained():
             row = self._rows(number // TRIALS_IN_PART).get(number)
-            is_awaited = row is not None and row[4] == "running"
-            return from_npy([row[3]])[0] if row is not None and is_awaited else None
+            return None if row is None else _trials_of([row])[0]
 
     @property
     def num_trials(self) -> int:
@@ -191,22 +210,7 @@ class TrialTable(StateTable):
                 if row[1] >= since and row[0] >= first
                 if row[4] == "running" or not running
             ]
-            points = from_npy(row[3] for row in rows)
-            return [
-                Trial(
-                    number=row[0],
-                    iteration=row[1],
-                    params=json.loads(row[2]),
-                    point=point,
-                    state=row[4],
-                    value=math.nan if row[5] is None else row[5],
-                    interruptions=row[6],
-                    started=row[7],
-                    finished=math.nan if row[8] is None else row[8],
-                    source=row[9],
-                )
-                for row, point in zip(rows, points, strict=True)
-            ]
+            return _trials_of(rows)
 
     def _rows(self, part: int) -> dict[int, StoredRow]:
         """Return the trials of a part, all of them checked, in order and by number."""
@@ -257,3 +261,22 @@ class TrialTable(StateTable):
             running=(new is not None and new[4] == "running")
             - (old is not None and old[4] == "running"),
         )
+
+
+def _trials_of(rows: Sequence[StoredRow]) -> list[Trial]:
+    points = from_npy(row[3] for row in rows)
+    return [
+        Trial(
+            number=row[0],
+            iteration=row[1],
+            params=json.loads(row[2]),
+            point=point,
+            state=row[4],
+            value=math.nan if row[5] is None else row[5],
+            interruptions=row[6],
+            started=row[7],
+            finished=math.nan if row[8] is None else row[8],
+            source=row[9],
+        )
+        for row, point in zip(rows, points, strict=True)
+    ]

@@ -117,8 +117,44 @@ class Ellipsoid:
         width : ndarray of shape (...)
             w >= 0.
         """
+        z_x, z_u = self._whitened_actions(actions)
+        norm = np.sqrt(np.einsum("...ik,...ik->...k", z_x, z_x))
+        bounds = norm.reshape(actions.shape[:-1])
+        bounds *= np.asarray(width)[..., None]
+        bounds += (z_u[..., None, :] @ z_x).reshape(bounds.shape)
+        return np.asarray(bounds)
+
+    def rewards(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return each action's estimated reward, and how it varies in the ellipsoid.
+
+        Parameters
+        ----------
+        actions : ndarray of shape (..., K, d)
+            As in `upper_bounds`.
+
+        Returns
+        -------
+        mean : ndarray of shape (..., K)
+            x'theta.
+        directions : ndarray of shape (..., K, d)
+            L^-1 x. The parameter theta + w L'^-1 b, with ||b|| <= 1, is within the
+            ellipsoid; the action's reward is then its mean + w b'(L^-1 x).
+        """
+        z_x, z_u = self._whitened_actions(actions)
         models, last = self.factor.shape[:-2], actions.ndim - 1
-        # One model solves for the actions of its whole batch at once.
+        each, d = actions.shape[len(models) : -1], actions.shape[-1]
+        n = len(models)
+        by_action = (*range(n), *range(n + 1, last + 1), n)
+        directions = z_x.reshape(*models, d, *each).transpose(by_action)
+        mean = (z_u[..., None, :] @ z_x).reshape(actions.shape[:-1])
+        return mean, np.ascontiguousarray(directions)
+
+    def _whitened_actions(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return L^-1 X', shape (..., d, K), and L^-1 u, in memory that is used again.
+
+        One model solves for the actions of its whole batch at once: K is their number.
+        """
+        models, last = self.factor.shape[:-2], actions.ndim - 1
         each, d = actions.shape[len(models) : -1], actions.shape[-1]
         by_coordinate = (*range(len(models)), last, *range(len(models), last))
         z = self._scratch_of((*models, d, math.prod(each) + 1))
@@ -126,12 +162,7 @@ class Ellipsoid:
         z_u[...] = self.target
         z_x.reshape(*models, d, *each)[...] = actions.transpose(by_coordinate)
         _solve_lower(self.factor, z)
-        mean = z_u[..., None, :] @ z_x
-        norm = np.sqrt(np.einsum("...ik,...ik->...k", z_x, z_x))
-        bounds = norm.reshape(actions.shape[:-1])
-        bounds *= np.asarray(width)[..., None]
-        bounds += mean.reshape(bounds.shape)
-        return np.asarray(bounds)
+        return z_x, z_u
 
     def _scratch_of(self, shape: tuple[int, ...]) -> FloatArray:
         """Return memory that was used before: new pages would cost a third more."""

@@ -23,7 +23,7 @@ _GRID_BITS = 30
 # By how much the sensitivity is taken too large, which covers all that rounds a trial:
 # (d + 1) grid steps, with d <= 1000, and norms that are checked to 1e-9.
 _ROUNDING = 2.0**-20
-_LARGEST_DIMENSION = 1000
+LARGEST_DIMENSION = 1000
 _MOST_STREAMS = 1000
 _NORM_TOLERANCE = 1e-9
 _BLOCK_LENGTH = 1024
@@ -105,7 +105,7 @@ class ContinualSettings:
 
     def __post_init__(self) -> None:
         require_int("num_streams", self.num_streams, 1, _MOST_STREAMS)
-        require_int("dimension", self.dimension, 1, _LARGEST_DIMENSION)
+        require_int("dimension", self.dimension, 1, LARGEST_DIMENSION)
         for field in ("max_action_norm", "max_reward"):
             value = getattr(self, field)
             ok = is_number(value) and 1e-6 <= value <= 1e6

@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_int, require_seed
-from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.linear_ucb_settings import (
+    LinearUCBSettings,
+)
 from flwr_fbo.protocol.peer_graph import PeerGraph
 
 
@@ -131,11 +133,9 @@ class LinearBanditStudy(Study):
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> LinearBanditStudy:
         """Return the study that ``to_dict`` gave."""
-        settings, trigger = dict(fields["settings"]), fields["trigger"]
-        graph = fields.get("graph")
-        settings["releases"] = ContinualSettings(**settings["releases"])
+        trigger, graph = fields["trigger"], fields.get("graph")
         return cls(
-            settings=LinearUCBSettings(**settings),
+            settings=LinearUCBSettings.from_dict(fields["settings"]),
             num_agents=fields["num_agents"],
             trigger=None if trigger is None else DeterminantTrigger(**trigger),
             noise_seed=fields["noise_seed"],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -17,6 +18,7 @@ from flwr_fbo._validation import (
     require_positive,
 )
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.spectrum import (
     SpectralBounds,
@@ -24,6 +26,14 @@ from flwr_fbo.privacy.spectrum import (
     paper_bounds,
     sum_bounds,
 )
+from flwr_fbo.protocol.exploration import (
+    Exploration,
+    Optimism,
+    drawn,
+    exploration_of,
+)
+from flwr_fbo.protocol.feature_encoder import FeatureEncoder
+from flwr_fbo.protocol.reward_timeout import RewardTimeout
 
 FloatArray = NDArray[np.float64]
 
@@ -69,20 +79,29 @@ class LinearUCBSettings:
     local_data : {"released", "raw"}
         Data that an agent acts on between synchronisations: releases only, or also its
         own raw trials, as in the paper.
+    exploration : Exploration
+        How an agent chooses within its ellipsoid: `Optimism`, as in the paper,
+        `EllipsoidSampling` or `InverseGapWeighting`.
+    encoder : FeatureEncoder, optional
+        What makes actions of a context and named arms, at all sites alike. Without one
+        sites give actions as vectors.
+    reward_timeout : RewardTimeout, optional
+        When a reward that has not come is taken as known. Unless given a decision
+        without a reward is never part of a release.
 
     Notes
     -----
     *Formal guarantees.* With ``"released"`` an agent's actions are a function of
-    released sums and its action sets, so that `ContinualRelease`'s guarantee, which is
-    adaptive, covers a trial's action and reward whatever the agent does next. With
-    ``"raw"`` one changed reward also changes the agent's later actions, and by them its
-    later trials: the guarantee holds only as in the paper's Definition 1, for streams
-    that differ in one trial while all others are as they were. In a running agent they
-    are not: where two arms both pay B, always, one flipped reward can send all that
-    follows before the next release to the other arm, and the sum moves by as many
-    trials. `flwr_fbo.audit.bandit_audit` shows it: with ten trials a release, a
-    promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which
-    is larger, does not keep an epsilon of 1 either.
+    released sums, its action sets and chance, so that `ContinualRelease`'s guarantee,
+    which is adaptive, covers a trial's action and reward whatever the agent does next.
+    With ``"raw"`` one changed reward also changes the agent's later actions, and by
+    them its later trials: the guarantee holds only as in the paper's Definition 1, for
+    streams that differ in one trial while all others are as they were. In a running
+    agent they are not: where two arms both pay B, always, one flipped reward can send
+    all that follows before the next release to the other arm, and the sum moves by as
+    many trials. `flwr_fbo.audit.bandit_audit` shows it: with ten trials a release, a
+    promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which is
+    larger, does not keep an epsilon of 1 either.
     """
 
     releases: ContinualSettings
@@ -92,18 +111,53 @@ class LinearUCBSettings:
     ridge: float = 1.0
     width: Width = "observed"
     local_data: LocalData = "released"
+    exploration: Exploration = field(default_factory=Optimism)
+    encoder: FeatureEncoder | None = None
+    reward_timeout: RewardTimeout | None = None
 
     def __post_init__(self) -> None:
-        for field in ("noise_scale", "parameter_norm", "ridge"):
-            require_positive(field, getattr(self, field))
+        for name in ("noise_scale", "parameter_norm", "ridge"):
+            require_positive(name, getattr(self, name))
         require_fraction("alpha", self.alpha)
-        for field, choices in (("width", Width), ("local_data", LocalData)):
-            value, allowed = getattr(self, field), f"one of {get_args(choices)}"
-            require(value in get_args(choices), field, value, allowed)
+        for name, choices in (("width", Width), ("local_data", LocalData)):
+            value, allowed = getattr(self, name), f"one of {get_args(choices)}"
+            require(value in get_args(choices), name, value, allowed)
+        ok = isinstance(self.exploration, Exploration)
+        require(ok, "exploration", self.exploration, "an Exploration")
+        if self.encoder is not None:
+            d, own = self.releases.dimension, self.encoder.dimension
+            require(d == own, "releases.dimension", d, f"{own}, the encoder's")
+        if self.reward_timeout is not None:
+            most, given = self.releases.max_reward, self.reward_timeout.reward
+            allowed = f"a number from {-most} to {most}"
+            require(abs(given) <= most, "reward_timeout.reward", given, allowed)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The d names of an action's coordinates: those of the encoder, or numbers."""
+        if self.encoder is None:
+            return tuple(f"theta_{i}" for i in range(self.releases.dimension))
+        return self.encoder.feature_names
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, those of the releases in their own way."""
-        return {**asdict(self), "releases": self.releases.to_dict()}
+        """Return the fields, as JSON values."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {
+            name: value.to_dict() if hasattr(value, "to_dict") else value
+            for name, value in values.items()
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> LinearUCBSettings:
+        """Return the settings that ``to_dict`` gave."""
+        encoder, timeout = given["encoder"], given["reward_timeout"]
+        made = {
+            "releases": ContinualSettings(**given["releases"]),
+            "exploration": exploration_of(given["exploration"]),
+            "encoder": None if encoder is None else FeatureEncoder.from_dict(encoder),
+            "reward_timeout": None if timeout is None else RewardTimeout(**timeout),
+        }
+        return cls(**{**given, **made})
 
     def confidence(self, num_agents: int) -> Confidence:
         """Return what the sum of so many agents' releases lets each of them believe."""
@@ -257,51 +311,50 @@ class Confidence:
         width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
         return ellipsoid.upper_bounds(actions, width)
 
+    def probabilities(
+        self,
+        ellipsoid: WatchedEllipsoid,
+        actions: FloatArray,
+        rngs: Sequence[np.random.Generator],
+    ) -> FloatArray:
+        """Return with which probability each action is played: see `Exploration`.
 
-@dataclass(frozen=True)
-class DeterminantTrigger:
-    """Synchronise once an agent has learned much by itself (Wang et al., ICLR 2020).
+        Parameters
+        ----------
+        actions : ndarray of shape (A, K, d)
+            Of A decisions.
+        rngs : sequence of A numpy.random.Generator
+            What each decision draws from.
 
-    As soon as, for any agent, what it has learned (`Confidence.growth`) times the
-    trials since the last synchronisation exceeds D: Dubey & Pentland (2020), Algorithm
-    1, line 12. It needs ``local_data="raw"``.
-
-    Formal guarantees
-    -----------------
-    None, whatever the noise: when to synchronise depends on raw data, and everybody
-    sees it (Zhou & Chowdhury, ICLR 2024). For reproduction only.
-
-    Attributes
-    ----------
-    threshold : float
-        D > 0.
-    """
-
-    threshold: float
-
-    def __post_init__(self) -> None:
-        require_positive("threshold", self.threshold)
-
-    def fires(self, growth: FloatArray, num_since: int) -> bool:
-        """Return whether it is time, for growths of log det V of any shape.
-
-        ``num_since`` are the trials since the last synchronisation, this one included.
+        Returns
+        -------
+        ndarray of shape (A, K)
         """
-        return bool(np.max(growth) * num_since > self.threshold)
+        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
+        mean, directions = ellipsoid.rewards(actions)
+        widths = np.broadcast_to(width, len(actions))
+        exploration = self.settings.exploration
+        return exploration.probabilities(mean, directions, widths, rngs)
 
-    def among_peers(self, max_action_norm: float) -> PeerTrigger:
-        """Return the trigger of peers, whose threshold is D / (1 + L^2)."""
-        return PeerTrigger(self.threshold / (1 + max_action_norm**2))
+    def choose(
+        self,
+        ellipsoid: WatchedEllipsoid,
+        actions: FloatArray,
+        rngs: Callable[[], Sequence[np.random.Generator]],
+    ) -> tuple[NDArray[np.intp], FloatArray]:
+        """Choose for A decisions; return indices and their probabilities, shape (A,).
 
-
-@dataclass(frozen=True)
-class PeerTrigger(DeterminantTrigger):
-    """The same without a centre: Dubey & Pentland (2020), Algorithm 3, line 6.
-
-    What an agent has learned by an estimator is multiplied with the estimator's trials
-    since it was synchronised last, and one more for the delay of a broadcast.
-    """
-
-    def fires(self, growth: FloatArray, num_since: int) -> bool:
-        """Return whether it is time; never before the estimator's first trial."""
-        return num_since > 0 and super().fires(growth, num_since + 1)
+        Parameters
+        ----------
+        actions : ndarray of shape (A, K, d)
+        rngs : callable
+            Returns what `probabilities` takes; called only if there is chance.
+        """
+        if isinstance(self.settings.exploration, Optimism):  # all of them at once
+            chosen = first_best(self.upper_bounds(ellipsoid, actions))
+            return chosen, np.ones(len(actions))
+        generators = rngs()
+        probabilities = self.probabilities(ellipsoid, actions, generators)
+        draws = [drawn(*one) for one in zip(probabilities, generators, strict=True)]
+        indices, propensities = zip(*draws, strict=True)
+        return np.array(indices), np.array(propensities)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.protocol.linear_ucb_settings import Confidence, DeterminantTrigger
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.linear_ucb_settings import (
+    Confidence,
+)
 from flwr_fbo.tasks.linear_bandit import IntArray
 
 FloatArray = NDArray[np.float64]
@@ -32,10 +36,14 @@ class AgentGroup:
         self._pools = None if members is None else members[1]
         self.agents: IntArray | slice = slice(None) if members is None else members[0]
 
-    def choose(self, contexts: FloatArray) -> IntArray:
-        """Return the index that each plays, shape (A,), of (A, K, d) actions."""
-        bounds = self._confidence.upper_bounds(self._ellipsoid, contexts)
-        return first_best(bounds)
+    def choose(
+        self, contexts: FloatArray, rngs: Callable[[], Sequence[np.random.Generator]]
+    ) -> IntArray:
+        """Return the index that each plays, shape (A,), of (A, K, d) actions.
+
+        ``rngs`` is that of `Confidence.choose`.
+        """
+        return self._confidence.choose(self._ellipsoid, contexts, rngs)[0]
 
     def observe(self, actions: FloatArray, rewards: FloatArray) -> None:
         """Add what each has seen itself, out of all agents' trials."""

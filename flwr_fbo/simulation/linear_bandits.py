@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -28,10 +29,11 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import Tree
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import exploration_rng
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import (
     Confidence,
-    DeterminantTrigger,
     LinearUCBSettings,
     LocalData,
     Width,
@@ -237,6 +239,7 @@ class _Agents:
         self._schedule = () if self._control == "random" else simulation.schedule
         self._graph = graph = simulation.graph
         self._lag = 0 if graph is None else graph.hops
+        self._noise_seed = noise_seed
         self._rng = generator(noise_seed, Purpose.SEARCH)
         m, shape = simulation.num_agents, settings.releases.sum_shape
         self._releases = [
@@ -297,7 +300,7 @@ class _Agents:
         """Play trial t, and then believe and synchronise, if it is time."""
         contexts = bandits.peek(t)
         groups = self._beliefs[t % len(self._beliefs)]
-        chosen = self._choose(groups, contexts)
+        chosen = self._choose(groups, contexts, t)
         played = contexts[np.arange(len(chosen)), chosen]
         self._tell(t, played, bandits.rewards(t, chosen))
         self._believe(t + 1)
@@ -306,14 +309,22 @@ class _Agents:
             self._believe(t + 1)  # at once, where nothing is on its way
         self._actions[t], self._regret[t] = chosen, bandits.regrets(t, chosen).sum()
 
-    def _choose(self, groups: list[AgentGroup], contexts: FloatArray) -> IntArray:
+    def _choose(
+        self, groups: list[AgentGroup], contexts: FloatArray, t: int
+    ) -> IntArray:
         """Return the index that each agent plays, shape (M,), of (M, K, d) actions."""
         if self._control == "random":
             return self._rng.integers(contexts.shape[1], size=len(contexts))
         chosen = np.empty(len(contexts), dtype=np.intp)
         for group in groups:
-            chosen[group.agents] = group.choose(contexts[group.agents])
+            rngs = partial(self._rngs, group, t)
+            chosen[group.agents] = group.choose(contexts[group.agents], rngs)
         return chosen
+
+    def _rngs(self, group: AgentGroup, t: int) -> list[np.random.Generator]:
+        """Return what the group's agents explore with in trial t, as their own do."""
+        slots = np.arange(len(self._releases))[group.agents]
+        return [exploration_rng(self._noise_seed, int(slot), t) for slot in slots]
 
     def _tell(self, t: int, actions: FloatArray, rewards: FloatArray) -> None:
         """Record trial t of each agent: shapes (M, d) and (M,)."""

@@ -29,7 +29,8 @@ from flwr_fbo._validation import require
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import Optimism
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits
 
@@ -64,10 +65,13 @@ def mean_field_regret(
     Raises
     ------
     ValueError
-        If agents are peers along a graph, or a trigger decides when they synchronise.
+        If agents are peers along a graph, or explore otherwise than by `Optimism`.
     """
     schedule = simulation.schedule
     require(simulation.graph is None, "graph", simulation.graph, "None")
+    exploration = simulation.settings.exploration
+    ok = isinstance(exploration, Optimism)
+    require(ok, "exploration", exploration, "Optimism")
     assert not isinstance(schedule, DeterminantTrigger), "a schedule"
     bandits = LinearBandits(simulation.task, seed, range(_NUM_SETS))
     agents = _AverageAgent(simulation, bandits.theta, noise_seed)

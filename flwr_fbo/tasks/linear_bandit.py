@@ -19,6 +19,7 @@ from scipy.special import betaincinv
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.models.unit_ball import uniform_in_ball
 from flwr_fbo.tasks.base import STRICT, register
 
 IntArray = NDArray[np.intp]
@@ -181,7 +182,7 @@ class LinearBandits:
         best = rng.integers(k, size=_BLOCK_LENGTH)
         better = rng.uniform(*self.task.best, _BLOCK_LENGTH)
         means[np.arange(_BLOCK_LENGTH), best] = better
-        across = np.swapaxes(_uniform_in_ball(rng, self._across, scale), 1, 2)
+        across = np.swapaxes(uniform_in_ball(rng, self._across, scale), 1, 2)
         columns = np.matmul(self._basis[1:].T, across, out=self._columns[i])
         np.subtract(1, np.square(means, out=scale), out=scale)
         columns *= np.sqrt(scale, out=scale)[:, None, :]
@@ -220,20 +221,3 @@ def _orthogonal(rng: np.random.Generator, task: LinearBanditTask) -> FloatArray:
     normal = rng.standard_normal((task.dimension, task.dimension))
     basis, triangle = np.linalg.qr(normal)
     return np.asarray((basis * np.sign(np.diagonal(triangle))).T)
-
-
-def _uniform_in_ball(
-    rng: np.random.Generator, out: FloatArray, norms: FloatArray
-) -> FloatArray:
-    """Return ``out``, filled with uniform points of the unit ball, shape (..., d).
-
-    g / sqrt(||g||^2 + 2 E) with g normal and E exponential (Barthe, Guedon, Mendelson &
-    Naor, 2005): the first coordinates of a point on the sphere of two dimensions more.
-    ``norms`` of shape (...) is overwritten.
-    """
-    g = rng.standard_normal(out=out)
-    rng.standard_exponential(out=norms)
-    norms *= 2
-    norms += np.einsum("...i,...i->...", g, g)
-    g /= np.sqrt(norms, out=norms)[..., None]
-    return g

@@ -61,7 +61,7 @@ def test_twins_are_agents(local_data: LocalData) -> None:
         agent = LinearUCBAgent(audited.settings.confidence(1))
         mechanism = ContinualRelease(audited.settings.releases, SeededEntropy(5, run))
         for t in range(12):
-            arm = agent.choose(ARMS)
+            arm, _ = agent.choose(ARMS)
             flipped = -1.0 if run % 2 else 1.0
             agent.tell(ARMS[arm], flipped if t == 2 else audited.rewards[arm])
             if t % 4 == 3:

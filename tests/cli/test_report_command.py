@@ -178,7 +178,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def play() -> None:
         for slot in range(bandit.M):
             policy = sites.policy(slot)
-            _, ticket = policy.choose(bandit.ACTIONS)
+            ticket = policy.choose(bandit.ACTIONS).ticket
             policy.reward(ticket, 0.123456)
 
     sites.before = {2: play, 4: play}
@@ -483,7 +483,8 @@ def _secrets(folder: Path) -> Iterator[float]:
             trials = journal.trials()
         numbers = [n for row in rows for n in np.ravel(row.vectors)[:50].tolist()]
         for trial in trials:
-            numbers += [trial.value, *trial.params.values(), *trial.point.tolist()]
+            point = trial.point.ravel().tolist()  # of a decision, all its actions
+            numbers += [trial.value, *trial.params.values(), *point]
         # A short one, such as 0.001, may be anything.
         yield from (n for n in numbers if len(f"{n:.6g}".strip("-")) >= 7)
 

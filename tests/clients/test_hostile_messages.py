@@ -51,6 +51,9 @@ from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import EllipsoidSampling, InverseGapWeighting
+from flwr_fbo.protocol.feature_fields import Number
 from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.knowledge import Knowledge
@@ -59,11 +62,11 @@ from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditInstruction,
     NeuralBanditStudy,
 )
+from flwr_fbo.protocol.reward_timeout import RewardTimeout
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from tests.clients.test_site_budget import Environment, Node
@@ -164,7 +167,9 @@ def test_an_honest_large_federation_is_within_the_limits() -> None:
         tuning().space, "maximize", VotingSettings(), promise=promise, votes=count
     )
     releases = ContinualSettings(10_000, 20, 1.0, 1e-5)
-    bandit = LinearBanditStudy(LinearUCBSettings(releases), 100_000)
+    a_month = RewardTimeout(30 * 24 * 3600)
+    slow = LinearUCBSettings(releases, reward_timeout=a_month)
+    bandit = LinearBanditStudy(slow, 100_000)
     peers = linear(PeerGraph.named("complete", 300))
     network = neural(Network(20, width=25), num_exploration=100)
     for study in (many, bandit, peers, network, tuning(ThompsonSettings())):
@@ -184,6 +189,10 @@ SETTINGS = (
     Knowledge,
     KnownRelease,
     LinearUCBSettings,
+    EllipsoidSampling,
+    InverseGapWeighting,
+    RewardTimeout,
+    Number,
     ContinualSettings,
     DeterminantTrigger,
     PeerGraph,

@@ -29,11 +29,11 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.killing import NUM_KILLS, killed_after
 from tests.strategies.bandit_sites import (
@@ -63,9 +63,10 @@ def test_rewards_are_in_the_next_release_however_late(tmp_path: Path) -> None:
     def first() -> None:
         for slot in range(M):
             policy = sites.policy(slot)
-            index, ticket = policy.choose(ACTIONS)
+            choice = policy.choose(ACTIONS)
+            index, ticket = choice.index, choice.ticket
             policy.reward(ticket, 0.5 * (index == 0))
-        _, ticket = sites.policy(0).choose(ACTIONS)
+        ticket = sites.policy(0).choose(ACTIONS).ticket
         tickets.append(ticket)
 
     def late() -> None:
@@ -87,12 +88,12 @@ def test_a_site_acts_on_the_total(tmp_path: Path) -> None:
         for slot in range(1, M):
             policy = sites.policy(slot)
             for value in (0.0, 0.0, 1.0) * 10:
-                _, ticket = policy.choose(ACTIONS[[int(value) * 2]])
+                ticket = policy.choose(ACTIONS[[int(value) * 2]]).ticket
                 policy.reward(ticket, value)
 
     sites = Sites(tmp_path, {2: others_learn})
     site_strategy(tmp_path).start(sites, num_rounds=3)
-    index, _ = sites.policy(0).choose(ACTIONS[[0, 2]])
+    index = sites.policy(0).choose(ACTIONS[[0, 2]]).index
     assert index == 1
 
 
@@ -102,7 +103,7 @@ def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     site_strategy(tmp_path).start(sites, num_rounds=3)
     policy = sites.policy(1)
-    _, ticket = policy.choose(ACTIONS)
+    ticket = policy.choose(ACTIONS).ticket
     for value in (1.1, -2.0, np.nan, "much"):
         with pytest.raises(ValueError, match=r"rewards\[0\]|value"):
             policy.reward(ticket, value)  # type: ignore[arg-type]
@@ -129,7 +130,7 @@ def test_a_reply_that_was_lost_is_given_again(tmp_path: Path) -> None:
 
     def learn() -> None:
         policy = sites.policy(1)
-        _, ticket = policy.choose(ACTIONS[:1])
+        ticket = policy.choose(ACTIONS[:1]).ticket
         policy.reward(ticket, 1.0)
 
     def lose() -> None:

@@ -29,9 +29,9 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "journal.sqlite"
     with Journal(ME, path) as journal:
         for i in range(NUM_TRIALS):
-            number = journal.add_trial(i // 10, i * HERE)
+            [number] = journal.add_trials(i // 10, [({}, i * HERE)], {})
             if i % 10:
-                journal.complete_trial(number, i // 10, 0.5 * i, {})
+                journal.complete_trials(i // 10, [(number, 0.5 * i)], {})
         for k in range(4):
             journal.add_release(LedgerRow(k, {"k": k}, k * np.eye(2)), {})
         journal.put({f"noise-{k}": k * HERE for k in range(4)})
@@ -42,7 +42,7 @@ def read_all(path: Path) -> None:
     """Read everything that is in a journal."""
     with Journal(ME, path) as journal:
         journal.trials()
-        journal.awaited()
+        journal.trials(running=True)
         journal.ledger()
         journal.load_state()
 
@@ -113,7 +113,7 @@ def test_an_older_row_is_refused(path: Path, table: str) -> None:
     older.write_bytes(path.read_bytes())
     with Journal(ME, path) as journal:
         journal.put({"noise-3": HERE})
-        journal.complete_trial(10, 3, 1.0, {})
+        journal.complete_trials(3, [(10, 1.0)], {})
     read_all(path)
     back = f"REPLACE INTO {table} SELECT * FROM older.{table}"
     back += {
@@ -177,15 +177,15 @@ def test_what_is_read_alone_is_checked_too(path: Path) -> None:
 
     def reward(path: Path) -> None:
         with Journal(ME, path) as journal:
-            journal.awaited_point(10)
+            journal.trial(10)
 
     assert "trial 10 in" in refusal(path, reward)
     with Journal(ME, path) as journal:
-        assert journal.awaited_point(100) is not None
+        assert journal.trial(100) is not None
         last = journal.trials(first=NUM_TRIALS - 1)
         assert [trial.number for trial in last] == [NUM_TRIALS - 1]
         with pytest.raises(JournalError, match="trial 10 in"):
-            journal.complete_trial(10, 1, 1.0, {})
+            journal.complete_trials(1, [(10, 1.0)], {})
 
 
 def test_a_failed_change_leaves_the_checksums_as_they_were(path: Path) -> None:

@@ -78,7 +78,8 @@ def test_a_journal_that_is_opened_again_knows_whether_it_has_changed(
     journal.close()
     with Journal(ME, path) as other:
         other.put({"another-7": number})
-        other.end_trial(other.add_trial(0, np.zeros(2)), 0.5)
+        [ticket] = other.add_trials(0, [({}, np.zeros(2))], {})
+        other.end_trial(ticket, 0.5)
     assert journal.reopen()
     assert journal.load_state() == {"own": 1, "another-7": 1}
     assert [trial.value for trial in journal.trials()] == [0.5]
@@ -152,7 +153,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
         for store in (
             journal.put,
             lambda arrays: journal.change_state(arrays, [], []),
-            lambda arrays: journal.complete_trial(0, 0, 1.0, arrays),
+            lambda arrays: journal.complete_trials(0, [(0, 1.0)], arrays),
             lambda arrays: journal.add_release(LedgerRow(1, {}, HERE), arrays),
         ):
             with pytest.raises(ValueError, match="pickle"):

@@ -12,8 +12,16 @@ from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import (
+    EllipsoidSampling,
+    InverseGapWeighting,
+    exploration_rng,
+)
 from flwr_fbo.protocol.geometric_schedule import geometric_schedule
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger, LinearUCBSettings
+from flwr_fbo.protocol.linear_ucb_settings import (
+    LinearUCBSettings,
+)
 from flwr_fbo.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,
@@ -52,7 +60,7 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
     for t in range(simulation.num_trials):
         for i, (agent, bandit) in enumerate(zip(agents, bandits, strict=True)):
             decision_set = bandit.contexts(t)[0]
-            index = agent.choose(decision_set)
+            index, _ = agent.choose(decision_set, exploration_rng(noise_seed, i, t))
             chosen = np.array([index])
             agent.tell(decision_set[index], float(bandit.rewards(t, chosen)[0]))
             actions[t, i] = index
@@ -91,6 +99,8 @@ CASES = {
     ),
     "independent, observed width": simulation(width="observed").baseline("independent"),
     "noise-only": replace(SIMULATION, control="noise-only"),
+    "ellipsoid sampling": simulation(exploration=EllipsoidSampling()),
+    "inverse gap, raw": simulation(exploration=InverseGapWeighting(), local_data="raw"),
     "one agent": replace(simulation(local_data="raw"), num_agents=1),
 }
 

@@ -8,6 +8,7 @@ import pytest
 
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
+from flwr_fbo.protocol.exploration import EllipsoidSampling
 from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
@@ -127,3 +128,9 @@ def test_peers_are_refused() -> None:
     ring = SIMULATION.among_peers(PeerGraph.named("ring", 10))
     with pytest.raises(ValueError, match=r"graph=.* is not allowed: None"):
         mean_field_regret(ring, 1, 2, np.array([T]))
+
+
+def test_other_exploration_than_optimism_is_refused() -> None:
+    settings = replace(SIMULATION.settings, exploration=EllipsoidSampling())
+    with pytest.raises(ValueError, match=r"exploration=.* is not allowed: Optimism"):
+        mean_field_regret(replace(SIMULATION, settings=settings), 0, 1, np.array([T]))

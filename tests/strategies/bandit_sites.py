@@ -11,8 +11,10 @@ from flwr.clientapp import ClientApp
 
 from flwr_fbo import (
     ContinualSettings,
+    EllipsoidSampling,
     FedUCB,
     InProcessGrid,
+    InverseGapWeighting,
     Limits,
     LinearBanditPolicy,
     LinearUCBSettings,
@@ -35,6 +37,11 @@ CASES = {
     "paper": replace(SETTINGS, releases=PUBLISHED, width="paper", local_data="raw"),
     "non-private": replace(SETTINGS, releases=NOT_PRIVATE),
     "non-private, raw": replace(SETTINGS, releases=NOT_PRIVATE, local_data="raw"),
+    "sampling": replace(SETTINGS, exploration=EllipsoidSampling()),
+    "sampling, raw": replace(
+        SETTINGS, exploration=EllipsoidSampling(radius=1.0), local_data="raw"
+    ),
+    "inverse gap": replace(SETTINGS, exploration=InverseGapWeighting()),
 }
 
 

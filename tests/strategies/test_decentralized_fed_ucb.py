@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from flwr_fbo import (
+    EllipsoidSampling,
     InProcessGrid,
+    InverseGapWeighting,
     LinearBanditClient,
     LinearBanditPolicy,
     LinearUCBSettings,
@@ -29,14 +31,16 @@ from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
 from flwr_fbo.agents.durable.fed_ucb import KIND
+from flwr_fbo.agents.durable.offer import action_of
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import Exploration
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.protocol.peer_message import PeerMessage
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
@@ -82,7 +86,10 @@ def heard_by(context: Context) -> list[int]:
 
 
 def played(grid: InProcessGrid) -> list[NDArray[np.float64]]:
-    return [np.array([t.point for t in trials_of(c)]) for c in grid.contexts.values()]
+    return [
+        np.array([action_of(trial) for trial in trials_of(context)])
+        for context in grid.contexts.values()
+    ]
 
 
 # The algorithm.
@@ -101,7 +108,7 @@ def centre_with_a_delay(settings: LinearUCBSettings) -> list[NDArray[np.float64]
     for t in range(T):
         for slot, (agent, bandit) in enumerate(zip(agents, bandits, strict=True)):
             contexts = bandit.contexts(t)
-            action = contexts[agent.choose(contexts)]
+            action = contexts[agent.choose(contexts)[0]]
             reward = bandit.reward(action)
             agent.tell(action, reward)
             actions[slot].append(action)
@@ -146,10 +153,16 @@ def test_plays_as_the_simulator_does(
         assert [trial.state for trial in trials] == ["complete"] * T
         for t, trial in enumerate(trials):
             action = bandit.contexts(t)[expected.actions[t, slot]]
-            np.testing.assert_array_equal(trial.point, action)
+            np.testing.assert_array_equal(action_of(trial), action)
     assert result.privacy_spent is not None
     assert result.privacy_spent.epsilon == settings.releases.epsilon
     assert result.privacy_spent.num_releases == 3
+
+
+@pytest.mark.parametrize("kind", [EllipsoidSampling(), InverseGapWeighting()])
+def test_explores_as_the_simulator_does(kind: Exploration) -> None:
+    """Each estimator of an agent draws from the stream of its trial."""
+    test_plays_as_the_simulator_does(RING, replace(SETTINGS, exploration=kind))
 
 
 def numpy_app() -> ClientApp:
@@ -457,10 +470,10 @@ def test_sites_synchronise_by_the_clock(tmp_path: Path) -> None:
     assert len(result.rounds) == 1 + 3 * 3
     assert strategy.server.num_releases == [3] * M
     policy = LinearBanditPolicy.open(folders_of(tmp_path)[2])
-    tickets = [policy.choose(np.eye(3)) for _ in range(3)]
-    for (index, ticket), value in zip(tickets, (0.1, 0.9, 0.5), strict=True):
-        assert 0 <= index < 3
-        policy.reward(ticket, value)
+    choices = [policy.choose(np.eye(3)) for _ in range(3)]
+    for choice, value in zip(choices, (0.1, 0.9, 0.5), strict=True):
+        assert 0 <= choice.index < 3
+        policy.reward(choice.ticket, value)
     shown = CliRunner().invoke(cli, ["ledger", "show", str(folders_of(tmp_path)[2])])
     assert shown.exit_code == 0, shown.output
     assert "3 releases of this agent" in shown.output

@@ -23,6 +23,7 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.durable.fed_ucb import KIND
+from flwr_fbo.agents.durable.offer import action_of
 from flwr_fbo.cli import app
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.site import SiteClient
@@ -30,7 +31,7 @@ from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.trial_table import Trial
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment
@@ -86,8 +87,11 @@ def assert_as_simulated(
         for t, trial in enumerate(trials):
             assert trial.state == "complete"
             action = bandit.contexts(t)[expected.actions[t, slot]]
-            np.testing.assert_array_equal(trial.point, action)
-        played = [trial.point for trial in trials], [trial.value for trial in trials]
+            np.testing.assert_array_equal(action_of(trial), action)
+        played = (
+            [action_of(trial) for trial in trials],
+            [trial.value for trial in trials],
+        )
         total = simulation.settings.releases.gram(*played)
         np.testing.assert_allclose(
             total, expected.running_sums[slot], rtol=0, atol=1e-9
@@ -152,7 +156,7 @@ def test_a_site_that_was_away_is_in_the_total_with_its_last_release(
     def learn() -> None:
         for slot in range(M):
             policy = sites.policy(slot)
-            _, ticket = policy.choose(ACTIONS[:1])
+            ticket = policy.choose(ACTIONS[:1]).ticket
             policy.reward(ticket, 1.0)
 
     def leave() -> None:
@@ -246,7 +250,7 @@ def test_a_server_that_was_ended_goes_on(tmp_path: Path) -> None:
     def learn() -> None:
         for slot in range(M):
             policy = sites.policy(slot)
-            _, ticket = policy.choose(ACTIONS[:1])
+            ticket = policy.choose(ACTIONS[:1]).ticket
             policy.reward(ticket, 1.0)
 
     class EndedError(Exception):

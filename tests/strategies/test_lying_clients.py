@@ -93,9 +93,9 @@ def _linear(tmp_path: Path, releases: Any, lies: Any) -> tuple[FedUCB, LyingSite
     strategy = fed_ucb(settings, interval=0.0, noise_seed=NOISE_SEED)
     result = strategy.start(sites)  # which needs an estimate of its own
     assert [r.results for r in result.rounds] == [M] * 7
-    _, ticket = sites.policy(0).choose(ACTIONS)
+    ticket = sites.policy(0).choose(ACTIONS).ticket
     sites.policy(0).reward(ticket, 1.0)
-    assert sites.policy(0).choose(ACTIONS)[1] == ticket + 1
+    assert sites.policy(0).choose(ACTIONS).ticket == ticket + 1
     return strategy, sites
 
 

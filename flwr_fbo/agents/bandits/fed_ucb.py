@@ -28,9 +28,11 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fbo._validation import (
     require,
 )
-from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.linear_ucb_settings import Confidence, DeterminantTrigger
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.linear_ucb_settings import (
+    Confidence,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -57,28 +59,54 @@ class LinearUCBAgent:
         self.receive(np.zeros((size, size)) if total is None else total)
 
     @one_blas_thread
-    def choose(self, actions: ArrayLike) -> int:
-        """Return the index of the action with the largest upper confidence bound.
+    def probabilities(
+        self, actions: ArrayLike, rng: np.random.Generator | None = None
+    ) -> FloatArray:
+        """Return with which probability each action would be chosen, shape (K,).
 
-        Of several that are equal, the lowest.
+        Parameters and errors are those of `choose`. Exact for what `choose` draws by a
+        generator of the same state.
+        """
+        x = self._checked(actions)
+        rng = rng or np.random.default_rng()
+        found = self._confidence.probabilities(self._ellipsoid, x[None], [rng])
+        return np.asarray(found[0])
+
+    @one_blas_thread
+    def choose(
+        self, actions: ArrayLike, rng: np.random.Generator | None = None
+    ) -> tuple[int, float]:
+        """Choose an action; return its index and with which probability it was chosen.
+
+        Of several that are as good as each other, the lowest.
 
         Parameters
         ----------
         actions : array of shape (K, d)
             K >= 1 actions, each of norm at most L.
+        rng : numpy.random.Generator, optional
+            What chance comes from, where the settings' exploration has any: from the
+            operating system unless given.
 
         Raises
         ------
         ValueError
-            If there are none, or one is longer.
+            If there are no actions, or one is longer.
         """
+        x = self._checked(actions)
+        chosen, probabilities = self._confidence.choose(
+            self._ellipsoid, x[None], lambda: [rng or np.random.default_rng()]
+        )
+        return int(chosen[0]), float(probabilities[0])
+
+    def _checked(self, actions: ArrayLike) -> FloatArray:
         releases = self.settings.releases
         x = np.asarray(actions, dtype=float)
         ok = x.ndim == 2 and len(x) > 0 and x.shape[1] == releases.dimension
         allowed = f"an array of shape (K, {releases.dimension}) with K >= 1"
         require(ok, "actions", x.shape, allowed)
         releases.check_norms(x)
-        return int(first_best(self._confidence.upper_bounds(self._ellipsoid, x)))
+        return x
 
     @one_blas_thread
     def tell(self, action: ArrayLike, reward: float) -> None:

@@ -48,8 +48,8 @@ from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.glm import projected
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
-from flwr_fbo.protocol.linear_ucb_settings import DeterminantTrigger
 from flwr_fbo.protocol.wire_arrays import is_sum
 
 FloatArray = NDArray[np.float64]

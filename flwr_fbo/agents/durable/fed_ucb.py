@@ -4,8 +4,7 @@ All of it is in one journal, so that rewards may arrive hours after their action
 another process than the one that chose, and Flower's client, a fresh process for every
 message, only synchronises:
 
-    trial       one row an action; its number is the ticket
-    window-j    what trials rewarded between releases j and j + 1 add to the running sum
+    trial, window-j, ...  decisions and their rewards: see `RecordedDecisions`
     ledger      this agent's releases, and their draws (`ContinualRelease`)
     total       what the server gave back last
     included, contributors  how many of our releases, and agents, are in the total
@@ -13,30 +12,28 @@ message, only synchronises:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from numbers import Real
 from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_index
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
+from flwr_fbo.agents.durable.offer import Offer, action_of
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
-from flwr_fbo.agents.durable.recorded_agent import (
-    RecordedBanditAgent,
-    say_left_aside,
-)
+from flwr_fbo.agents.durable.recorded_agent import say_left_aside
+from flwr_fbo.agents.durable.recorded_decisions import RecordedDecisions
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import Confidence, DeterminantTrigger
-
-FloatArray = NDArray[np.float64]
+from flwr_fbo.protocol.linear_ucb_settings import Confidence
 
 FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
-_PAUSE = 0.1
 
 
 class BanditEnvironment(Protocol):
@@ -53,7 +50,7 @@ class BanditEnvironment(Protocol):
         """Return what action ``x`` gives in the trial whose contexts were last."""
 
 
-class RecordedBandit(RecordedBanditAgent):
+class RecordedBandit(RecordedDecisions):
     """One agent and its journal, while this process holds that.
 
     Parameters
@@ -74,62 +71,15 @@ class RecordedBandit(RecordedBanditAgent):
         super().__init__(journal)
         self.study = study or LinearBanditStudy.from_dict(journal.identity)
 
-    @property
-    def num_releases(self) -> int:
-        """Releases made so far."""
-        return self._journal.num_releases
-
-    @property
-    def num_trials(self) -> int:
-        """Actions chosen so far."""
-        return self._journal.num_trials
-
-    @property
-    def awaited(self) -> dict[int, FloatArray]:
-        """The actions whose rewards have not come, by ticket."""
-        return self._journal.awaited()
-
-    def choose(self, actions: ArrayLike) -> tuple[int, int]:
-        """Choose one of the actions; return its index and a ticket for its reward."""
-        index = self._agent_of(self.num_trials).choose(actions)
-        action = np.asarray(actions, dtype=float)[index]
-        return index, self._journal.add_trial(self.num_releases, action)
-
-    def reward(self, ticket: int, value: float) -> None:
-        """Record what the action of a ticket was rewarded with."""
-        ok = isinstance(value, Real) and not isinstance(value, bool)
-        require(ok, "value", value, "a number")
-        value = float(value)
-        ok = type(ticket) is int and 0 <= ticket < 2**63
-        require(ok, "ticket", ticket, "an int, as `choose` gave it")
-        action, release = self._journal.awaited_point(ticket), self.num_releases
-        allowed = "a ticket of `choose` whose reward has not come yet"
-        require(action is not None, "ticket", ticket, allowed)
-        assert action is not None
-        releases = self.study.settings.releases
-        [product] = releases.outer_products([action], [value])
-        added = self._window(release).copy()
-        streams = added.reshape(releases.num_streams, *product.shape)
-        streams[ticket % releases.num_streams] += product
-        window = {f"window-{release}": added}
-        self._journal.complete_trial(ticket, release, value, window)
-        self._state |= window
-        # Agents that are made later find the trial in the journal.
-        if self.study.settings.local_data == "raw" and "agents" in vars(self):
-            self._agent_of(ticket).tell(action, value)
-
-    def _window(self, release: int) -> FloatArray:
-        """Return what trials rewarded after a release, and before the next, add."""
-        name = f"window-{release}"
-        if name not in self._state:
-            added = self._journal.load_array(name)
-            shape = self.study.settings.releases.sum_shape
-            self._state[name] = np.zeros(shape) if added is None else added
-        return self._state[name]
-
     def _agent_of(self, ticket: int) -> LinearUCBAgent:
         """Return whose turn a trial is: estimators are played in turn."""
         return self.agents[ticket % len(self.agents)]
+
+    def _learn(self, trials: Sequence[Trial], values: Sequence[float]) -> None:
+        # Agents that are made later find the trials in the journal.
+        if self.study.settings.local_data == "raw" and "agents" in vars(self):
+            for trial, value in zip(trials, values, strict=True):
+                self._agent_of(trial.number).tell(action_of(trial), value)
 
     def join(self, slot: int, number: int) -> None:
         """Take the slot that the server names; see `RecordedBanditAgent.join`."""
@@ -184,10 +134,11 @@ class RecordedBandit(RecordedBanditAgent):
         included = int(self._state.get("included", 0))
         for trial in self._journal.trials(since=included):
             if trial.state == "complete":
-                self._agent_of(trial.number).tell(trial.point, trial.value)
+                self._agent_of(trial.number).tell(action_of(trial), trial.value)
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
+        self._expire()
         # Of later releases there is nothing here, whatever the server asks for.
         names = [f"window-{j}" for j in range(min(k, self.num_releases + 1))]
         zero = np.zeros(self.study.settings.releases.sum_shape)
@@ -212,6 +163,7 @@ class RecordedBandit(RecordedBanditAgent):
 
     def summary(self) -> PolicySummary:
         """Return what the agent has learned, and what that is made of."""
+        self._expire()
         study, releases = self.study, self.study.settings.releases
         included = int(self._state.get("included", 0))
         contributors = int(self._state.get("contributors", 0))
@@ -223,7 +175,9 @@ class RecordedBandit(RecordedBanditAgent):
             confidence_width=widths.reshape(shape),
             confidence=1 - study.settings.alpha,
             num_trials=self.num_trials,
-            num_awaited=len(self.awaited),
+            num_awaited=len(self._journal.trials(running=True)),
+            num_timed_out=self.num_timed_out,
+            outside=self.outside,
             num_releases=self.num_releases,
             max_releases=releases.num_releases,
             num_included=included,
@@ -233,6 +187,7 @@ class RecordedBandit(RecordedBanditAgent):
             epsilon_spent=study.epsilon_spent(self.num_releases),
             delta=releases.delta,
             warning=study.warning,
+            feature_names=study.settings.feature_names,
         )
 
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
@@ -243,8 +198,9 @@ class RecordedBandit(RecordedBanditAgent):
         """Play in an environment until there are so many trials."""
         for ticket, action in self.awaited.items():  # of a process that was ended
             environment.contexts(ticket)
-            self.reward(ticket, environment.reward(action))
+            self.reward({ticket: environment.reward(action)})
         for t in range(self.num_trials, num_trials):
             actions = environment.contexts(t)
-            index, ticket = self.choose(actions)
-            self.reward(ticket, environment.reward(actions[index]))
+            [choice] = self.choose([Offer.of_vectors(actions)])
+            reward = environment.reward(actions[choice.index])
+            self.reward({choice.ticket: reward})

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from numpy.typing import ArrayLike
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require
 from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, FloatArray, RecordedBandit
+from flwr_fbo.agents.durable.decision import Decision, decisions_frame
+from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.offer import Choice, Offer
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.recorded_agent import NO_SLOT
 from flwr_fbo.journal.journal import open_patiently, patiently
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.protocol.arm_table import ArmTable
+
+Eligible = Collection[str] | None
+T = TypeVar("T")
 
 _PAUSE = 0.1
 
@@ -47,8 +55,8 @@ class LinearBanditPolicy:
     >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=1, interval=0)
     >>> result = strategy.start(grid, num_rounds=3)
     >>> policy = LinearBanditPolicy.open(folder)
-    >>> index, ticket = policy.choose([[1.0, 0.0], [0.0, 1.0]])
-    >>> policy.reward(ticket, 0.7)  # when it is known, also from another process
+    >>> choice = policy.choose([[1.0, 0.0], [0.0, 1.0]])
+    >>> policy.reward(choice.ticket, 0.7)  # when it is known, from any process
     >>> policy.num_trials
     1
     >>> policy.summary().estimate.shape
@@ -101,35 +109,157 @@ class LinearBanditPolicy:
                     raise
                 time.sleep(_PAUSE)
 
-    def choose(self, actions: ArrayLike) -> tuple[int, int]:
-        """Choose the action with the largest upper confidence bound.
+    def choose(
+        self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
+    ) -> Choice:
+        """Choose an action, as the study's `Exploration` says, and record the decision.
 
         Parameters
         ----------
-        actions : array of shape (K, d)
-            K >= 1 actions, each of norm at most L.
+        context : mapping of str to value, or array of shape (K, d)
+            Where the study has a `FeatureEncoder`: the value of each of its fields.
+            Else K >= 1 actions, each of norm at most L.
+        eligible : collection of str, optional
+            Names of the arms that are possible now. All of the site's by default; only
+            with an encoder.
 
         Returns
         -------
-        index : int
-            Index of the action, from 0 to K - 1.
-        ticket : int
-            Ticket for the action's reward.
+        Choice
+            Index and name of the action, its propensity, and the ticket for its reward.
 
         Raises
         ------
         ValueError
-            If there are no actions, or one is longer.
+            If there are no actions, one is longer, or a context or arm is not one that
+            the encoder takes.
         JournalError
             If the choice could not be recorded.
         """
+        return self.choose_many([context], [eligible])[0]
+
+    def choose_many(
+        self,
+        contexts: Sequence[ArrayLike | Mapping[str, Any]],
+        eligible: Sequence[Eligible] | None = None,
+    ) -> list[Choice]:
+        """Choose once for each context, and record all decisions at once.
+
+        Much faster than `choose` for each: the disk is waited for once. After an error
+        none is recorded. Parameters and errors are those of `choose`, one a context.
+        """
+        return self._with_offers(contexts, eligible, RecordedBandit.choose)
+
+    def choose_slate(
+        self,
+        context: ArrayLike | Mapping[str, Any],
+        num_slots: int,
+        eligible: Eligible = None,
+    ) -> list[Choice]:
+        """Choose several actions of one context, none twice, and record each.
+
+        Slot by slot, out of the actions that are left: so is each propensity.
+
+        Parameters
+        ----------
+        context, eligible
+            As in `choose`.
+        num_slots : int
+            From 1 to the number of actions.
+
+        Returns
+        -------
+        list of ``num_slots`` Choice
+            Each has a ticket for a reward of its own.
+
+        Raises
+        ------
+        ValueError, JournalError
+            As in `choose`.
+
+        Notes
+        -----
+        *Formal guarantees.* Each slot is a trial of its own, and the study's epsilon is
+        that of one trial. Whoever contributes m slots is protected as by noise of an
+        m-th of the standard deviation: at m times `ContinualSettings.mu`, where epsilon
+        is more than m times as large.
+        """
         with self._held() as bandit:
-            return bandit.choose(actions)
+            return bandit.choose_slate(bandit.offer(context, eligible), num_slots)
+
+    def probabilities(
+        self, context: ArrayLike | Mapping[str, Any], eligible: Eligible = None
+    ) -> dict[str, float]:
+        """Return the propensity of each action, by name; nothing is recorded.
+
+        Parameters and errors are those of `choose`. `EllipsoidSampling` draws anew in
+        each call, so that its propensities vary a little.
+        """
+        return self.probabilities_many([context], [eligible])[0]
+
+    def probabilities_many(
+        self,
+        contexts: Sequence[ArrayLike | Mapping[str, Any]],
+        eligible: Sequence[Eligible] | None = None,
+    ) -> list[dict[str, float]]:
+        """Return what `probabilities` does, for each context: the journal is read once.
+
+        Parameters and errors are those of `choose_many`.
+        """
+        return self._with_offers(contexts, eligible, RecordedBandit.probabilities)
+
+    @property
+    def arms(self) -> ArmTable:
+        """The arms that this site offers now.
+
+        Raises
+        ------
+        ValueError
+            If the study has no encoder; or if no arms were set, unless its encoder has
+            blocks and no fields of arms: then these are the arms.
+        """
+        with self._held() as bandit:
+            return bandit.arms.newest
+
+    def set_arms(self, arms: ArmTable) -> None:
+        """Offer these arms from now on, as another version of the table.
+
+        ``policy.set_arms(policy.arms.remove("ward"))`` takes one away. Earlier
+        decisions keep the version that they were made with.
+
+        Raises
+        ------
+        ValueError
+            If the study has no encoder, or it does not take an arm.
+        JournalError
+            If the arms could not be recorded.
+        """
+        with self._held() as bandit:
+            bandit.arms.set(arms)
+
+    def decisions(self) -> list[Decision]:
+        """Return all decisions so far, with the rewards that have come.
+
+        For `evaluate_policy`, and for the site alone: they are raw data.
+        """
+        with self._held() as bandit:
+            return bandit.decisions()
+
+    def to_dataframe(self) -> Any:
+        """Return `decisions` as a ``pandas.DataFrame``: see `decisions_frame`.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed; the message names the extra.
+        """
+        return decisions_frame(self.decisions())
 
     def reward(self, ticket: int, value: float) -> None:
         """Record what an action was rewarded with, however late.
 
-        The next release includes it. An action without a reward is in no release.
+        The next release includes it. An action without a reward is in no release,
+        unless the study has a `RewardTimeout`.
 
         Parameters
         ----------
@@ -140,6 +270,8 @@ class LinearBanditPolicy:
 
         Raises
         ------
+        LateRewardError
+            If the study's `RewardTimeout` is over. It is a ValueError.
         ValueError
             If the ticket is unknown or already used, or the value is outside the bounds
             that the guarantee needs. Then nothing is recorded. Clip the value before,
@@ -148,7 +280,16 @@ class LinearBanditPolicy:
             If the reward could not be recorded.
         """
         with self._held() as bandit:
-            bandit.reward(ticket, value)
+            bandit.reward({ticket: value})
+
+    def reward_many(self, values: Mapping[int, float]) -> None:
+        """Record many rewards, by ticket: all at once, or none after an error.
+
+        Parameters and errors are those of `reward`.
+        """
+        require(isinstance(values, Mapping), "values", values, "a mapping")
+        with self._held() as bandit:
+            bandit.reward(values)
 
     @property
     def awaited(self) -> dict[int, FloatArray]:
@@ -169,6 +310,20 @@ class LinearBanditPolicy:
         """
         with self._held() as bandit:
             return bandit.summary()
+
+    def _with_offers(
+        self,
+        contexts: Sequence[ArrayLike | Mapping[str, Any]],
+        eligible: Sequence[Eligible] | None,
+        use: Callable[[RecordedBandit, list[Offer]], list[T]],
+    ) -> list[T]:
+        """Return what is made of each context's offer, in one call of the journal."""
+        some = [None] * len(contexts) if eligible is None else eligible
+        allowed = f"{len(contexts)}, one a context"
+        require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
+        with self._held() as bandit:
+            pairs = zip(contexts, some, strict=True)
+            return use(bandit, [bandit.offer(*pair) for pair in pairs])
 
     @contextmanager
     def _held(self) -> Iterator[RecordedBandit]:

@@ -34,7 +34,7 @@ class PolicySummary:
     >>> strategy = FedUCB(LinearUCBSettings(releases), num_agents=1, interval=0)
     >>> _ = strategy.start(grid)
     >>> policy = LinearBanditPolicy.open(folder)
-    >>> index, ticket = policy.choose([[1.0, 0.0], [0.0, 1.0]])
+    >>> choice = policy.choose([[1.0, 0.0], [0.0, 1.0]])
     >>> summary = policy.summary()
     >>> summary.num_trials, summary.num_awaited
     (1, 1)
@@ -66,6 +66,10 @@ class PolicySummary:
         Actions chosen so far.
     num_awaited : int
         Actions whose reward has not arrived yet.
+    num_timed_out : int
+        Actions whose reward did not come in time: see `RewardTimeout`.
+    outside : dict of str to int
+        Values of contexts and arms outside of their declared bounds, by field.
     num_releases, max_releases : int
         Releases of this agent: made so far, and planned in the study.
     num_included : int
@@ -80,6 +84,8 @@ class PolicySummary:
     delta : float
     warning : str
         What the promise does not cover; empty unless it covers less than it says.
+    feature_names : tuple of d str
+        Those of the study's encoder; ``"theta_0"``, ... without one.
     """
 
     estimate: FloatArray
@@ -87,6 +93,8 @@ class PolicySummary:
     confidence: float
     num_trials: int
     num_awaited: int
+    num_timed_out: int
+    outside: dict[str, int]
     num_releases: int
     max_releases: int
     num_included: int
@@ -96,6 +104,7 @@ class PolicySummary:
     epsilon_spent: float
     delta: float
     warning: str
+    feature_names: tuple[str, ...]
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -103,8 +112,13 @@ class PolicySummary:
         own = f"{self.num_releases} of {self.max_releases} made"
         others = f"{self.num_others} of {self.max_others} in the sum in use"
         promised = f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+        trials = f"{self.num_trials}, {self.num_awaited} without a reward yet"
+        if self.num_timed_out:
+            trials += f", {self.num_timed_out} timed out"
+        clipped = ", ".join(f"{name} {n}" for name, n in self.outside.items())
         return [
-            ("Trials", f"{self.num_trials}, {self.num_awaited} without a reward yet"),
+            ("Trials", trials),
+            *([("Outside bounds", f"{clipped}; clipped")] if clipped else []),
             ("Own releases", f"{own}, {self.num_included} in the sum in use"),
             ("Other agents", f"{others}; their numbers of trials are not sent"),
             ("Promised", f"{promised} for one trial, all releases together"),
@@ -115,10 +129,11 @@ class PolicySummary:
     def coordinates(self) -> list[tuple[str, float, float]]:
         """Name, estimate and confidence width of each coordinate."""
         d, several = self.estimate.shape[-1], self.estimate.ndim > 1
+        names = self.feature_names
         pairs = zip(self.estimate.flat, self.confidence_width.flat, strict=True)
         return [
             (
-                f"estimator {k // d}, theta_{k % d}" if several else f"theta_{k}",
+                f"estimator {k // d}, {names[k % d]}" if several else names[k],
                 float(estimate),
                 float(width),
             )

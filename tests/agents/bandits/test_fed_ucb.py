@@ -14,9 +14,9 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_ucb_settings import (
     Confidence,
-    DeterminantTrigger,
     LinearUCBSettings,
 )
 
@@ -215,7 +215,7 @@ def test_theta_is_in_the_ellipsoid_of_the_observed_width(
                 gained |= bool(width < exact.width_at(model.log_det, least))
                 actions = rng.standard_normal((4, 2))
                 actions /= np.linalg.norm(actions, axis=1, keepdims=True)
-                x = actions[agent.choose(actions)]
+                x = actions[agent.choose(actions)[0]]
                 agent.tell(x, 1.0 if rng.random() < (1 + x @ theta) / 2 else -1.0)
             if t % 25 == 0:
                 total = np.sum(
@@ -329,7 +329,7 @@ def test_one_agent_without_noise_is_ridge_linear_ucb() -> None:
         ratio = np.linalg.det(V) / 0.5**D
         width = 0.5 * math.sqrt(2 * math.log(2 / 0.05) + math.log(ratio))
         ucb = naive_bounds(V, u, actions, width + math.sqrt(0.5))
-        index = agent.choose(actions)
+        index = agent.choose(actions)[0]
         assert index == np.argmax(ucb)
         explored.add(index)
         x = actions[index]
@@ -383,13 +383,13 @@ def test_private_statistics_and_choice() -> None:
         np.testing.assert_allclose(agent.estimate, np.linalg.inv(V) @ u)
         for actions in action_sets(rng, 30):
             best = np.argmax(naive_bounds(V, u, actions, width))
-            assert agent.choose(actions) == best
+            assert agent.choose(actions)[0] == best
 
 
 def test_of_equal_actions_the_first_is_chosen() -> None:
     agent = LinearUCBAgent(confidence())
     x = np.full(D, 0.5)
-    assert agent.choose([0.5 * x, x, x, x]) == 1
+    assert agent.choose([0.5 * x, x, x, x])[0] == 1
 
 
 @pytest.mark.parametrize("width", ["exact", "paper"])
@@ -403,7 +403,7 @@ def test_noise_beyond_its_bounds_is_shifted_away(width: Any) -> None:
     smallest = np.linalg.eigvalsh(model.factor @ model.factor.T)[0]
     assert smallest == pytest.approx(least)
     (actions,) = action_sets(np.random.default_rng(7), 1)
-    agent.tell(actions[agent.choose(actions)], 1.0)
+    agent.tell(actions[agent.choose(actions)[0]], 1.0)
     assert np.all(np.isfinite(agent.estimate))
 
 
@@ -425,7 +425,7 @@ def test_an_agent_goes_on_from_its_state(local_data: Any) -> None:
     def play(player: LinearUCBAgent, start: int, stop: int) -> list[int]:
         chosen = []
         for t in range(start, stop):
-            chosen.append(player.choose(sets[t]))
+            chosen.append(player.choose(sets[t])[0])
             player.tell(sets[t][chosen[-1]], rewards[t])
             if t % 8 == 7:
                 player.receive(2 * player.running_sum)

@@ -64,7 +64,8 @@ def receive(action: int) -> Callable[[RecordedBandit], None]:
 
 
 def trial(policy: LinearBanditPolicy, value: float = 0.5) -> int:
-    index, ticket = policy.choose(ACTIONS)
+    choice = policy.choose(ACTIONS)
+    index, ticket = choice.index, choice.ticket
     policy.reward(ticket, value)
     return index
 
@@ -123,7 +124,7 @@ def test_a_policy_reads_the_numbered_arrays_around_a_window_only(
     policy.choose(ACTIONS)
     unnumbered = rows["state"]
     assert 0 < unnumbered <= 4
-    _, ticket = policy.choose(ACTIONS)
+    ticket = policy.choose(ACTIONS).ticket
     assert rows["state"] == unnumbered
     policy.reward(ticket, 0.5)
     assert rows["state"] <= 2 * unnumbered + 2 * ARRAYS_IN_PART + 2
@@ -151,8 +152,8 @@ def test_trials_of_another_process_are_the_policys_own(tmp_path: Path) -> None:
         actions /= np.linalg.norm(actions, axis=1, keepdims=True)
         fresh = LinearBanditPolicy.open(tmp_path)
         chosen = [one.choose(actions) for one in (policy, other, fresh)]
-        assert len({index for index, _ in chosen}) == 1
-        index, ticket = chosen[0]
+        assert len({choice.index for choice in chosen}) == 1
+        index, ticket = chosen[0].index, chosen[0].ticket
         one = policy if rng.random() < 0.5 else other
         one.reward(ticket, float(actions[index] @ [0.6, 0.0, 0.8]))
     assert policy.num_trials == other.num_trials == 60
@@ -163,11 +164,11 @@ def test_a_reward_counts_once_where_it_is_the_first_that_is_done(
     tmp_path: Path,
 ) -> None:
     """Its agent is made of a journal that has the trial already."""
-    _, ticket = enrolled(tmp_path, RAW).choose(ACTIONS)
+    ticket = enrolled(tmp_path, RAW).choose(ACTIONS).ticket
     estimates: list[NDArray[np.float64]] = []
 
     def reward(bandit: RecordedBandit) -> None:
-        bandit.reward(ticket, 0.5)
+        bandit.reward({ticket: 0.5})
         estimates.append(bandit.agents[0].estimate)
 
     in_journal(tmp_path, reward, RAW)
@@ -213,7 +214,7 @@ def test_a_call_that_failed_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = enrolled(tmp_path, RAW)
-    _, ticket = policy.choose(ACTIONS)
+    ticket = policy.choose(ACTIONS).ticket
 
     def fails(*_: Any) -> None:
         raise OSError("no space")
@@ -262,8 +263,9 @@ def test_a_policy_goes_on_beside_processes_that_are_killed(tmp_path: Path) -> No
         actions /= np.linalg.norm(actions, axis=1, keepdims=True)
         fresh = LinearBanditPolicy.open(tmp_path)
         assert policy.num_trials == fresh.num_trials >= made
-        index, ticket = policy.choose(actions)
-        assert fresh.choose(actions)[0] == index
+        choice = policy.choose(actions)
+        index, ticket = choice.index, choice.ticket
+        assert fresh.choose(actions).index == index
         policy.reward(ticket, 0.5)
         made = policy.num_trials
     assert made > 2 * 8

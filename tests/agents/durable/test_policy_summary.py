@@ -40,7 +40,8 @@ def test_estimate_and_widths_are_those_of_the_formula(
     # The paper adds up what it regularises, over the three agents.
     V, u = (6.0 if width == "paper" else 2.0) * np.eye(2), np.zeros(2)
     for reward in (0.9, -0.2, 0.4):
-        index, ticket = policy.choose(ACTIONS)
+        choice = policy.choose(ACTIONS)
+        index, ticket = choice.index, choice.ticket
         policy.reward(ticket, reward)
         V += np.outer(ACTIONS[index], ACTIONS[index])
         u += reward * ACTIONS[index]
@@ -68,7 +69,7 @@ def test_a_summary_counts_releases_others_and_epsilon(tmp_path: Path) -> None:
     def play() -> None:
         before.append(sites.policy(0).summary())
         for slot in range(bandit_sites.M):
-            _, ticket = sites.policy(slot).choose(bandit_sites.ACTIONS)
+            ticket = sites.policy(slot).choose(bandit_sites.ACTIONS).ticket
             sites.policy(slot).reward(ticket, 0.5)
 
     sites.after = {1: lambda: sites.silent.add(3)}

@@ -1,0 +1,1 @@
+"""Learn together which patients need a biopsy now."""

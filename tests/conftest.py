@@ -19,11 +19,18 @@ settings.load_profile("no-deadline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow tests first, half of them in each of two workers.
+    """Run slow tests first, a share of them in each worker.
 
-    A worker begins with its half of the list: at the end it would wait for the other.
+    A worker begins with its share of the list: at the end it would wait for others.
     """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     slow = [item for item in items if item.get_closest_marker("slow")]
     fast = [item for item in items if not item.get_closest_marker("slow")]
-    cut = len(items) // 2 - len(slow[::2])
-    items[:] = [*slow[::2], *fast[:cut], *slow[1::2], *fast[cut:]]
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        end = len(items) * (worker + 1) // workers
+        ordered += slow[worker::workers]
+        room = end - len(ordered)
+        ordered += fast[:room]
+        fast = fast[room:]
+    items[:] = ordered

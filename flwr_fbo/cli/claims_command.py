@@ -192,5 +192,10 @@ def _of_scalars(gain: Estimate) -> str:
 
 def _number(estimate: Estimate) -> str:
     if estimate.num_runs < 2:
-        return f"{estimate.mean:+.4f}"
-    return f"{estimate.mean:+.4f} ± {estimate.standard_error:.4f}"
+        return _signed(estimate.mean)
+    return f"{_signed(estimate.mean)} ± {_signed(estimate.standard_error)[1:]}"
+
+
+def _signed(value: float) -> str:
+    """Return a number with its sign: four decimals, or none of a large one."""
+    return f"{value:+.4f}" if abs(value) < 100 else f"{value:+,.0f}"

@@ -26,6 +26,7 @@ from flwr_fbo import (
     FTS,
     ContinualSettings,
     DecentralizedFedUCB,
+    EllipsoidSampling,
     FedGOUCB,
     FedUCB,
     FedVote,
@@ -36,6 +37,7 @@ from flwr_fbo import (
     Network,
     NeuralPrivacy,
     NeuralUCBSettings,
+    Optimism,
     PeerGraph,
     Privacy,
     Seeds,
@@ -322,6 +324,7 @@ def _linear_settings(**changes: Any) -> LinearUCBSettings:
         "calibration": "exact",
         "width": "observed",
         "local_data": "released",
+        "exploration": Optimism(),
     }
     chosen = {**usual, **changes}
     releases = explicit(
@@ -345,6 +348,9 @@ def _linear_settings(**changes: Any) -> LinearUCBSettings:
         ridge=1.0,
         width=chosen["width"],
         local_data=chosen["local_data"],
+        exploration=chosen["exploration"],
+        encoder=None,
+        reward_timeout=None,
     )
 
 
@@ -683,6 +689,12 @@ STUDIES: dict[str, Callable[[], Steps]] = {
         local_data="raw",
     ),
     "FedUCB, Honaker": partial(_fed_ucb, mechanism="tree-honaker", width="exact"),
+    "FedUCB, sampling": partial(
+        _fed_ucb,
+        exploration=explicit(
+            EllipsoidSampling, num_draws=64, uniform_share=0.01, radius=0.1
+        ),
+    ),
     "FedUCB, non-private": partial(_fed_ucb, epsilon=math.inf),
     "FedUCB, trigger": partial(
         _fed_ucb, DeterminantTrigger(1.0), epsilon=math.inf, local_data="raw"

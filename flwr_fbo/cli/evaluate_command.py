@@ -12,13 +12,14 @@ import typer
 from rich.table import Table
 
 from flwr_fbo._files import write_whole
+from flwr_fbo._text import printable
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, KIND
 from flwr_fbo.agents.durable.linear_bandit_policy import LinearBanditPolicy
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED, csv_of, wide_console
-from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.off_policy.estimators import PolicyValue
 from flwr_fbo.off_policy.policies import (
     PolicyEvaluation,
@@ -28,11 +29,15 @@ from flwr_fbo.off_policy.policies import (
     parse_policy,
 )
 
-_NOTES = (
-    "Intervals of IPS are too narrow where the effective sample is below about 100: "
-    "see python -m benchmarks.off_policy_coverage.",
+# Seconds to wait while the site has its journal, for the time of one call.
+_PATIENCE = 30.0
+_NARROW = (
+    "Intervals of IPS and SNIPS are too narrow where the effective sample is below "
+    "about 100: see python -m benchmarks.off_policy_coverage."
+)
+_OWN = (
     "`greedy` takes the site's current estimate, which has partly been learned from "
-    "the decisions that it is evaluated on.",
+    "the decisions that it is evaluated on."
 )
 
 
@@ -51,6 +56,12 @@ def evaluate(
     confidence: Annotated[
         float, typer.Option(help="Confidence of each interval.")
     ] = 0.95,
+    unsettled: Annotated[
+        bool,
+        typer.Option(
+            "--unsettled", help="Use decisions younger than the RewardTimeout, too."
+        ),
+    ] = False,
     as_json: AsJson = False,
     csv: Annotated[
         Path | None,
@@ -67,7 +78,8 @@ def evaluate(
 
     Nothing leaves the site. The output is statistics of the site's raw data, without
     noise: it has no privacy, so keep it at the site. Rewards that are overdue by the
-    study's RewardTimeout are recorded first, as in every call of the policy.
+    study's RewardTimeout are recorded first, as in every call of the policy; decisions
+    that are younger than it are left out.
 
     `greedy` is the arm that is best by the site's current estimate. A FUNCTION takes
     context, arms and features, and returns an arm; its MODULE may be in this folder.
@@ -79,7 +91,7 @@ def evaluate(
     $ flwr-fbo evaluate /var/lib/fbo --policy python:rules:by_age --csv rows.csv
     """
     with plain_errors(ValueError, ImportError):
-        found = _evaluated(_opened(journal), policies, confidence)
+        found = _evaluated(_opened(journal), policies, confidence, not unsettled)
         rows = [
             {"policy": policy, **asdict(estimate), "confidence": confidence}
             for policy, _, estimate in _estimates(found)
@@ -95,19 +107,23 @@ def evaluate(
 def _opened(journal: Path) -> LinearBanditPolicy:
     """Return the policy of a folder, or of a file of whatever name."""
     is_folder = journal.is_dir()
-    with Journal(None, journal / FILE_NAME if is_folder else journal) as opened:
+    path = journal / FILE_NAME if is_folder else journal
+    with open_patiently(None, path, _PATIENCE) as opened:
         opened.require_kind(KIND)
     if is_folder:
-        return LinearBanditPolicy.open(journal, patience=0)
-    return LinearBanditPolicy(journal, patience=0)
+        return LinearBanditPolicy.open(journal, _PATIENCE)
+    return LinearBanditPolicy(journal, _PATIENCE)
 
 
 def _evaluated(
-    site: LinearBanditPolicy, policies: Sequence[str], confidence: float
+    site: LinearBanditPolicy,
+    policies: Sequence[str],
+    confidence: float,
+    settled: bool,
 ) -> list[PolicyEvaluation]:
     # All names are checked before the first evaluation, which may take a while.
     targets = [_parsed(text, site) for text in policies]
-    decisions = site.decisions()
+    decisions = site.decisions(settled)
     return [evaluate_policy(decisions, target, confidence) for target in targets]
 
 
@@ -138,16 +154,21 @@ def _print(found: Sequence[PolicyEvaluation]) -> None:
     table.add_column("estimator", no_wrap=True)
     interval = f"{100 * found[0].confidence:g} % interval"
     # Narrow enough for 80 columns, unless a policy's name is long.
-    for heading in ("value", interval, "effective\nsample", "largest\nweight"):
+    weights = "effective\nsample", "mean\nweight"
+    for heading in ("value", interval, *weights):
         table.add_column(heading, justify="right", no_wrap=True)
     for policy, estimator, estimate in _estimates(found):
-        value, _, *others = cells_of(estimate)
-        table.add_row(policy, estimator, value, *others)
+        value, _, interval, sample, mean_weight, _ = cells_of(estimate)
+        table.add_row(policy, estimator, value, interval, sample, mean_weight)
     console, logged = wide_console(), found[0].logged
     console.print(table)
     console.print(
         f"{logged.num_decisions} decisions with a reward; {logged.num_awaited} without "
         "one are left out."
     )
-    for note in _NOTES:
-        console.print(note)
+    for evaluation in found:
+        if warning := evaluation.ips.warning:
+            console.print(f"{printable(evaluation.policy)}: {warning}", markup=False)
+    console.print(_NARROW)
+    if any(evaluation.policy == "greedy" for evaluation in found):
+        console.print(_OWN)

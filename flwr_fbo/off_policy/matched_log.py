@@ -57,7 +57,8 @@ def with_rewards(
     ]
     allowed = f"at least 2 with a reward; {len(decisions) - len(pairs)} are without one"
     require(len(pairs) >= 2, "num_decisions", len(pairs), allowed)
-    pairs.sort(key=lambda pair: (pair[0].time, pair[0].number))
+    # By number, not by time: a clock may be set back.
+    pairs.sort(key=lambda pair: pair[0].number)
     rewarded = [decision for decision, _ in pairs]
     rewards = [decision.reward for decision in rewarded]
     _require_each(
@@ -163,5 +164,9 @@ def _require_support(decisions: Sequence[Decision], of_chosen: FloatArray) -> No
         "never takes there. Leave out the decisions that were not randomised"
     )
     _require_each(decisions, fit, "propensity", propensities, allowed)
-    allowed = "a policy that may choose one of the logged actions"
-    require(bool(of_chosen.any()), "probabilities of all logged actions", 0.0, allowed)
+    if not of_chosen.any():
+        text = (
+            "The policy takes none of the logged actions with a reward: the log does "
+            "not tell what it would have earned."
+        )
+        raise ValueError(text)

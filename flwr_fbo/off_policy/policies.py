@@ -17,6 +17,7 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._text import printable
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.agents.durable.decision import Decision
+from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.off_policy.estimators import (
     PolicyValue,
     doubly_robust,
@@ -107,7 +108,7 @@ def greedy(theta: ArrayLike) -> TargetPolicy:
         d = np.shape(decision.features)[-1]
         allowed = f"shape ({d},), as the features of decision {decision.number}"
         require(len(theta) == d, "theta", theta.shape, allowed)
-        return _sure(int(np.argmax(decision.features @ theta)), decision)
+        return _sure(int(first_best(decision.features @ theta)), decision)
 
     return TargetPolicy("greedy", probabilities)
 
@@ -226,6 +227,9 @@ def _imported(module: str, function: str) -> PolicyFunction:
     return choice
 
 
+_WEIGHTS = ("eff. sample", "mean weight", "max.")
+
+
 @dataclass(frozen=True)
 class PolicyEvaluation:
     """What a target policy would have earned; ``print`` shows it as a table.
@@ -264,7 +268,7 @@ class PolicyEvaluation:
         awaited = f"{logged.num_awaited} left out without a reward"
         interval = f"{100 * self.confidence:g} % interval"
         rows = [
-            ("", "value", "std. error", interval, "eff. sample", "largest weight"),
+            ("", "value", "std. error", interval, *_WEIGHTS),
             ("logged policy", *cells_of(logged)),
             *((label, *cells_of(value)) for label, value in self.estimates.items()),
         ]
@@ -276,19 +280,20 @@ class PolicyEvaluation:
         for first, *others in rows:
             cells = map(str.rjust, others, widths[1:])
             lines.append("  ".join([first.ljust(widths[0]), *cells]))
-        return "\n".join(lines)
+        return "\n".join([*lines, *filter(None, [self.ips.warning])])
 
 
 def cells_of(estimate: PolicyValue) -> tuple[str, ...]:
     """Return an estimate's value, standard error, interval, and what its weights are.
 
-    The last two cells are the effective sample size and the largest weight.
+    The last cells are the effective sample size, the mean and the largest weight.
     """
     return (
         f"{estimate.value:.4g}",
         f"{estimate.standard_error:.2g}",
         f"{estimate.low:.4g} to {estimate.high:.4g}",
         f"{estimate.effective_sample_size:.1f}",
+        f"{estimate.mean_weight:.2f}",
         f"{estimate.largest_weight:.3g}",
     )
 
@@ -312,11 +317,11 @@ def evaluate_policy(
     >>> print(evaluate_policy(log, always("home")))
     Policy: always:home
     Decisions: 100 with a reward, 0 left out without a reward
-                   value  std. error     95 % interval  eff. sample  largest weight
-    logged policy    0.5       0.036  0.4304 to 0.5696        100.0               1
-    IPS            0.625       0.044  0.5379 to 0.7121         80.0            1.25
-    SNIPS          0.625       0.031  0.5638 to 0.6862         80.0            1.25
-    doubly robust  0.625       0.032  0.5619 to 0.6881         80.0            1.25
+                   value  std. error     95 % interval  eff. sample  mean weight  max.
+    logged policy    0.5       0.036  0.4304 to 0.5696        100.0         1.00     1
+    IPS            0.625       0.044  0.5379 to 0.7121         80.0         1.00  1.25
+    SNIPS          0.625       0.031  0.5638 to 0.6862         80.0         1.00  1.25
+    doubly robust  0.625       0.032  0.5619 to 0.6881         80.0         1.00  1.25
 
     Parameters
     ----------
@@ -338,6 +343,9 @@ def evaluate_policy(
         If the log or the policy is not allowed, or the log cannot tell what the policy
         would have earned.
     """
+    ok = isinstance(policy, TargetPolicy)
+    require(ok, "policy", policy, "a TargetPolicy: see `parse_policy`")
+    logged = logged_mean(decisions, confidence)
     arms = sorted({arm for decision in decisions for arm in decision.arms})
     if policy.arm is not None and policy.arm not in arms:
         require(False, "arm", policy.arm, nearest(policy.arm, arms))
@@ -349,7 +357,7 @@ def evaluate_policy(
     return PolicyEvaluation(
         policy=policy.name,
         confidence=confidence,
-        logged=logged_mean(decisions, confidence),
+        logged=logged,
         ips=ips(decisions, probabilities, confidence),
         snips=snips(decisions, probabilities, confidence),
         doubly_robust=doubly_robust(decisions, probabilities, confidence),

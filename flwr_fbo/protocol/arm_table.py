@@ -63,7 +63,7 @@ class ArmTable:
     version: int = 1
 
     def __post_init__(self) -> None:
-        require_int("version", self.version, 1)
+        require_int("version", self.version, 1, 10**9)
         pairs = _pairs("arms", self.arms)
         arms = tuple((name, _features(name, given)) for name, given in pairs)
         object.__setattr__(self, "arms", arms)

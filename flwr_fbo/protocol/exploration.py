@@ -116,9 +116,10 @@ class EllipsoidSampling(Exploration):
     num_draws : int
         S, from 1 to 10,000.
     uniform_share : float
-        gamma in [0, 1]. No propensity of K actions is below gamma / K, so that
+        gamma in (0, 1]. No propensity of K actions is below gamma / K, so that
         importance weights are at most K / gamma; and a share of gamma of all trials is
-        played without regard to their rewards.
+        played without regard to their rewards. At 0 an action that no draw prefers
+        could not be chosen, and what it gives could not be evaluated.
     radius : float
         In (0, 1]: the share of the ellipsoid's width that parameters are drawn within.
         At 1 all are drawn that the releases do not rule out, at any time and for any
@@ -134,8 +135,8 @@ class EllipsoidSampling(Exploration):
     def __post_init__(self) -> None:
         require_int("num_draws", self.num_draws, 1, 10_000)
         share, radius = self.uniform_share, self.radius
-        ok = is_number(share) and 0 <= share <= 1
-        require(ok, "uniform_share", share, "a number in [0, 1]")
+        ok = is_number(share) and 0 < share <= 1
+        require(ok, "uniform_share", share, "a number in (0, 1]")
         ok = is_number(radius) and 0 < radius <= 1
         require(ok, "radius", radius, "a number in (0, 1]")
 
@@ -170,7 +171,7 @@ class EllipsoidSampling(Exploration):
 
 @dataclass(frozen=True)
 class InverseGapWeighting(Exploration):
-    """Play an action the less often, the farther its estimate is below the best one.
+    """Play actions with lower estimates less often.
 
     With estimates m_a, the best of them m, and u the mean over the K actions of
     w ||x||_{V^-1}, half of an action's confidence interval,
@@ -237,6 +238,7 @@ def exploration_of(fields: Mapping[str, Any]) -> Exploration:
     TypeError
         If the kind has no such field.
     """
+    require(isinstance(fields, Mapping), "exploration", fields, "a mapping")
     kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         require(False, "exploration.kind", kind, nearest(kind, _KINDS))
@@ -247,6 +249,8 @@ def exploration_of(fields: Mapping[str, Any]) -> Exploration:
 def drawn(probabilities: FloatArray, rng: np.random.Generator) -> tuple[int, float]:
     """Draw an index, and return its probability too; one of probability 0 never."""
     sums = np.cumsum(probabilities)
+    # Not with absurd settings: then their sum is no number.
+    require(bool(sums[-1] > 0), "probabilities", probabilities, "finite numbers")
     # The last is 1 then, whatever the rounding, and above what is drawn.
     sums /= sums[-1]
     index = int(np.searchsorted(sums, rng.random(), side="right"))

@@ -170,11 +170,15 @@ class FeatureEncoder:
         allowed = "'all', or a list of pairs of different fields, each pair once"
         is_list = isinstance(self.interactions, tuple | list)
         require(is_list, "interactions", self.interactions, allowed)
+        most = LARGEST_DIMENSION
+        ok = len(self.interactions) <= most
+        require(ok, "len(interactions)", len(self.interactions), f"at most {most}")
+        known = set(names)
         for pair in self.interactions:
             is_pair = isinstance(pair, tuple | list) and len(pair) == 2
             require(is_pair, "interactions", pair, allowed)
             for name in pair:
-                if name not in names:
+                if name not in known:
                     require(False, "interactions", name, nearest(name, names))
         pairs = tuple((first, second) for first, second in self.interactions)
         unordered = {frozenset(pair) for pair in pairs}

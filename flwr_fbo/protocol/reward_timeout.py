@@ -11,8 +11,8 @@ from flwr_fbo._validation import require_finite, require_positive
 class RewardTimeout:
     """How long a reward is awaited, and what it is taken to be after that.
 
-    For events of which only those that happen are reported: a visit that was booked, a
-    patient who came back. Of others nothing is ever heard.
+    Some events are reported only if they happen: a visit that was booked, a patient who
+    came back. A site waits for a time, and then takes them not to have happened.
 
     Examples
     --------
@@ -32,8 +32,13 @@ class RewardTimeout:
 
     Notes
     -----
-    *Formal guarantees.* A decision is still part of one window of one release, with one
-    reward, so that its guarantee is that of `ContinualSettings`.
+    Rewards that come early differ from those that come late: if bad news comes at once,
+    and silence counts as good news, early releases make an arm look worse than it is.
+
+    *Formal guarantees.* Each decision still adds one reward to the sums, once, so that
+    the guarantee is that of `ContinualSettings`. When a reward comes is private, too:
+    one that is in a later release, or taken as known there, moves releases no more than
+    another reward does (tested for the factorisations `toeplitz` and `tree`).
     """
 
     seconds: float

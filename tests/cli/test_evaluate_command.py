@@ -22,6 +22,7 @@ from flwr_fbo import (
     LinearUCBSettings,
     Number,
     Optimism,
+    RewardTimeout,
     evaluate_policy,
 )
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
@@ -149,7 +150,7 @@ def test_the_table_fits_a_terminal_and_says_how_to_read_it(
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert max(map(len, lines)) <= columns
-    for heading in ("95 % interval", "effective", "sample", "largest", "weight"):
+    for heading in ("95 % interval", "effective", "sample", "mean", "weight"):
         assert heading in lines[1] + lines[2]
     rows = _expected(site, parse_policy("uniform"), parse_policy("always:home"))
     shown = [line for line in lines if " to " in line and line.count(".") > 3]
@@ -159,11 +160,13 @@ def test_the_table_fits_a_terminal_and_says_how_to_read_it(
         assert f" {row['value']:.4g} " in line
         assert f" {row['low']:.4g} to {row['high']:.4g} " in line
         assert f" {row['effective_sample_size']:.1f} " in line
-        assert f" {row['largest_weight']:.3g}" in line
+        assert f" {row['mean_weight']:.2f}" in line
     text = " ".join(result.output.split())
     assert "37 decisions with a reward; 3 without one are left out." in text
     assert "below about 100: see python -m benchmarks.off_policy_coverage." in text
-    assert "`greedy` takes the site's current estimate" in text
+    assert "`greedy`" not in text
+    greedy = _invoke(site, "--policy=greedy", columns=columns)
+    assert "`greedy` takes the site's current estimate" in greedy.output
 
 
 def test_a_long_name_is_folded_and_no_number_is_cut(site: Path) -> None:
@@ -171,8 +174,9 @@ def test_a_long_name_is_folded_and_no_number_is_cut(site: Path) -> None:
     result = _invoke(site, "--policy", name)
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 100
-    assert name not in result.output  # but its pieces are, on lines of their own
-    cells = [line[1:].split(" ")[0] for line in result.output.splitlines()]
+    table = result.output[: result.output.index("decisions with a reward")]
+    assert name not in table  # but its pieces are, on lines of their own
+    cells = [line[1:].split(" ")[0] for line in table.splitlines()]
     assert name in "".join(cells)
     for row in _expected(site, parse_policy(name)):
         assert f" {row['low']:.4g} to {row['high']:.4g} " in result.output
@@ -282,3 +286,13 @@ def test_a_site_that_knows_nothing_has_no_greedy_policy(tmp_path: Path) -> None:
 def test_a_journal_that_is_held_is_told_at_once(site: Path) -> None:
     with Journal(None, site / FILE_NAME):
         assert FILE_NAME in _error(site, "--policy=uniform")
+
+
+def test_young_decisions_are_used_only_where_that_is_wanted(tmp_path: Path) -> None:
+    """Of them only the rewards that come soon are known."""
+    waiting = replace(RANDOM, reward_timeout=RewardTimeout(seconds=3600.0))
+    site = _played(tmp_path, waiting)
+    result = _invoke(site, "--policy=uniform")
+    assert result.exit_code == 1
+    assert "at least 2 with a reward" in " ".join(result.output.split())
+    assert _rows(site, "--policy=uniform", "--unsettled")[0]["num_decisions"] == 37

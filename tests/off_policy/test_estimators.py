@@ -50,6 +50,8 @@ def test_ips_by_hand() -> None:
     assert found.high == pytest.approx(mean + NINETY_FIVE * error, rel=1e-9)
     assert found.effective_sample_size == pytest.approx(2.5**2 / 2.25)
     assert found.largest_weight == 1.0
+    assert found.mean_weight == pytest.approx(2.5 / 3)
+    assert "mean weight is 0.83" in found.warning
     assert (found.num_decisions, found.num_awaited) == (3, 0)
     assert found.estimator == "ips"
 
@@ -98,6 +100,25 @@ def _random_log(rng: np.random.Generator, n: int) -> tuple[list[Decision], list[
         log.append(Decision(t, t, None, arms, features, chosen, propensity, reward))
         policy.append(target)
     return log, policy
+
+
+def test_an_arm_that_was_hardly_ever_taken_is_warned_of() -> None:
+    """The effective sample is large then, as it counts only what happened."""
+    rng, propensities = np.random.default_rng(3), [0.4967, 0.0033, 0.5]
+    unseen = 0
+    for _ in range(50):
+        chosen = rng.choice(3, p=propensities, size=200)
+        log = [
+            Decision(t, t, None, ("a", "b", "c"), np.eye(3), a, propensities[a], 0.5)
+            for t, a in enumerate(chosen.tolist())
+        ]
+        found = ips(log, [np.full(3, 1 / 3)] * len(log))
+        if 1 not in chosen:
+            unseen += 1
+            assert found.effective_sample_size > 100
+        assert bool(found.warning) == (abs(found.mean_weight - 1) > 0.1)
+        assert found.warning or 1 in chosen
+    assert unseen > 10
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -226,7 +247,7 @@ def _with(**changes: Any) -> list[Decision]:
             POLICY,
             r"without randomised exploration.* exploration=EllipsoidSampling\(\)",
         ),
-        (LOG, [[0, 1], [1, 0], [0, 1]], "probabilities of all logged actions=0.0"),
+        (LOG, [[0, 1], [1, 0], [0, 1]], "takes none of the logged actions"),
     ],
 )
 @pytest.mark.parametrize("estimator", ESTIMATORS)

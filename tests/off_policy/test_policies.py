@@ -200,13 +200,14 @@ def test_the_table_has_a_line_an_estimate() -> None:
     assert lines[1] == "Decisions: 57 with a reward, 3 left out without a reward"
     assert "90 % interval" in lines[2]
     for line, value in zip(
-        lines[3:],
+        lines[3:7],
         (found.logged, found.ips, found.snips, found.doubly_robust),
         strict=True,
     ):
         assert f" {value.value:.4g} " in line
         assert f" {value.low:.4g} to {value.high:.4g} " in line
-    assert len({len(line) for line in lines[2:]}) == 1
+    assert len({len(line) for line in lines[2:7]}) == 1
+    assert lines[7:] == [w for w in [found.ips.warning] if w]
 
 
 @pytest.mark.parametrize("scale", [1e-7, -1e-7, 1e7, -1e7])

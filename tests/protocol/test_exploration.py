@@ -40,7 +40,7 @@ SETTINGS = LinearUCBSettings(RELEASES)
 KINDS: tuple[Exploration, ...] = (
     Optimism(),
     EllipsoidSampling(num_draws=7, uniform_share=0.2, radius=0.3),
-    EllipsoidSampling(num_draws=64, uniform_share=0.0, radius=1.0),
+    EllipsoidSampling(num_draws=64, uniform_share=1.0, radius=1.0),
     InverseGapWeighting(scale=2.0),
 )
 
@@ -157,7 +157,7 @@ def test_decisions_together_are_those_alone(
 
 
 @pytest.mark.parametrize("num_actions", [1, 2, 3, 17])
-@pytest.mark.parametrize("share", [0.0, 0.05, 0.1, 1 / 3, 0.7, 1.0])
+@pytest.mark.parametrize("share", [1e-12, 0.05, 0.1, 1 / 3, 0.7, 1.0])
 def test_probabilities_of_sampling_sum_to_one_and_have_a_least(
     share: float, num_actions: int
 ) -> None:
@@ -174,7 +174,7 @@ def test_probabilities_of_sampling_sum_to_one_and_have_a_least(
 
 def test_the_propensity_of_an_action_that_is_alone_is_exactly_one() -> None:
     """A bit more would be no probability, and `evaluate_policy` refuses it."""
-    for share in np.linspace(0, 1, 21):
+    for share in np.linspace(1e-12, 1, 21):
         for num_draws in range(1, 120):
             kind = EllipsoidSampling(num_draws, float(share))
             assert given(kind, [0.3], [1.0]).tolist() == [1.0]
@@ -289,7 +289,7 @@ def test_sampling_plays_as_often_as_parameters_are_best() -> None:
     """As many draws say it as one likes: the probabilities' mean is the same."""
     x = actions(3, seed=5)
     few, many = (
-        agent_with(EllipsoidSampling(n, uniform_share=0.0, radius=1.0))
+        agent_with(EllipsoidSampling(n, uniform_share=1e-12, radius=1.0))
         for n in (5, 10_000)
     )
     rng = np.random.default_rng(2)
@@ -324,6 +324,7 @@ ENCODED = replace(SETTINGS, releases=replace(RELEASES, dimension=ENCODER.dimensi
         (lambda: EllipsoidSampling(num_draws=2.0), "num_draws=2.0"),  # type: ignore[arg-type]
         (lambda: EllipsoidSampling(num_draws=True), "num_draws=True"),
         (lambda: EllipsoidSampling(uniform_share=-0.1), "uniform_share=-0.1"),
+        (lambda: EllipsoidSampling(uniform_share=0.0), "uniform_share=0.0"),
         (lambda: EllipsoidSampling(uniform_share=1.1), "uniform_share=1.1"),
         (lambda: EllipsoidSampling(uniform_share=math.nan), "uniform_share=nan"),
         (lambda: EllipsoidSampling(radius=0.0), "radius=0.0"),

@@ -50,7 +50,7 @@ def learning_curve(decisions: list[Decision]) -> str:
 def report(folder: str) -> str:
     """Return curve, value of the other policy and privacy of a site."""
     policy = LinearBanditPolicy.open(folder)
-    decisions, spent = policy.decisions(), policy.summary()
+    decisions, spent = policy.decisions(settled=True), policy.summary()
     truth = outcomes(decisions)[0] * [RULE.probabilities(one) for one in decisions]
     return (
         f"{learning_curve(decisions)}\n\n{evaluate_policy(decisions, RULE)}\n"

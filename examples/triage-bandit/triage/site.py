@@ -1,13 +1,14 @@
 """A site's own program: it decides for its patients, and returns rewards later."""
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import typer
 from sklearn.datasets import load_breast_cancer
 
-from flwr_fbo import LinearBanditPolicy
+from flwr_fbo import LateRewardError, LinearBanditPolicy
 from triage.study import BIOPSY, CONTEXT, COSTS, FOLLOW_UP, IMAGING, SILENCE, WEEK
 
 # From how many weeks on, and up to how many, the outcome of an arm is known.
@@ -50,7 +51,9 @@ class Clinic:
         now = time.time()
         for known, ticket, reward in self._outcomes:
             if known <= now:
-                self.policy.reward(ticket, reward)
+                # This program may have slept for longer than a reward is awaited.
+                with suppress(LateRewardError):
+                    self.policy.reward(ticket, reward)
         self._outcomes = [one for one in self._outcomes if one[0] > now]
 
 

@@ -13,6 +13,7 @@ message, only synchronises:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import ClassVar, Protocol
 
@@ -24,7 +25,10 @@ from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.offer import Offer, action_of
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.recorded_agent import say_left_aside
-from flwr_fbo.agents.durable.recorded_decisions import RecordedDecisions
+from flwr_fbo.agents.durable.recorded_decisions import (
+    LateRewardError,
+    RecordedDecisions,
+)
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
@@ -198,9 +202,13 @@ class RecordedBandit(RecordedDecisions):
         """Play in an environment until there are so many trials."""
         for ticket, action in self.awaited.items():  # of a process that was ended
             environment.contexts(ticket)
-            self.reward({ticket: environment.reward(action)})
+            self._take(ticket, environment.reward(action))
         for t in range(self.num_trials, num_trials):
             actions = environment.contexts(t)
             [choice] = self.choose([Offer.of_vectors(actions)])
-            reward = environment.reward(actions[choice.index])
-            self.reward({choice.ticket: reward})
+            self._take(choice.ticket, environment.reward(actions[choice.index]))
+
+    def _take(self, ticket: int, value: float) -> None:
+        """Record a reward, unless it came too late: then the default is recorded."""
+        with suppress(LateRewardError):
+            self.reward({ticket: value})

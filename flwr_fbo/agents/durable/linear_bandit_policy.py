@@ -192,8 +192,8 @@ class LinearBanditPolicy:
     ) -> dict[str, float]:
         """Return the propensity of each action, by name; nothing is recorded.
 
-        Parameters and errors are those of `choose`. `EllipsoidSampling` draws anew in
-        each call, so that its propensities vary a little.
+        Parameters and errors are those of `choose`. `EllipsoidSampling` draws anew, so
+        that propensities vary a little from call to call.
         """
         return self.probabilities_many([context], [eligible])[0]
 
@@ -237,13 +237,20 @@ class LinearBanditPolicy:
         with self._held() as bandit:
             bandit.arms.set(arms)
 
-    def decisions(self) -> list[Decision]:
+    def decisions(self, settled: bool = False) -> list[Decision]:
         """Return all decisions so far, with the rewards that have come.
 
         For `evaluate_policy`, and for the site alone: they are raw data.
+
+        Parameters
+        ----------
+        settled : bool
+            Leave out decisions that are younger than the study's `RewardTimeout`. Of
+            these the rewards that come soon are known, and the default is not: where
+            the two differ, an evaluation would be biased.
         """
         with self._held() as bandit:
-            return bandit.decisions()
+            return bandit.decisions(settled)
 
     def to_dataframe(self) -> Any:
         """Return `decisions` as a ``pandas.DataFrame``: see `decisions_frame`.
@@ -256,7 +263,7 @@ class LinearBanditPolicy:
         return decisions_frame(self.decisions())
 
     def reward(self, ticket: int, value: float) -> None:
-        """Record what an action was rewarded with, however late.
+        """Record what an action was rewarded with, once that is known.
 
         The next release includes it. An action without a reward is in no release,
         unless the study has a `RewardTimeout`.
@@ -290,6 +297,23 @@ class LinearBanditPolicy:
         require(isinstance(values, Mapping), "values", values, "a mapping")
         with self._held() as bandit:
             bandit.reward(values)
+
+    def cancel(self, ticket: int) -> None:
+        """Withdraw a decision that was not carried out: it never gets a reward.
+
+        It is in no release, and `evaluate_policy` leaves it out. If somebody took
+        another arm, choose again, with that one as the only eligible arm.
+
+        Raises
+        ------
+        ValueError
+            If the ticket is unknown or already used; `LateRewardError` if its time is
+            over.
+        JournalError
+            If it could not be recorded.
+        """
+        with self._held() as bandit:
+            bandit.cancel(ticket)
 
     @property
     def awaited(self) -> dict[int, FloatArray]:

@@ -38,7 +38,8 @@ class Choice:
     Attributes
     ----------
     index : int
-        Index of the action, from 0 to K - 1, among the eligible ones.
+        Index of the action, from 0 to K - 1, among the eligible ones, which are in the
+        order of the arms' table.
     arm : str
         The arm's name; without an encoder the index as text.
     ticket : int

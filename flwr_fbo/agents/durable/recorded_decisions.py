@@ -9,6 +9,7 @@ window-j    what trials rewarded between releases j and j + 1 add to the running
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -155,10 +156,14 @@ class RecordedDecisions(RecordedBanditAgent):
         counts = self._state.get("outside")
         return {} if counts is None else from_json_array(counts)
 
-    def decisions(self) -> list[Decision]:
-        """Return all decisions so far, with the rewards that have come."""
+    def decisions(self, settled: bool = False) -> list[Decision]:
+        """Return decisions so far; see `LinearBanditPolicy.decisions`."""
         self._expire()
-        return [self._decision(trial) for trial in self._journal.trials()]
+        timeout, trials = self.study.settings.reward_timeout, self._journal.trials()
+        if settled and timeout is not None:
+            latest = time.time() - timeout.seconds
+            trials = [trial for trial in trials if trial.started <= latest]
+        return [self._decision(trial) for trial in trials]
 
     def _decision(self, trial: Trial) -> Decision:
         record = trial.params
@@ -180,10 +185,18 @@ class RecordedDecisions(RecordedBanditAgent):
         for ticket, value in values.items():
             ok = isinstance(value, Real) and not isinstance(value, bool)
             require(ok, "value", value, "a number")
-            ok = type(ticket) is int and 0 <= ticket < 2**63
-            require(ok, "ticket", ticket, "an int, as `choose` gave it")
+            self._check_ticket(ticket)
         trials = [self._awaited(ticket) for ticket in values]
         self._complete(trials, [float(value) for value in values.values()], {})
+
+    def cancel(self, ticket: int) -> None:
+        """Record that a decision gets no reward."""
+        self._check_ticket(ticket)
+        self._journal.end_trial(self._awaited(ticket).number, math.nan)
+
+    def _check_ticket(self, ticket: Any) -> None:
+        ok = type(ticket) is int and 0 <= ticket < 2**63
+        require(ok, "ticket", ticket, "an int, as `choose` gave it")
 
     def _awaited(self, ticket: int) -> Trial:
         """Return the trial of a ticket, if its reward is still awaited."""
@@ -235,12 +248,14 @@ class RecordedDecisions(RecordedBanditAgent):
         arrays: dict[str, NDArray[Any]],
     ) -> None:
         """Record the rewards of trials, and arrays: at once."""
+        if not trials:
+            return
         releases, release = self.study.settings.releases, self.num_releases
-        actions = [action_of(trial) for trial in trials]
         added = self._window(release).copy()
-        products = releases.outer_products(actions, values)
-        streams = added.reshape(releases.num_streams, *products.shape[1:])
-        for trial, product in zip(trials, products, strict=True):
+        streams = added.reshape(releases.num_streams, *added.shape[-2:])
+        for trial, value in zip(trials, values, strict=True):
+            # One by one: the products of many would take much memory.
+            [product] = releases.outer_products([action_of(trial)], [value])
             streams[trial.number % releases.num_streams] += product
         changed = {**arrays, f"window-{release}": added}
         tickets = [trial.number for trial in trials]

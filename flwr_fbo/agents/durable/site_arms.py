@@ -73,6 +73,10 @@ class SiteArms:
         arms.check(self._encoder)
         if self._newest != _OF_BLOCKS and arms.arms == self.newest.arms:
             return
+        # A table that was written anew begins at 1; others are changes of one.
+        ok = arms.version == 1 or arms.version > self._newest
+        allowed = f"above {self._newest}: the site's arms have changed. Change those"
+        require(ok, "arms.version", arms.version, allowed)
         version = max(self._newest + 1, arms.version)
         table = replace(arms, version=version)
         name, content = f"arms-{version}", to_json_array(table.to_dict())

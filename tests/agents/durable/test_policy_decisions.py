@@ -525,3 +525,23 @@ def test_many_rewards_are_recorded_at_once_or_none(tmp_path: Path) -> None:
             window = bandit._window(0)
         x = np.array([[*d.features[d.chosen], d.reward] for d in policy.decisions()])
         np.testing.assert_allclose(window, x.T @ x, atol=1e-8)
+
+
+def test_a_cancelled_decision_gets_no_reward(tmp_path: Path) -> None:
+    policy = enrolled(tmp_path, VECTOR_SETTINGS)
+    kept, cancelled = policy.choose_many([VECTORS] * 2)
+    policy.cancel(cancelled.ticket)
+    assert list(policy.awaited) == [kept.ticket]
+    for again_used in (policy.cancel, lambda ticket: policy.reward(ticket, 0.5)):
+        with pytest.raises(ValueError, match=f"ticket={cancelled.ticket}"):
+            again_used(cancelled.ticket)
+    with pytest.raises(ValueError, match="ticket=9"):
+        policy.cancel(9)
+    policy.reward(kept.ticket, 0.5)
+    with policy._held() as bandit:
+        x = np.array([*VECTORS[kept.index], 0.5])
+        np.testing.assert_allclose(bandit._window(0), np.outer(x, x), atol=1e-8)
+    rewards = [decision.reward for decision in again(tmp_path)]
+    assert rewards[0] == 0.5
+    assert math.isnan(rewards[1])
+    assert policy.choose(VECTORS).ticket == 2

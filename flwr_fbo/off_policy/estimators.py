@@ -89,7 +89,7 @@ class PolicyValue:
         40, the 95 % intervals of IPS covered the truth in 91 to 92 %, those of SNIPS in
         92 %, those of DR in 95 %. It counts only what happened: see ``mean_weight``.
     mean_weight : float
-        The mean weight, of which 1 is expected. Far below 1 the log has too few
+        The mean weight; 1 is expected. Far below 1 the log has too few
         decisions for arms that the policy takes and the log's own hardly ever took.
         What these arms would have earned is then not in the estimate, nor in its
         interval, and the effective sample size does not show it.
@@ -161,8 +161,7 @@ def ips(
         If the log or the probabilities are not allowed, or the log cannot tell what the
         policy would have earned.
     """
-    log = matched(decisions, probabilities)
-    return _mean("ips", log.weights * log.rewards, log, confidence)
+    return _ips(matched(decisions, probabilities), confidence)
 
 
 def snips(
@@ -198,11 +197,7 @@ def snips(
     ValueError
         As for `ips`.
     """
-    log = matched(decisions, probabilities)
-    total = np.sum(log.weights)
-    value = np.sum(log.weights * log.rewards) / total
-    error = np.linalg.norm(log.weights * (log.rewards - value)) / total
-    return _estimate("snips", value, error, log, confidence)
+    return _snips(matched(decisions, probabilities), confidence)
 
 
 def doubly_robust(
@@ -248,10 +243,7 @@ def doubly_robust(
     ValueError
         As for `ips`.
     """
-    log = matched(decisions, probabilities)
-    of_chosen, of_policy = _predictions(log)
-    scores = of_policy + log.weights * (log.rewards - of_chosen)
-    return _mean("doubly_robust", scores, log, confidence)
+    return _doubly_robust(matched(decisions, probabilities), confidence)
 
 
 def logged_mean(decisions: Sequence[Decision], confidence: float = 0.95) -> PolicyValue:
@@ -273,6 +265,37 @@ def logged_mean(decisions: Sequence[Decision], confidence: float = 0.95) -> Poli
     awaited = len(decisions) - len(rewards)
     log = MatchedLog(rewards, np.ones(len(rewards)), none, none, awaited)
     return _mean("logged", rewards, log, confidence)
+
+
+def all_estimates(
+    decisions: Sequence[Decision],
+    probabilities: Sequence[ArrayLike],
+    confidence: float,
+) -> dict[str, PolicyValue]:
+    """Return the three estimates, by the estimator's name; the log is matched once.
+
+    Parameters and errors are those of `ips`.
+    """
+    log = matched(decisions, probabilities)
+    found = [make(log, confidence) for make in (_ips, _snips, _doubly_robust)]
+    return {estimate.estimator: estimate for estimate in found}
+
+
+def _ips(log: MatchedLog, confidence: float) -> PolicyValue:
+    return _mean("ips", log.weights * log.rewards, log, confidence)
+
+
+def _snips(log: MatchedLog, confidence: float) -> PolicyValue:
+    total = np.sum(log.weights)
+    value = np.sum(log.weights * log.rewards) / total
+    error = np.linalg.norm(log.weights * (log.rewards - value)) / total
+    return _estimate("snips", value, error, log, confidence)
+
+
+def _doubly_robust(log: MatchedLog, confidence: float) -> PolicyValue:
+    of_chosen, of_policy = _predictions(log)
+    scores = of_policy + log.weights * (log.rewards - of_chosen)
+    return _mean("doubly_robust", scores, log, confidence)
 
 
 @one_blas_thread

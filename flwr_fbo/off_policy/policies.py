@@ -20,10 +20,8 @@ from flwr_fbo.agents.durable.decision import Decision
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.off_policy.estimators import (
     PolicyValue,
-    doubly_robust,
-    ips,
+    all_estimates,
     logged_mean,
-    snips,
 )
 
 _FORMS = ("uniform", "always:NAME", "greedy", "python:MODULE:FUNCTION")
@@ -182,7 +180,7 @@ def parse_policy(text: str, theta: ArrayLike | None = None) -> TargetPolicy:
     Raises
     ------
     ValueError
-        If there is no such policy, module or function, or no estimate.
+        If the policy, module or function is unknown, or the estimate is missing.
 
     Examples
     --------
@@ -358,7 +356,5 @@ def evaluate_policy(
         policy=policy.name,
         confidence=confidence,
         logged=logged,
-        ips=ips(decisions, probabilities, confidence),
-        snips=snips(decisions, probabilities, confidence),
-        doubly_robust=doubly_robust(decisions, probabilities, confidence),
+        **all_estimates(decisions, probabilities, confidence),
     )

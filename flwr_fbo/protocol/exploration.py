@@ -234,7 +234,7 @@ def exploration_of(fields: Mapping[str, Any]) -> Exploration:
     Raises
     ------
     ValueError
-        If there is no such kind, or a value is not allowed.
+        If the kind is unknown, or a value is not allowed.
     TypeError
         If the kind has no such field.
     """

@@ -16,9 +16,7 @@ from flwr_fbo._validation import require, require_int, require_seed
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.linear_ucb_settings import (
-    LinearUCBSettings,
-)
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
 
 

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.linear_ucb_settings import (
-    Confidence,
-)
+from flwr_fbo.protocol.linear_ucb_settings import Confidence
 from flwr_fbo.tasks.linear_bandit import IntArray
 
 FloatArray = NDArray[np.float64]

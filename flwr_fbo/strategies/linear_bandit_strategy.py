@@ -16,9 +16,7 @@ from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import (
-    LinearUCBSettings,
-)
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.decentralized_fed_ucb import PeerServer
 from flwr_fbo.servers.fed_ucb import LinearBanditServer, spent_by_agent

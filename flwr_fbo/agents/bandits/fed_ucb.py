@@ -30,9 +30,7 @@ from flwr_fbo._validation import (
 )
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.linear_ucb_settings import (
-    Confidence,
-)
+from flwr_fbo.protocol.linear_ucb_settings import Confidence
 
 FloatArray = NDArray[np.float64]
 

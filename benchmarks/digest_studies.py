@@ -338,6 +338,7 @@ def _linear_settings(**changes: Any) -> LinearUCBSettings:
         mechanism=chosen["mechanism"],
         calibration=chosen["calibration"],
         num_streams=1,
+        sliding_window=None,
     )
     return explicit(
         LinearUCBSettings,

@@ -89,7 +89,7 @@ def run(chosen: ContinualSettings, entropy: Entropy) -> ContinualRelease:
     """Make all releases of a horizon."""
     release = ContinualRelease(chosen, entropy)
     total = np.zeros(chosen.sum_shape)
-    for k in range(1, chosen.num_releases + 1):
+    for k in range(1, chosen.max_releases + 1):
         release.release(k, total)
     return release
 

@@ -52,7 +52,8 @@ class BanditAuditPlan(StudyPlan):
     Attributes
     ----------
     settings : LinearUCBSettings
-        Of an agent that plays alone, with noise. All n releases are made.
+        Of an agent that plays alone, with noise, and a known number n of releases. All
+        of them are made.
     actions : tuple of K tuples of d floats
         The arms, of norm at most L; the same in every trial.
     rewards : tuple of K floats
@@ -90,10 +91,12 @@ class BanditAuditPlan(StudyPlan):
         releases = self.settings.releases
         noisy = releases.noise_std > 0
         require(noisy, "epsilon", releases.epsilon, "finite, where there is a promise")
+        planned = releases.num_releases
+        require(planned is not None, "num_releases", planned, "a number, for an audit")
         require(len(self.actions) > 0, "actions", self.actions, "one at least")
         releases.outer_products(self.actions, self.rewards)
         require_int("window", self.window, 1)
-        last = releases.num_releases * self.window - 1
+        last = releases.max_releases * self.window - 1
         require_int("position", self.position, 0, last)
         require_int("num_requests", self.num_requests, 1)
         self._check_change()
@@ -133,7 +136,7 @@ class BanditAuditPlan(StudyPlan):
         """
         releases = self.settings.releases
         epsilon = gaussian_epsilon(releases.delta, releases.mu)
-        return PrivacySpent(epsilon, releases.delta, releases.num_releases, "mu-GDP")
+        return PrivacySpent(epsilon, releases.delta, releases.max_releases, "mu-GDP")
 
     def describe(self) -> dict[str, str]:
         """Return what is drawn, in words."""
@@ -181,11 +184,11 @@ def _play(
     """
     twins = _Twins(plan, len(mechanisms))
     released, sums = [], []
-    for k in range(1, plan.settings.releases.num_releases + 1):
+    for k in range(1, plan.settings.releases.max_releases + 1):
         for t in range((k - 1) * plan.window, k * plan.window):
             twins.play(t)
-        sums.append(twins.running_sums.copy())
-        own = twins.running_sums[np.arange(len(played)), played]
+        sums.append(twins.windowed())
+        own = sums[-1][np.arange(len(played)), played]
         answers = [
             [mechanism.release(k, total) for _ in range(plan.num_requests)]
             for mechanism, total in zip(mechanisms, own, strict=True)
@@ -209,6 +212,7 @@ class _Twins:
         self._plan, self._confidence = plan, plan.settings.confidence(1)
         size = plan.settings.releases.dimension + 1
         self.running_sums = np.zeros((num_runs, 2, size, size))
+        self._earlier: list[FloatArray] = []  # as they were at each release
         self.receive(np.zeros((num_runs, size, size)))
 
     def play(self, t: int) -> None:
@@ -227,6 +231,16 @@ class _Twins:
         if settings.local_data == "raw":
             self._ellipsoid.observe(actions, rewards)
 
+    def windowed(self) -> FloatArray:
+        """Return the sums that are released next: of all trials, or of a window."""
+        now = self.running_sums.copy()
+        forget = self._plan.settings.releases.sliding_window
+        before = (
+            self._earlier[-forget] if forget and len(self._earlier) >= forget else 0
+        )
+        self._earlier.append(now)
+        return now - before
+
     def receive(self, released: FloatArray) -> None:
         """Take what was released, shape (R, d + 1, d + 1): both twins the same."""
         each = [self._confidence.ellipsoid(total) for total in released]
@@ -240,7 +254,7 @@ def _evidence(
 ) -> Evidence:
     """Return what an adversary keeps; ``released`` and ``sums`` are `_play`'s."""
     noise = (released[:, None] - sums) / settings.noise_std
-    n = settings.num_releases
+    n = settings.max_releases
     decoder = np.zeros((n, n))
     for k in range(n):
         decoder[k, : k + 1] = settings.factorisation.row(k + 1)

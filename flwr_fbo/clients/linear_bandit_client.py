@@ -125,7 +125,8 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
             return self._pass_on(context, agent, instruction, arrays, time_limit)
         if len(arrays):
             agents = instruction.agents_in_total
-            agent.receive(arrays[0], instruction.included, agents)
+            times = instruction.num_synchronisations
+            agent.receive(arrays[0], instruction.included, agents, times)
         self._play_trials(context, agent, instruction, time_limit)
         trigger, wanted = instruction.study.trigger, instruction.send_release
         released = [agent.release(instruction.included + 1)] if wanted else []

@@ -46,6 +46,7 @@ CAPPED_BY = {
     "num_streams": "max_dimension",
     "num_releases": "max_synchronisations",
     "num_synchronisations": "max_synchronisations",
+    "sliding_window": "max_synchronisations",
     "num_exploration": "max_trials",
 }
 # Integers that cost neither time nor memory, and numbers that JSON may write as one.

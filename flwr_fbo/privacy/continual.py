@@ -6,9 +6,11 @@ Sheffet, 2018). At n synchronisations the agent hands out
 
     release_k = sum of all trials so far + sigma sum_{j <= k} B_kj Z_j,
 
+or, with a sliding window of W releases, of the trials since release k - W,
+
 with Z_j independent and isotropic in the Frobenius norm: variance 1 on the diagonal and
 1/2 off it, so that <Z, U> is N(0, 1) for every symmetric U of norm 1. The weights B are
-those of a `flwr_fbo.privacy.factorisation`.
+those of a `flwr_fbo.privacy.factorisation`, or of `flwr_fbo.privacy.stationary`.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
     -----------------
     Adjacency: two streams are neighbours if they differ in *one trial's* action and
     reward, replaced by others within the bounds; the trial stays in the same window
-    between two releases. All n releases of an agent together are ``settings.mu``-GDP
-    under it, and with ``calibration="exact"`` (epsilon, delta)-DP: the exact curve of
-    the Gaussian mechanism, no composition on top. Trials of one user count as often as
-    there are.
+    between two releases. All releases of an agent together, n or, where their number is
+    unknown, up to 2**20, are ``settings.mu``-GDP under it, and with
+    ``calibration="exact"`` (epsilon, delta)-DP: the exact curve of the Gaussian
+    mechanism, no composition on top. Trials of one user count as often as there are.
 
     Adaptive: later trials may depend on the releases in any way. *Proof.* Release k is
     a function of the first k outputs y_k = (C x)_k + sigma z_k. Given the earlier
@@ -47,6 +49,9 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
     sigma, chosen by what is public; adaptively composed they are GDP with mu^2 the sum
     of mu_k^2 (Dong, Roth & Su, 2022, corollary 3.3), which is at most (Delta max_t
     ||C_t|| / sigma)^2. See also theorem 2.1 of Denisov et al., 2022.
+
+    Sliding windows: A has another form, and what was said of C holds. A trial that
+    leaves the window gives no epsilon back: what was released of it stays known.
 
     Streams: with several running sums a trial is in one of them only, which is public,
     and the noise of each is independent. So it is the same mechanism on a longer
@@ -59,11 +64,11 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
     that above but for rounding errors, the same for every sum.
 
     The promise needs: entropy that is private; each ``total`` being a sum of what
-    `ContinualSettings.gram` or ``outer_products`` returned of all trials so far, each
-    trial in it once; and that no release is ever drawn twice, for which there is the
-    journal. A journal that is lost, or is an older copy, shows when a release beyond
-    its next is asked for; a request for just its next one cannot be told from the
-    first.
+    `ContinualSettings.gram` or ``outer_products`` returned of all trials so far, or of
+    those in the sliding window, each trial in it once; and that no release is ever
+    drawn twice, for which there is the journal. A journal that is lost, or is an older
+    copy, shows when a release beyond its next is asked for; a request for just its next
+    one cannot be told from the first.
 
     Not covered: an agent as a whole, all its trials at once; when it synchronises,
     which must be public, or fixed in advance, as n is; how many trials it made; whether
@@ -147,7 +152,7 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
     def _keep_draw(self, k: int, draw: FloatArray) -> None:
         """Put draw k into its row; the array doubles when it is full."""
         if k > len(self._draws):
-            left = self.settings.num_releases - len(self._draws)
+            left = self.settings.max_releases - len(self._draws)
             rows = np.empty((min(k, left), self._draws.shape[1]))
             self._draws = np.concatenate([self._draws, rows])
         self._draws[k - 1] = draw

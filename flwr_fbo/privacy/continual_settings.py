@@ -14,6 +14,7 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require, require_choice, require_int
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
+from flwr_fbo.privacy.stationary import OpenHorizon, SlidingWindow, Stationary
 
 Calibration = Literal["exact", "paper"]
 
@@ -67,9 +68,11 @@ class ContinualSettings:
 
     Attributes
     ----------
-    num_releases : int
+    num_releases : int or None
         Number n of planned synchronisations, from 1 to 2**17, or 2**24 with
-        ``mechanism="tree"``. One more is an error.
+        ``mechanism="tree"``. One more is an error. With None their number is not known
+        in advance, and up to 2**20 can be made, for more noise: see
+        `flwr_fbo.privacy.stationary.OpenHorizon`.
     dimension : int
         Dimension d of an action, from 1 to 1000.
     epsilon : float
@@ -91,9 +94,13 @@ class ContinualSettings:
     num_streams : int
         Number of running sums, from 1 to 1000, that are released together with
         independent noise. Every trial is in one of them.
+    sliding_window : int, optional
+        W >= 1, below n: a release is of the trials since the W-th release before it
+        only, where rewards change over time. Its noise does not grow with their number;
+        see `flwr_fbo.privacy.stationary.SlidingWindow`. Unless given, of all trials.
     """
 
-    num_releases: int
+    num_releases: int | None
     dimension: int
     epsilon: float
     delta: float
@@ -102,6 +109,7 @@ class ContinualSettings:
     mechanism: Mechanism = "toeplitz"
     calibration: Calibration = "exact"
     num_streams: int = 1
+    sliding_window: int | None = None
 
     def __post_init__(self) -> None:
         require_int("num_streams", self.num_streams, 1, _MOST_STREAMS)
@@ -111,7 +119,7 @@ class ContinualSettings:
             ok = is_number(value) and 1e-6 <= value <= 1e6
             require(ok, field, value, "a number from 1e-6 to 1e6")
         gaussian_mu(self.epsilon, self.delta)
-        factorisation(self.mechanism, self.num_releases)
+        self._check_horizon()
         require_choice("calibration", self.calibration, Calibration)
         if self.calibration == "paper":
             tree = self.mechanism == "tree"
@@ -122,6 +130,19 @@ class ContinualSettings:
                 kept = gaussian_delta(self.epsilon, self.mu) <= self.delta
                 allowed = "less, as the paper's noise does not keep what it promises"
                 require(kept, "epsilon", self.epsilon, allowed)
+
+    def _check_horizon(self) -> None:
+        require_choice("mechanism", self.mechanism, Mechanism)
+        window, n = self.sliding_window, self.num_releases
+        if n is not None:
+            factorisation(self.mechanism, n)
+        if window is not None:
+            most = Stationary.max_releases if n is None else n - 1
+            require_int("sliding_window", window, 1, most)
+        if n is None or window is not None:
+            ok = self.mechanism == "toeplitz"
+            allowed = "'toeplitz', with num_releases=None or a sliding_window"
+            require(ok, "mechanism", self.mechanism, allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields."""
@@ -136,7 +157,16 @@ class ContinualSettings:
     @cached_property
     def factorisation(self) -> Factorisation:
         """The weights of the noise, and their figures."""
+        if self.sliding_window is not None:
+            return SlidingWindow(self.sliding_window, self.num_releases)
+        if self.num_releases is None:
+            return OpenHorizon()
         return factorisation(self.mechanism, self.num_releases)
+
+    @property
+    def max_releases(self) -> int:
+        """How many releases can be made: n, or 2**20."""
+        return self.factorisation.num_releases
 
     @cached_property
     def sensitivity(self) -> float:
@@ -161,6 +191,7 @@ class ContinualSettings:
     @property
     def paper_num_levels(self) -> int:
         """The levels m = 1 + ceil(log2 n) of the paper's tree."""
+        assert self.num_releases is not None, "as the tree has"
         return 1 + (self.num_releases - 1).bit_length()
 
     @property
@@ -179,8 +210,12 @@ class ContinualSettings:
 
     @property
     def steps(self) -> dict[str, float]:
-        """About how many steps of 10 ns a release takes, by what it takes them for."""
-        n, d = self.num_releases, self.dimension
+        """About how many steps of 10 ns a release takes, by what it takes them for.
+
+        Where their number is not known, the first one: what later ones take grows with
+        what was released, not with what a message says.
+        """
+        n, d = self.num_releases or 1, self.dimension
         numbers = self.num_streams * (d + 1) * (d + 2) // 2
         noise = 0 if self.epsilon == math.inf else 8000 * numbers
         return {
@@ -196,6 +231,23 @@ class ContinualSettings:
         """
         return np.asarray(self.noise_std * np.sqrt(self.factorisation.variances()))
 
+    def largest_std(self, num_made: int) -> float:
+        """Return a bound on `release_std` of all releases up to ``num_made``, >= 1.
+
+        Where n is known, of all n.
+        """
+        if self.num_releases is not None:
+            return self.noise_std * math.sqrt(self.factorisation.largest_variance)
+        return self.noise_std * math.sqrt(self.factorisation.variance(num_made))
+
+    def union(self, k: int) -> float:
+        """Return what a probability of failure is divided by at synchronisation k >= 1.
+
+        n, or (pi k)^2 / 6 where n is unknown: so that all of them add up to it.
+        """
+        n = self.num_releases
+        return (math.pi * k) ** 2 / 6 if n is None else n
+
     @cached_property
     def largest_entries(self) -> FloatArray:
         """What entries of an honest release do not exceed: shape (d + 1, d + 1).
@@ -204,7 +256,7 @@ class ContinualSettings:
         """
         longest = np.full(self.dimension + 1, self.max_action_norm)
         longest[-1] = self.max_reward
-        noise = 100 * self.release_std().max()
+        noise = 100 * self.noise_std * math.sqrt(self.factorisation.largest_variance)
         return np.asarray(2.0**33 * np.outer(longest, longest) + noise)
 
     @cached_property

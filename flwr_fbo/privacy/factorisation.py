@@ -81,9 +81,18 @@ class Factorisation(ABC):
         """The largest column norm of C: what sigma is to be multiplied with."""
         return float(self.column_norms().max())
 
+    @cached_property
+    def largest_variance(self) -> float:
+        """The largest of the variances."""
+        return float(self.variances().max())
+
+    def variance(self, k: int) -> float:
+        """Return the variance of the noise in release k at sigma = 1."""
+        return float(self.variances()[k - 1])
+
     def max_error(self) -> float:
         """Return the largest standard deviation at unit sensitivity over noise."""
-        return self.sensitivity * math.sqrt(self.variances().max())
+        return self.sensitivity * math.sqrt(self.largest_variance)
 
 
 class Tree(Factorisation):

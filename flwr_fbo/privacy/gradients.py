@@ -85,6 +85,11 @@ class GradientSettings:
         gaussian_mu(self.epsilon, self.delta)
 
     @property
+    def max_releases(self) -> int:
+        """As many as are planned."""
+        return self.num_releases
+
+    @property
     def sensitivity(self) -> float:
         """2 C: how far one replaced trial moves a sum; and a millionth for rounding."""
         return 2 * self.clip_norm * (1 + _ROUNDING)

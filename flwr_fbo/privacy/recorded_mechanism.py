@@ -26,8 +26,8 @@ class NoiseSettings(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
-    def num_releases(self) -> int:
-        """n, the releases planned."""
+    def max_releases(self) -> int:
+        """n, the releases that can be made."""
 
     @property
     def noise_std(self) -> float:
@@ -101,11 +101,11 @@ class RecordedMechanism(ABC, Generic[S]):
         Raises
         ------
         ValueError
-            If k is not planned, or ``total`` cannot be such a sum.
+            If there is no release k, or ``total`` cannot be such a sum.
         JournalError
             If the release could not be recorded, or another is missing.
         """
-        require_int("k", k, 1, self.settings.num_releases)
+        require_int("k", k, 1, self.settings.max_releases)
         if k not in self._released:
             released, draws = self._draw_release(k, total)
             if self._journal is not None:

@@ -59,12 +59,15 @@ def agent_bounds(
     As `sum_bounds`, with the union over releases and agents: p = alpha / (2 n M).
     """
     _check(settings, alpha, num_agents)
-    p = alpha / (2 * settings.num_releases * num_agents)
-    return _bounds(settings, float(settings.release_std().max()), p)
+    p = alpha / (2 * settings.union(1) * num_agents)
+    return _bounds(settings, settings.largest_std(1), p)
 
 
 def sum_bounds(
-    settings: ContinualSettings, alpha: float, num_agents: int
+    settings: ContinualSettings,
+    alpha: float,
+    num_agents: int,
+    num_synchronisations: int = 1,
 ) -> SpectralBounds:
     """Return bounds for the sum of M agents' noise, in all n releases.
 
@@ -73,7 +76,8 @@ def sum_bounds(
 
     A release's noise W has standard deviation s on the diagonal and s/sqrt(2) off it,
     with s = sqrt(M) times that of an agent. With probability 1 - p for each of the two,
-    p = alpha / (2 n),
+    p = alpha / (2 n), or, where n is unknown, alpha / 2 times 6 / (pi k)^2 for
+    synchronisation k, whose noise is that of the first k releases,
 
         ||N|| <= s (sqrt(2) c_d + z),    ||h|| <= s sqrt(q/2),
 
@@ -103,6 +107,8 @@ def sum_bounds(
         In (0, 1): how likely any of the bounds may fail.
     num_agents : int
         M >= 1, whose noise is independent.
+    num_synchronisations : int
+        k >= 1; of effect where the number of releases is unknown.
 
     Raises
     ------
@@ -110,8 +116,9 @@ def sum_bounds(
         If an argument is not allowed.
     """
     _check(settings, alpha, num_agents)
-    std = math.sqrt(num_agents) * float(settings.release_std().max())
-    return _bounds(settings, std, alpha / (2 * settings.num_releases))
+    k = num_synchronisations
+    std = math.sqrt(num_agents) * settings.largest_std(k)
+    return _bounds(settings, std, alpha / (2 * settings.union(k)))
 
 
 def _bounds(settings: ContinualSettings, std: float, p: float) -> SpectralBounds:
@@ -146,7 +153,7 @@ def paper_bounds(
     ok = settings.calibration == "paper"
     require(ok, "calibration", settings.calibration, "'paper', for its bounds")
     m, d = settings.paper_num_levels, settings.dimension
-    log_union = math.log(2 * settings.num_releases * num_agents / alpha)
+    log_union = math.log(2 * settings.union(1) * num_agents / alpha)
     size = (settings.max_action_norm**2 + 1) / settings.epsilon
     noise = math.sqrt(32) * m * size * math.log(4 / settings.delta)
     operator_norm = noise * (4 * math.sqrt(d) + 2 * log_union)

@@ -53,6 +53,9 @@ class LinearBanditStudy(Study):
         local = self.settings.local_data
         ok = self.trigger is None or local == "raw"
         require(ok, "local_data", local, "'raw', with a trigger")
+        planned = self.settings.releases.num_releases
+        ok = self.graph is None or planned is not None
+        require(ok, "num_releases", planned, "a number, along a graph")
         streams = 1 if self.graph is None else self.graph.streams
         given = self.settings.releases.num_streams
         require(given == streams, "num_streams", given, f"{streams}, the estimators")
@@ -162,6 +165,8 @@ class LinearBanditInstruction(Instruction):
         From 0; one that is asked for again was cut off.
     agents_in_total : int
         How many agents have a release in the server's total; 0 among peers.
+    num_synchronisations : int
+        How many have made the server's total; 0 among peers.
     synchronisation, believed : int
         Among peers: which synchronisation the next release is for, 0 for none; and up
         to which one messages have arrived, so that their sum can be believed.
@@ -176,5 +181,6 @@ class LinearBanditInstruction(Instruction):
     num_trials: int = 0
     iteration: int = 0
     agents_in_total: int = 0
+    num_synchronisations: int = 0
     synchronisation: int = 0
     believed: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -122,6 +122,11 @@ class LinearUCBSettings:
         for name, choices in (("width", Width), ("local_data", LocalData)):
             value, allowed = getattr(self, name), f"one of {get_args(choices)}"
             require(value in get_args(choices), name, value, allowed)
+        open_ended = self.releases.num_releases is None
+        if open_ended or self.releases.sliding_window is not None:
+            ok = self.width in ("observed", "exact")
+            allowed = "'observed' or 'exact', without a horizon or with a window"
+            require(ok, "width", self.width, allowed)
         ok = isinstance(self.exploration, Exploration)
         require(ok, "exploration", self.exploration, "an Exploration")
         if self.encoder is not None:
@@ -176,15 +181,29 @@ class Confidence:
     alpha : float
         In (0, 1): how likely any of their ellipsoids may ever miss theta. That of the
         settings, or a share of it: see `PeerGraph.confidence_of`.
+    num_synchronisations : int
+        >= 1; of effect where the number of releases is unknown. See `after`.
     """
 
     settings: LinearUCBSettings
     num_agents: int
     alpha: float
+    num_synchronisations: int = 1
 
     def __post_init__(self) -> None:
         require_int("num_agents", self.num_agents, 1)
         require_fraction("alpha", self.alpha)
+        most = self.settings.releases.max_releases
+        require_int("num_synchronisations", self.num_synchronisations, 1, most)
+
+    def after(self, num_synchronisations: int) -> Confidence:
+        """Return what a sum lets one believe that so many synchronisations have made.
+
+        The same as before where their number is known: then bounds are for all of them.
+        """
+        if self.settings.releases.num_releases is not None:
+            return self
+        return replace(self, num_synchronisations=max(num_synchronisations, 1))
 
     @cached_property
     def bounds(self) -> SpectralBounds:
@@ -198,13 +217,28 @@ class Confidence:
         if releases.noise_std == 0:
             return SpectralBounds(ridge, ridge, ridge, 0.0, 0.0)
         if not self._as_published:
-            return sum_bounds(releases, self.alpha / 2, self.num_agents)
+            k = self.num_synchronisations
+            return sum_bounds(releases, self.alpha / 2, self.num_agents, k)
         of_agent = paper_bounds if releases.calibration == "paper" else agent_bounds
         return of_agent(releases, self.alpha, self.num_agents)
 
     @property
     def _as_published(self) -> bool:
         return self.settings.width in ("paper", "authors")
+
+    @cached_property
+    def _union(self) -> float:
+        """Over which events about rewards' noise the width is a union, but for 2.
+
+        One an agent, for all trials; with a sliding window, or another rho_min at each
+        synchronisation, also one a synchronisation.
+        """
+        if self._as_published:
+            return 1
+        releases = self.settings.releases
+        if releases.num_releases is not None and releases.sliding_window is None:
+            return self.num_agents
+        return self.num_agents * releases.union(self.num_synchronisations)
 
     @cached_property
     def _copies(self) -> int:
@@ -224,7 +258,11 @@ class Confidence:
         ||R^(1/2) theta|| <= sqrt(rho_max) S, as V >= R; h at most kappa, likewise; and
         the first at most sigma sqrt(2 log(1/p) + log det V - log det rho_min I), for
         all trials at once with probability 1 - p, as V >= G + rho_min I
-        (Abbasi-Yadkori et al., 2011, theorem 1), with p = alpha / (2 M) an agent.
+        (Abbasi-Yadkori et al., 2011, theorem 1), with p = alpha / (2 M) an agent. It
+        holds for trials from any one on; with a sliding window they begin at another
+        one after each synchronisation, so that p is shared by all of these, as it is
+        where rho_min differs from one to the next: the union is then over M n, or M
+        (pi k)^2 / 6. Rewards that change *within* a window are not covered.
 
         ``"observed"``: the same, where the last two terms may also be, if that is less,
 
@@ -254,10 +292,10 @@ class Confidence:
             A lower bound on the eigenvalues of V; of effect with ``"observed"`` only.
         """
         settings, copies, bounds = self.settings, self._copies, self.bounds
-        union = 1 if self._as_published else self.num_agents
         d = settings.releases.dimension
         volume = log_det - d * math.log(copies * bounds.rho_min)
-        radius = np.sqrt(2 * math.log(2 * union / self.alpha) + np.maximum(volume, 0))
+        chance = 2 * math.log(2 * self._union / self.alpha)
+        radius = np.sqrt(chance + np.maximum(volume, 0))
         norm = settings.parameter_norm
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa
         if settings.width == "observed":

@@ -67,7 +67,7 @@ class PeerMessage:
         text = content.tobytes()
         origin, number, hops = map(int, np.frombuffer(text, _HEADER, count=1)[0])
         ok = 0 <= origin < graph.num_agents and 0 <= hops < graph.hops
-        ok = ok and 1 <= number <= settings.num_releases
+        ok = ok and 1 <= number <= settings.max_releases
         header = (origin, number, hops)
         require(ok, "message", header, "of an agent, a synchronisation, a hop")
         entries = np.frombuffer(text, "<f8", offset=_HEADER.itemsize)

@@ -143,10 +143,13 @@ class LinearBanditServer(ReleaseCountingServer):
 def lines_of(study: LinearBanditStudy) -> list[str]:
     """Describe what all agents have in common, a line each."""
     r = study.settings.releases
+    releases = f"{r.num_releases or 'any number of'} releases"
+    if r.sliding_window is not None:
+        releases += f" with a sliding window of {r.sliding_window}"
     lines = [
         f"{study.num_agents} agents, dimension {r.dimension}, actions of norm up to "
         f"{r.max_action_norm:g}, rewards in [{-r.max_reward:g}, {r.max_reward:g}]",
-        f"{r.num_releases} releases an agent, {r.mechanism} with {r.calibration} "
+        f"{releases} an agent, {r.mechanism} with {r.calibration} "
         f"calibration: epsilon {r.epsilon:g} at delta {r.delta:g} for one trial of "
         "an agent",
     ]

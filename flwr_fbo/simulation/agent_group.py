@@ -53,9 +53,9 @@ class AgentGroup:
         growth = self._confidence.growth(self._ellipsoid, before)
         return trigger.fires(growth, self._ellipsoid.num_observed)
 
-    def believe(self, sums: FloatArray) -> None:
+    def believe(self, sums: FloatArray, num_synchronisations: int = 0) -> None:
         """Believe the sums of each pool, out of all agents', (M, d + 1, d + 1)."""
-        confidence = self._confidence
+        self._confidence = confidence = self._confidence.after(num_synchronisations)
         if self._pools is None:
             self._ellipsoid = confidence.ellipsoid(sums.sum(axis=0))
             if confidence.settings.local_data == "raw":

@@ -14,6 +14,7 @@ when the messages have arrived; and its estimators are played in turn.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -138,7 +139,7 @@ class BanditSimulation:
         gap = 1 if self.graph is None else self.graph.hops
         ok = all(b - a >= gap for a, b in pairwise(times))
         require(ok, "schedule", schedule, f"{gap} trials, the hops, or more apart")
-        count, planned = len(schedule), self.settings.releases.num_releases
+        count, planned = len(schedule), self.settings.releases.max_releases
         allowed = f"at most {planned} synchronisations, the releases planned"
         require(count <= planned, "len(schedule)", count, allowed)
 
@@ -160,10 +161,11 @@ class BanditSimulation:
         allowed = f"one of {get_args(Baseline)}"
         require(name in get_args(Baseline), "name", name, allowed)
         graph, schedule = None, self.schedule
+        window = None
         local: LocalData = self.settings.local_data
         width: Width = self.settings.width
         if name == "non-private":
-            graph = self.graph
+            graph, window = self.graph, self.settings.releases.sliding_window
         elif name == "full":
             schedule, local = range(1, self.num_trials + 1), "released"  # all there is
         else:
@@ -173,7 +175,8 @@ class BanditSimulation:
             self.settings.releases,
             epsilon=math.inf,
             # Without noise it costs nothing to plan one a trial, of most in a tree.
-            mechanism="tree",
+            mechanism="tree" if window is None else "toeplitz",
+            sliding_window=window,
             num_releases=min(self.num_trials, Tree.max_releases),
             calibration="exact",
             num_streams=1 if graph is None else graph.streams,
@@ -253,6 +256,9 @@ class _Agents:
         # By stream: (E, M, d + 1, d + 1).
         streams = settings.releases.num_streams
         self._running_sums = np.zeros((streams, m, *shape[-2:]))
+        # As they were when agents released last, no more than a sliding window has.
+        forget = settings.releases.sliding_window
+        self._earlier = deque([self._running_sums.copy()], maxlen=forget)
         self._total = np.zeros(shape)
         self._beliefs = [self._groups() for _ in range(streams)]
         # After how many trials what was released arrives, if it has not; and the trials
@@ -346,7 +352,7 @@ class _Agents:
     def _synchronise(self, t: int) -> None:
         """Release after t trials what is believed once it has arrived."""
         k = len(self._synchronised) + 1
-        planned = self._settings.releases.num_releases
+        planned = self._settings.releases.max_releases
         allowed = f"at most {planned} synchronisations, the releases planned"
         require(k <= planned, "k", k, allowed)
         self._under_way = t + self._lag, self._released(k)
@@ -356,6 +362,9 @@ class _Agents:
     def _released(self, k: int) -> FloatArray:
         """Return the agents' releases k by stream, shape (E, M, d + 1, d + 1)."""
         sums = self._running_sums
+        if self._settings.releases.sliding_window is not None:
+            sums = sums - self._earlier[0]
+            self._earlier.append(self._running_sums.copy())
         if self._control == "noise-only":
             sums = np.zeros_like(sums)
         if self._settings.releases.noise_std == 0:
@@ -374,7 +383,7 @@ class _Agents:
         self._total = released.sum(axis=1).reshape(self._total.shape)
         for groups, sums in zip(self._beliefs, released, strict=True):
             for group in groups:
-                group.believe(sums)
+                group.believe(sums, len(self._synchronised))
         for stream, actions, rewards in self._since:
             for group in self._beliefs[stream]:
                 group.observe(actions, rewards)

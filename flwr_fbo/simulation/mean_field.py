@@ -65,10 +65,15 @@ def mean_field_regret(
     Raises
     ------
     ValueError
-        If agents are peers along a graph, or explore otherwise than by `Optimism`.
+        If agents are peers along a graph, or explore otherwise than by `Optimism`, or
+        releases have no horizon, or a sliding window.
     """
     schedule = simulation.schedule
     require(simulation.graph is None, "graph", simulation.graph, "None")
+    releases = simulation.settings.releases
+    known = releases.num_releases is not None and releases.sliding_window is None
+    allowed = "with a horizon, and without a window"
+    require(known, "settings.releases", releases, allowed)
     exploration = simulation.settings.exploration
     ok = isinstance(exploration, Optimism)
     require(ok, "exploration", exploration, "Optimism")

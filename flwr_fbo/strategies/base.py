@@ -191,7 +191,10 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         self.study = progress.study
         self._enrolment.resume(progress.slots, progress.journals)
         self._rounds = progress.rounds
-        if len(self._rounds) == num_rounds:
+        done = len(self._rounds)
+        allowed = f"at least {done}, the rounds of the study in {self._folder}"
+        require(num_rounds >= done, "num_rounds", num_rounds, allowed)
+        if done == num_rounds:
             _log.warning(
                 "The study in %s is complete: its result is returned without any "
                 "message. A new study needs another folder.",
@@ -202,7 +205,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
             "Resuming the study in %s after round %d of %d. Flower counts rounds from "
             "1 again.",
             self._folder,
-            len(self._rounds),
+            done,
             num_rounds,
         )
 

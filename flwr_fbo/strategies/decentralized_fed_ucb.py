@@ -161,7 +161,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         """
         allowed = "given, with a trigger"
         require(self.study.trigger is None, "num_rounds", None, allowed)
-        planned = self.study.settings.releases.num_releases
+        planned = self.study.settings.releases.max_releases
         return len(self._steps) if self._times else (self._hops + 1) * planned + 1
 
     def plan(self, horizon: int) -> None:
@@ -171,7 +171,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
             require(horizon + 1 == wanted, "num_rounds", horizon + 1, f"{wanted}")
         elif self.study.trigger is None:
             rounds = self._hops + 1  # of a synchronisation
-            most = rounds * self.study.settings.releases.num_releases
+            most = rounds * self.study.settings.releases.max_releases
             ok = horizon % rounds == 0 and horizon <= most
             allowed = f"1 more than a multiple of {rounds}, at most {most + 1}"
             require(ok, "num_rounds", horizon + 1, allowed)
@@ -211,7 +211,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     def _read(self, slot: int, reply: Message, step: Step) -> PeerReply:
         """Return the mail of a reply, unopened."""
         count: Any = reply_metrics(reply.content).get("num-releases")
-        planned = self.study.settings.releases.num_releases
+        planned = self.study.settings.releases.max_releases
         ok = type(count) is int and 0 <= count <= planned
         return PeerReply(_arrays_of(slot, reply), count if ok else 0)
 

@@ -71,7 +71,9 @@ class FedUCB(LinearBanditStrategy):
     interval : float, optional
         Seconds before each synchronisation, from 0 to ten years. The first round only
         enrols the sites. After it, rounds that collect releases and rounds that send
-        the total alternate: ``2 n + 1`` rounds have n synchronisations.
+        the total alternate: ``2 n + 1`` rounds have n synchronisations. With
+        ``num_releases=None`` a study that has ended goes on with more rounds: call
+        `start` with the same ``folder`` and a larger ``num_rounds``.
     schedule : sequence of int, or DeterminantTrigger, optional
         Numbers of trials after which agents synchronise, increasing. There are ``n +
         1`` rounds for n synchronisations; the last one plays on up to ``num_trials``.
@@ -131,16 +133,26 @@ class FedUCB(LinearBanditStrategy):
         Raises
         ------
         ValueError
-            If there is a trigger: its times are not known in advance.
+            If their number is not known in advance.
         """
+        if self._times:
+            return len(self._times) + 1
+        planned = self.study.settings.releases.num_releases
         allowed = "given, with a trigger"
         require(self.study.trigger is None, "num_rounds", None, allowed)
-        planned = self.study.settings.releases.num_releases
-        return len(self._times) + 1 if self._times else 2 * planned + 1
+        allowed = "given, where num_releases is None"
+        require(planned is not None, "num_rounds", None, allowed)
+        return 2 * (planned or 0) + 1
+
+    def _identity(self, num_rounds: int) -> dict[str, Any]:
+        identity = super()._identity(num_rounds)
+        if self.study.settings.releases.num_releases is None:
+            del identity["num_rounds"]  # it may grow
+        return identity
 
     def plan(self, horizon: int) -> None:
         """Fix after which iterations agents are asked for a release."""
-        planned = self.study.settings.releases.num_releases
+        planned = self.study.settings.releases.max_releases
         if self._times:
             wanted = len(self._times)
             require(horizon == wanted, "num_rounds", horizon + 1, f"{wanted + 1}")
@@ -166,6 +178,7 @@ class FedUCB(LinearBanditStrategy):
             num_trials=self._trials_after(step.iteration),
             iteration=step.iteration,
             agents_in_total=self.server.num_contributors,
+            num_synchronisations=len(self.server.ledger),
         ).to_config()
 
     def _trials_after(self, iteration: int) -> int:
@@ -192,7 +205,7 @@ class FedUCB(LinearBanditStrategy):
         ]
         if not any(wanted):
             return
-        planned = self.study.settings.releases.num_releases
+        planned = self.study.settings.releases.max_releases
         if max(self.server.num_releases) < planned:
             following = step.iteration + 1
             self.server.iterations = [*self.server.iterations, following]
@@ -207,6 +220,7 @@ class FedUCB(LinearBanditStrategy):
         total = self.server.vectors
         if total is not None:
             confidence = self.study.settings.confidence(self.study.num_agents)
+            confidence = confidence.after(len(self.server.ledger))
             # A lying agent can make it of no use: agents leave it aside, too.
             with suppress(np.linalg.LinAlgError):
                 result.estimate = confidence.ellipsoid(total).estimate

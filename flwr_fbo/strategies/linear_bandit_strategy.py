@@ -77,7 +77,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         self._interval = interval
         self._times: tuple[int, ...] = ()
         if schedule is not None and study.trigger is None:
-            planned = study.settings.releases.num_releases
+            planned = study.settings.releases.max_releases
             self._times = _check_times(schedule, planned, self._shortest_gap)
         self._num_trials = self._check_trials(num_trials)
         self._last_round = 0.0  # Unix time

@@ -52,23 +52,35 @@ def _runs(audited: BanditAuditPlan, num_runs: int) -> Any:
 # --- The running bandit
 
 
+@pytest.mark.parametrize("forget", [None, 1, 2])
 @pytest.mark.parametrize("local_data", get_args(LocalData))
-def test_twins_are_agents(local_data: LocalData) -> None:
+def test_twins_are_agents(local_data: LocalData, forget: int | None) -> None:
     """Array by array what `LinearUCBAgent` does, in the world that is played."""
-    audited = plan(local_data=local_data, num_releases=3, window=4, position=2)
+    audited = plan(
+        local_data=local_data,
+        num_releases=3,
+        window=4,
+        position=2,
+        sliding_window=forget,
+    )
     released, sums = _runs(audited, 20)
     for run in range(20):
         agent = LinearUCBAgent(audited.settings.confidence(1))
         mechanism = ContinualRelease(audited.settings.releases, SeededEntropy(5, run))
+        earlier = [agent.running_sum.copy()]
         for t in range(12):
             arm, _ = agent.choose(ARMS)
             flipped = -1.0 if run % 2 else 1.0
             agent.tell(ARMS[arm], flipped if t == 2 else audited.rewards[arm])
             if t % 4 == 3:
-                total = mechanism.release(t // 4 + 1, agent.running_sum)
+                k, now = t // 4 + 1, agent.running_sum.copy()
+                earlier.append(now)
+                if forget is not None:
+                    now = now - earlier[max(k - forget, 0)]
+                total = mechanism.release(k, now)
                 np.testing.assert_array_equal(released[run, t // 4], total)
                 own = sums[run, run % 2, t // 4]
-                np.testing.assert_array_equal(own, agent.running_sum)
+                np.testing.assert_array_equal(own, now)
                 agent.receive(total)
 
 
@@ -100,6 +112,8 @@ def test_on_raw_trials_one_flipped_reward_changes_all_that_follow() -> None:
     [
         ({"mechanism": "toeplitz"}, 1.0),
         ({"mechanism": "toeplitz", "position": 3}, 1.0),
+        ({"sliding_window": 2}, 0.9998),  # of the norm of infinitely many releases
+        ({"sliding_window": 2, "position": 3}, math.sqrt(math.pi / 4)),  # 1 of its c_i
         ({"mechanism": "tree"}, 1.0),
         ({"mechanism": "tree", "position": 3}, math.sqrt(1 / 3)),  # one node of three
         ({"mechanism": "tree-honaker", "position": 2}, 0.951),  # of the noisy tree
@@ -124,9 +138,14 @@ def test_the_likelihood_ratio_has_the_law_that_mu_promises(
         assert ratios.std() == pytest.approx(mu, rel=5 / 2000**0.5)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_exact_noise_keeps_its_promise(mechanism: Mechanism) -> None:
-    audited = plan(mechanism=mechanism, num_draws=2000)
+EXACT = [{"mechanism": mechanism} for mechanism in MECHANISMS]
+
+
+@pytest.mark.parametrize(
+    "changes", [*EXACT, {"num_releases": 6, "sliding_window": 2, "position": 1}]
+)
+def test_the_exact_noise_keeps_its_promise(changes: dict[str, Any]) -> None:
+    audited = plan(**changes, num_draws=2000)
     result = audit(audited, StreamEntropy(1))
     assert not result.violated
     assert result.promised.epsilon == pytest.approx(2.0, rel=1e-6)

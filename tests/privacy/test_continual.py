@@ -277,7 +277,7 @@ def _noise_of(settings: ContinualSettings, *owner: int) -> FloatArray:
     """Return the noise of all releases, shape (n, d + 1, d + 1)."""
     size = settings.dimension + 1
     mechanism = ContinualRelease(settings, SeededEntropy(1, *owner))
-    times = range(1, settings.num_releases + 1)
+    times = range(1, settings.max_releases + 1)
     return np.array([mechanism.release(k, np.zeros((size, size))) for k in times])
 
 
@@ -336,11 +336,11 @@ def test_the_noise_has_its_law(mechanism: Mechanism) -> None:
     rows, columns = np.triu_indices(40, 1)
     off = noise[..., rows, columns] * math.sqrt(2)
     diagonal = np.einsum("rkii->rki", noise)
-    decoder = settings.noise_std * _decoder(mechanism, settings.num_releases)
+    decoder = settings.noise_std * _decoder(mechanism, settings.max_releases)
     expected = decoder @ decoder.T
     largest = expected.diagonal().max()
     for entries, atol in ((off, 0.03), (diagonal, 0.15)):
-        samples = np.swapaxes(entries, 0, 1).reshape(settings.num_releases, -1)
+        samples = np.swapaxes(entries, 0, 1).reshape(settings.max_releases, -1)
         np.testing.assert_allclose(
             samples @ samples.T / samples.shape[1], expected, atol=atol * largest
         )

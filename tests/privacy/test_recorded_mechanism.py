@@ -25,7 +25,7 @@ def _open(folder: Path) -> Journal:
 
 def _sum_to(k: int) -> FloatArray:
     """Return the running sum at release k, of three trials a window."""
-    x, y = random_trials(3 * SMALL.num_releases)
+    x, y = random_trials(3 * SMALL.max_releases)
     return SMALL.gram(x[: 3 * k], y[: 3 * k])
 
 
@@ -51,7 +51,7 @@ def test_the_noise_goes_on_where_it_was(tmp_path: Path) -> None:
     """Process by process, the same as in one: the draws are what is recorded."""
     seeded = SeededEntropy(3)
     at_once = ContinualRelease(SMALL, seeded)
-    for k in range(1, SMALL.num_releases + 1):
+    for k in range(1, SMALL.max_releases + 1):
         with _open(tmp_path) as journal:
             released = ContinualRelease(SMALL, seeded, journal).release(k, _sum_to(k))
         np.testing.assert_array_equal(released, at_once.release(k, _sum_to(k)))
@@ -118,7 +118,7 @@ def test_nothing_is_released_that_could_not_be_recorded(tmp_path: Path) -> None:
 def _play(folder: Path, replies: Path) -> None:
     """Answer all requests, from the first; note each reply on disk as it leaves."""
     with replies.open("a") as file:
-        for k in range(1, SMALL.num_releases + 1):
+        for k in range(1, SMALL.max_releases + 1):
             reply = hashlib.sha256(_ask(folder, k).tobytes()).hexdigest()
             file.write(f"{k} {reply}\n")
             file.flush()
@@ -140,14 +140,14 @@ def test_an_agent_that_is_killed_draws_no_release_twice(tmp_path: Path) -> None:
     longest = 0.8 * (time.monotonic() - began)  # however slow machine and fork are
     kills = studies = 0
     killed_at: set[int] = set()
-    enough = SMALL.num_releases // 2
+    enough = SMALL.max_releases // 2
     # More, if a busy machine let them hit too few releases.
     while kills < NUM_KILLS or (len(killed_at) < enough and kills < 10 * NUM_KILLS):
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1
         recorded: list[str] = []
-        while len(recorded) < SMALL.num_releases and kills < 10 * NUM_KILLS:
+        while len(recorded) < SMALL.max_releases and kills < 10 * NUM_KILLS:
             delay = rng.uniform(0.0, longest)
             kills += killed_after(delay, _play, folder, folder / f"replies-{kills}")
             now = _recorded(folder)

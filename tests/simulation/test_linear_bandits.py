@@ -37,6 +37,7 @@ M, T, SCHEDULE = 4, 90, [10, 37, 64, 80]
 # So little privacy that the sums are more than noise, even with so few trials.
 RELEASES = ContinualSettings(num_releases=4, dimension=3, epsilon=30.0, delta=0.1)
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
+UNKNOWN = replace(RELEASES, num_releases=None)
 SETTINGS = LinearUCBSettings(RELEASES, width="exact")
 SIMULATION = BanditSimulation(SETTINGS, M, TASK, T, SCHEDULE)
 
@@ -56,6 +57,8 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
     actions = np.empty((simulation.num_trials, m), dtype=np.int32)
     regret = np.zeros(simulation.num_trials)
     total, k = np.zeros_like(agents[0].running_sum), 0
+    window = s.releases.sliding_window
+    earlier: list[list[FloatArray]] = [[0 * total] for _ in range(m)]
     synchronised: list[int] = []
     for t in range(simulation.num_trials):
         for i, (agent, bandit) in enumerate(zip(agents, bandits, strict=True)):
@@ -74,12 +77,15 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
         if due:
             synchronised.append(t + 1)
             k, total = k + 1, np.zeros_like(total)
-            for agent, release in zip(agents, releases, strict=True):
+            for agent, release, before in zip(agents, releases, earlier, strict=True):
+                told = agent.running_sum.copy()
+                before.append(agent.running_sum.copy())
+                if window is not None and k > window:
+                    told -= before[k - window]
                 noise_only = simulation.control == "noise-only"
-                told = 0 * agent.running_sum if noise_only else agent.running_sum
-                total += release.release(k, told)
+                total += release.release(k, 0 * told if noise_only else told)
             for agent in agents:
-                agent.receive(total)
+                agent.receive(total, k)
     sums = np.array([agent.running_sum for agent in agents])
     return BanditRun(actions, regret, synchronised, sums, total)
 
@@ -101,6 +107,14 @@ CASES = {
     "noise-only": replace(SIMULATION, control="noise-only"),
     "ellipsoid sampling": simulation(exploration=EllipsoidSampling()),
     "inverse gap, raw": simulation(exploration=InverseGapWeighting(), local_data="raw"),
+    "unknown horizon": simulation(releases=UNKNOWN),
+    "sliding window": simulation(releases=replace(RELEASES, sliding_window=2)),
+    "sliding window, raw": simulation(
+        releases=replace(UNKNOWN, sliding_window=1), local_data="raw", width="observed"
+    ),
+    "sliding window, non-private": simulation(
+        releases=replace(RELEASES, sliding_window=2)
+    ).baseline("non-private"),
     "one agent": replace(simulation(local_data="raw"), num_agents=1),
 }
 

@@ -30,6 +30,7 @@ M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
 SETTINGS = LinearUCBSettings(RELEASES)
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
+UNKNOWN = replace(RELEASES, num_releases=None)
 NOT_PRIVATE = replace(RELEASES, epsilon=np.inf)
 CASES = {
     "released": SETTINGS,
@@ -40,6 +41,11 @@ CASES = {
     "sampling": replace(SETTINGS, exploration=EllipsoidSampling()),
     "sampling, raw": replace(
         SETTINGS, exploration=EllipsoidSampling(radius=1.0), local_data="raw"
+    ),
+    "unknown horizon": replace(SETTINGS, releases=UNKNOWN),
+    "sliding window": replace(SETTINGS, releases=replace(RELEASES, sliding_window=1)),
+    "sliding window, raw": replace(
+        SETTINGS, releases=replace(UNKNOWN, sliding_window=2), local_data="raw"
     ),
     "inverse gap": replace(SETTINGS, exploration=InverseGapWeighting()),
 }

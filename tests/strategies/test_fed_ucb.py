@@ -48,6 +48,7 @@ from tests.strategies.bandit_sites import (
     SEED,
     SETTINGS,
     TASK,
+    UNKNOWN,
     M,
     Sites,
     T,
@@ -273,6 +274,58 @@ def test_a_server_that_was_ended_goes_on(tmp_path: Path) -> None:
     other = replace(SETTINGS, releases=NOT_PRIVATE, alpha=0.5)
     with pytest.raises(JournalError, match="alpha"):
         fed_ucb(other, interval=0.0, folder=tmp_path / "server").start(sites)
+
+
+def test_a_study_of_unknown_length_goes_on_with_more_rounds(tmp_path: Path) -> None:
+    """Its noise was calibrated for it, so epsilon stays."""
+    settings = replace(SETTINGS, releases=UNKNOWN)
+
+    def strategy() -> FedUCB:
+        folder = tmp_path / "server"
+        return fed_ucb(settings, interval=0.0, folder=folder, noise_seed=None)
+
+    sites = Sites(tmp_path, app=OPEN)
+    with pytest.raises(ValueError, match="num_rounds=None"):
+        strategy().start(sites)
+    first = strategy().start(sites, num_rounds=5)
+    assert first.privacy_spent is not None
+    more = strategy()
+    result = more.start(sites, num_rounds=9)
+    assert result.privacy_spent is not None
+    assert more.server.num_releases == [4] * M
+    assert result.privacy_spent.epsilon == first.privacy_spent.epsilon == 30.0
+    summary = sites.policy(0).summary()
+    assert summary.max_releases is None
+    assert "4 made" in str(summary)
+    with pytest.raises(ValueError, match=r"num_rounds=5 .* at least 9"):
+        strategy().start(sites, num_rounds=5)
+
+
+def test_a_known_length_stays(tmp_path: Path) -> None:
+    sites = Sites(tmp_path)
+    site_strategy(tmp_path).start(sites, num_rounds=3)
+    with pytest.raises(JournalError, match="num_rounds"):
+        site_strategy(tmp_path).start(sites, num_rounds=5)
+
+
+def test_a_release_forgets_what_has_left_the_window(tmp_path: Path) -> None:
+    """Without noise it shows: three trials, then two, then one a release."""
+
+    def learn(count: int) -> Any:
+        def play() -> None:
+            policy = sites.policy(0)
+            for _ in range(count):
+                policy.reward(policy.choose(ACTIONS[:1]).ticket, 1.0)
+
+        return play
+
+    releases = replace(NOT_PRIVATE, num_releases=None, sliding_window=2)
+    settings = replace(SETTINGS, releases=releases)
+    sites = Sites(tmp_path, {2: learn(3), 4: learn(2), 6: learn(1), 8: learn(0)})
+    strategy = fed_ucb(settings, interval=0.0)
+    strategy.start(sites, num_rounds=9)
+    counts = [row.vectors[0, 3, 3] for row in strategy.server.ledger]
+    assert counts == [3, 5, 3, 1]
 
 
 def test_the_ledger_is_shown(tmp_path: Path) -> None:

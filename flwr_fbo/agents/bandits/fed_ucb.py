@@ -54,7 +54,8 @@ class LinearUCBAgent:
         self._confidence, self.settings = confidence, confidence.settings
         size = self.settings.releases.dimension + 1
         self.running_sum = np.zeros((size, size))
-        self.receive(np.zeros((size, size)) if total is None else total)
+        total = np.zeros((size, size)) if total is None else total
+        self.receive(total, confidence.num_synchronisations)
 
     @one_blas_thread
     def probabilities(
@@ -121,8 +122,14 @@ class LinearUCBAgent:
         if self.settings.local_data == "raw":
             self._ellipsoid.observe(x, reward)
 
-    def receive(self, total: FloatArray) -> None:
-        """Take the sum of all agents' releases, shape (d + 1, d + 1), and drop U.
+    def receive(self, total: FloatArray, num_synchronisations: int = 0) -> None:
+        """Take the sum of all agents' releases, and drop U.
+
+        Parameters
+        ----------
+        total : ndarray of shape (d + 1, d + 1)
+        num_synchronisations : int
+            >= 0, that have made it; see `Confidence.after`.
 
         Raises
         ------
@@ -134,6 +141,7 @@ class LinearUCBAgent:
         require(total.shape == shape, "total", total.shape, f"shape {shape}")
         ok = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
         require(ok, "total", total, "a symmetric matrix of finite numbers")
+        self._confidence = self._confidence.after(num_synchronisations)
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
 

@@ -160,7 +160,7 @@ class RecordedPeer(RecordedBandit):
         self._put({"believed": np.array(number)})
 
     def _check(self, number: int) -> None:
-        planned = self.study.settings.releases.num_releases
+        planned = self.study.settings.releases.max_releases
         ok = 0 <= number <= planned
         require(ok, "synchronisation", number, f"0 to {planned}, those planned")
 
@@ -184,7 +184,7 @@ class RecordedPeer(RecordedBandit):
         number = int(max(self._heard[slot] for slot in self._pool))
         if made == self._believed and self.wants_synchronisation(trigger):
             number = max(number, made + 1)
-        if number == made or number > releases.num_releases:
+        if number == made or number > releases.max_releases:
             return []
         return [self.synchronise(number, iteration)]
 

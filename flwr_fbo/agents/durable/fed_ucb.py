@@ -8,6 +8,7 @@ message, only synchronises:
     ledger      this agent's releases, and their draws (`ContinualRelease`)
     total       what the server gave back last
     included, contributors  how many of our releases, and agents, are in the total
+    synchronisations        how many have made it
 """
 
 from __future__ import annotations
@@ -91,7 +92,13 @@ class RecordedBandit(RecordedDecisions):
         super().join(slot, number)
         vars(self).pop("agents", None)  # of no slot
 
-    def receive(self, total: FloatArray, included: int, agents: int = 0) -> None:
+    def receive(
+        self,
+        total: FloatArray,
+        included: int,
+        agents: int = 0,
+        num_synchronisations: int = 0,
+    ) -> None:
         """Take the sum of all agents' releases, ``included`` of our own among them.
 
         One that nothing can be learned from, as an agent that lies may make it, is left
@@ -104,13 +111,19 @@ class RecordedBandit(RecordedDecisions):
             Own releases in the sum.
         agents : int
             Agents with a release in the sum, for `summary`.
+        num_synchronisations : int
+            How many have made the sum; see `Confidence.after`.
         """
         try:
-            estimators = self._agents(total)
+            estimators = self._agents(total, num_synchronisations)
         except np.linalg.LinAlgError:
             say_left_aside()
             return
-        counts = {"included": np.array(included), "contributors": np.array(agents)}
+        counts = {
+            "included": np.array(included),
+            "contributors": np.array(agents),
+            "synchronisations": np.array(num_synchronisations),
+        }
         self._put({"total": np.asarray(total), **counts})
         self.agents = estimators
         self._tell_own()
@@ -118,15 +131,19 @@ class RecordedBandit(RecordedDecisions):
     @cached_property
     def agents(self) -> list[LinearUCBAgent]:
         """The agent, or the several in turn, with what it has learned so far."""
-        self.agents = self._agents(self._state.get("total"))
+        num_synchronisations = int(self._state.get("synchronisations", 0))
+        self.agents = self._agents(self._state.get("total"), num_synchronisations)
         self._tell_own()
         return self.agents
 
     def _confidence(self) -> Confidence:
         return self.study.settings.confidence(self.study.num_agents)
 
-    def _agents(self, total: FloatArray | None) -> list[LinearUCBAgent]:
-        confidence, shape = self._confidence(), self.study.settings.releases.sum_shape
+    def _agents(
+        self, total: FloatArray | None, num_synchronisations: int
+    ) -> list[LinearUCBAgent]:
+        confidence = self._confidence().after(num_synchronisations)
+        shape = self.study.settings.releases.sum_shape
         total = np.zeros(shape) if total is None else total
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
         return [LinearUCBAgent(confidence, t) for t in total.reshape(-1, *shape[-2:])]
@@ -143,9 +160,12 @@ class RecordedBandit(RecordedDecisions):
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
         self._expire()
+        settings = self.study.settings.releases
         # Of later releases there is nothing here, whatever the server asks for.
-        names = [f"window-{j}" for j in range(min(k, self.num_releases + 1))]
-        zero = np.zeros(self.study.settings.releases.sum_shape)
+        last = min(k, self.num_releases + 1)
+        first = max(0, last - (settings.sliding_window or last))
+        names = [f"window-{j}" for j in range(first, last)]
+        zero = np.zeros(settings.sum_shape)
         state = self._journal.load_state()
         running_sum = np.sum([state.get(name, zero) for name in names], axis=0)
         return self._mechanism.release(k, running_sum)

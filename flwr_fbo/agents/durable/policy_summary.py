@@ -70,8 +70,10 @@ class PolicySummary:
         Actions whose reward did not come in time: see `RewardTimeout`.
     outside : dict of str to int
         Values of contexts and arms outside of their declared bounds, by field.
-    num_releases, max_releases : int
-        Releases of this agent: made so far, and planned in the study.
+    num_releases : int
+        Releases of this agent so far.
+    max_releases : int or None
+        Releases that are planned in the study; None if their number is not known.
     num_included : int
         Own releases that the sum in use covers.
     num_others, max_others : int
@@ -96,7 +98,7 @@ class PolicySummary:
     num_timed_out: int
     outside: dict[str, int]
     num_releases: int
-    max_releases: int
+    max_releases: int | None
     num_included: int
     num_others: int
     max_others: int
@@ -109,7 +111,8 @@ class PolicySummary:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Name and text of each fact besides the estimate."""
-        own = f"{self.num_releases} of {self.max_releases} made"
+        planned = self.max_releases
+        own = f"{self.num_releases}{'' if planned is None else f' of {planned}'} made"
         others = f"{self.num_others} of {self.max_others} in the sum in use"
         promised = f"epsilon {self.epsilon:g} at delta {self.delta:g}"
         trials = f"{self.num_trials}, {self.num_awaited} without a reward yet"

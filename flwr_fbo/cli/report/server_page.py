@@ -82,9 +82,12 @@ def server_page(journal: Journal) -> Page:
         journal_settings(identity),
         versions_section(str(row.facts["flwr_fbo"]) for row in ledger),
     ]
+    done = f"{len(rounds)}"
+    if "num_rounds" in identity:  # not where their number is open
+        done += f" of {identity['num_rounds']}"
     lead = (
-        f"The server's record: {num_agents} agents, {len(rounds)} of "
-        f"{identity['num_rounds']} rounds done, {counted(len(ledger), 'release')}."
+        f"The server's record: {num_agents} agents, {done} rounds done, "
+        f"{counted(len(ledger), 'release')}."
     )
     warning = "" if private else f"NOT PRIVATE: {kind.why_not}"
     return Page(f"Study of {_TITLES[name]}", lead, sections, warning)

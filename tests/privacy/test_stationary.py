@@ -1,0 +1,194 @@
+"""Noise for unknown horizons and sliding windows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.factorisation import Toeplitz
+from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.privacy.spectrum import sum_bounds
+from flwr_fbo.privacy.stationary import OpenHorizon, SlidingWindow, Stationary
+from tests.privacy.small_release import random_trials
+
+N = 200
+WINDOWS = (1, 2, 3, 4, 12, 13, 150)
+ALL: dict[str, Stationary] = {
+    "open": OpenHorizon(N),
+    **{f"window {w}": SlidingWindow(w, N) for w in WINDOWS},
+}
+
+
+def workload(weights: Stationary) -> FloatArray:
+    """Return A: row k is one on the records that are in release k."""
+    window = weights.window if isinstance(weights, SlidingWindow) else N
+    return np.tri(N) - np.tri(N, k=-window)
+
+
+def decoder(weights: Stationary) -> FloatArray:
+    """Return B, dense."""
+    dense = np.zeros((N, N))
+    for k in range(1, N + 1):
+        dense[k - 1, :k] = weights.row(k)
+    return dense
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_released_is_a_gaussian_mechanism_of_bounded_columns(name: str) -> None:
+    """C = B^-1 A, solved, and not as the series have it."""
+    weights = ALL[name]
+    strategy = np.linalg.solve(decoder(weights), workload(weights))
+    norms = np.linalg.norm(strategy, axis=0)
+    np.testing.assert_allclose(norms, weights.column_norms(), rtol=1e-9)
+    assert norms.max() <= weights.sensitivity * (1 + 1e-12)
+    # Not much more noise than needed: a column of 200 releases, or 2 % more.
+    if isinstance(weights, SlidingWindow) and weights.window <= 13:
+        assert weights.sensitivity <= 1.02 * norms.max()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_variances_are_those_of_the_rows(name: str) -> None:
+    weights = ALL[name]
+    expected = np.square(decoder(weights)).sum(axis=1)
+    np.testing.assert_allclose(weights.variances(), expected, rtol=1e-9)
+    assert weights.variance(7) == pytest.approx(expected[6], rel=1e-9)
+    assert np.all(np.diff(expected) >= -1e-12)  # what `largest_std` counts on
+    assert expected.max() <= weights.largest_variance * (1 + 1e-12)
+
+
+def test_the_figures_of_the_open_horizon_are_sums_of_its_series() -> None:
+    weights = OpenHorizon()
+    assert weights.num_releases == 2**20
+    norm_of_c = weights.column_norms()[0]
+    assert norm_of_c <= weights.sensitivity <= 1.00001 * norm_of_c
+    variance = weights.variances()[-1]
+    assert variance <= weights.largest_variance <= 1.0001 * variance
+
+
+@pytest.mark.parametrize(
+    ("k", "ratio"),
+    [(1, 2.2406), (10, 1.6884), (100, 1.5754), (1000, 1.5246), (10**4, 1.4955)],
+)
+def test_its_variance_beside_that_of_a_known_horizon(k: int, ratio: float) -> None:
+    """Of the square root of k releases, which Henzinger et al. (2023) have."""
+    i = np.arange(1, k)
+    root = np.cumprod(np.concatenate([[1.0], (2 * i - 1) / (2 * i)]))
+    known = np.sum(root**2) ** 2
+    weights = OpenHorizon()
+    own = weights.sensitivity**2 * weights.variance(k)
+    assert own / known == pytest.approx(ratio, rel=2e-3)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_windows_series_add_up_to_a_lebesgue_constant(window: int) -> None:
+    series, _ = SlidingWindow(window).series(2**18)
+    total = SlidingWindow(window).largest_variance
+    assert np.sum(series**2) == pytest.approx(total, rel=1e-5)
+    if window % 2:  # Fejer's formula
+        m = np.arange(1, window // 2 + 1)
+        known = 1 / window + 2 / np.pi * np.sum(np.tan(np.pi * m / window) / m)
+        assert total == pytest.approx(known, rel=1e-12)
+
+
+def test_a_windows_noise_does_not_grow() -> None:
+    """For ever less than that of running sums of a hundred releases."""
+    weights = SlidingWindow(12)
+    assert weights.max_error() == pytest.approx(1.9966, rel=1e-4)
+    assert weights.max_error() < Toeplitz(100).max_error()
+
+
+# --- Releases
+
+
+def releases(**changes: Any) -> ContinualSettings:
+    usual = {"num_releases": None, "dimension": 2, "epsilon": 8.0, "delta": 1e-3}
+    return ContinualSettings(**{**usual, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"sliding_window": 2}, {"num_releases": 6, "sliding_window": 2}]
+)
+def test_noise_of_releases_is_that_of_the_weights(changes: dict[str, Any]) -> None:
+    """Over 400 agents: deviations on the diagonal, and correlations over time."""
+    settings = releases(**changes)
+    sums = np.zeros(settings.sum_shape)
+    noise = np.array(
+        [
+            [mechanism.release(k, sums)[0, 0] for k in range(1, 7)]
+            for mechanism in (
+                ContinualRelease(settings, SeededEntropy(3, i)) for i in range(400)
+            )
+        ]
+    )
+    dense = np.zeros((6, 6))
+    for k in range(1, 7):
+        dense[k - 1, :k] = settings.factorisation.row(k)
+    draws = np.linalg.solve(dense * settings.noise_std, noise.T)
+    covariance = draws @ draws.T / 400
+    np.testing.assert_allclose(covariance, np.eye(6), atol=5 * np.sqrt(2 / 400))
+
+
+@pytest.mark.parametrize("changes", [{}, {"sliding_window": 3}])
+def test_mu_is_what_columns_of_many_releases_have(changes: dict[str, Any]) -> None:
+    settings = releases(**changes)
+    dense = np.zeros((64, 64))
+    for k in range(1, 65):
+        dense[k - 1, :k] = settings.factorisation.row(k)
+    window = settings.sliding_window or 64
+    strategy = np.linalg.solve(dense, np.tri(64) - np.tri(64, k=-window))
+    longest = np.linalg.norm(strategy, axis=0).max()
+    spent = longest * settings.sensitivity / settings.noise_std
+    assert 0.8 * settings.mu < spent <= settings.mu
+
+
+def test_a_release_of_any_number_can_be_made_and_is_the_recorded_one() -> None:
+    settings = releases()
+    mechanism = ContinualRelease(settings, SeededEntropy(1))
+    total = np.zeros(settings.sum_shape)
+    first = {}
+    for k in range(1, 40):
+        total = total + settings.gram(*random_trials(3, seed=k))
+        first[k] = mechanism.release(k, total)
+    np.testing.assert_array_equal(mechanism.release(3, 0 * total), first[3])
+
+
+def test_all_shares_of_alpha_add_up_to_it() -> None:
+    settings = releases()
+    shares = [1 / settings.union(k) for k in range(1, 10**5)]
+    assert sum(shares) == pytest.approx(1, abs=1e-5)
+    assert sum(shares) < 1
+    assert releases(num_releases=7).union(3) == 7
+
+
+def test_bounds_are_of_the_noise_up_to_a_synchronisation() -> None:
+    """The operator norm of a scalar's noise has a law that is known."""
+    settings = releases(dimension=1)
+    for k in (1, 5, 30):
+        bounds = sum_bounds(settings, 0.1, 4, k)
+        std = 2 * settings.noise_std * np.sqrt(settings.factorisation.variance(k))
+        beyond = 2 * norm.sf(bounds.rho_min / std)
+        assert beyond <= 0.1 / (2 * settings.union(k))
+    assert sum_bounds(settings, 0.1, 4, 30).shift > sum_bounds(settings, 0.1, 4).shift
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"mechanism": "tree"}, "mechanism='tree'"),
+        ({"num_releases": 6, "sliding_window": 6}, "sliding_window=6"),
+        ({"num_releases": 6, "sliding_window": 0}, "sliding_window=0"),
+        ({"num_releases": 6, "sliding_window": 2, "mechanism": "tree"}, "mechanism"),
+        ({"sliding_window": 2.0}, "sliding_window=2.0"),
+        ({"num_releases": 0}, "num_releases=0"),
+        ({"calibration": "paper"}, "mechanism='toeplitz'"),
+    ],
+)
+def test_what_does_not_go_together_is_named(
+    changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(ValueError, match=field):
+        releases(**changes)

@@ -30,12 +30,14 @@ DEFAULT: dict[str, Any] = {
     "epsilon": 2.0,
     "max_action_norm": 1.0,
     "calibration": "exact",
+    "sliding_window": None,
     "local_data": "released",
     "actions": ARMS,
     "rewards": (1.0, -1.0),
     "fault": None,
 }
 LONG = {"max_action_norm": 2.0, "actions": ((2.0, 0.0), (0.0, 2.0))}
+WINDOW = {"mechanism": "toeplitz", "sliding_window": 2}
 PAPER = {"calibration": "paper", "epsilon": 16.0}
 RAW = {"local_data": "raw", "rewards": (1.0, 1.0), "window": 10}
 CASES: dict[str, dict[str, Any]] = {
@@ -49,12 +51,15 @@ CASES: dict[str, dict[str, Any]] = {
         "change": "trial",
         **LONG,
     },
+    "exact, window of 2": WINDOW,
+    "exact, window of 2, second trial": {**WINDOW, "position": 1},
     "paper, tree": PAPER,
     "raw, one arm": {**RAW, "actions": ARMS[:1], "rewards": (1.0,)},
     "raw": RAW,
     "raw, paper": {**RAW, **PAPER},
     "raw, paper, 100 trials": {**RAW, **PAPER, "epsilon": 1.0, "window": 100},
     **{f"fault, {name}": {"fault": name} for name in CONTINUAL_FAULTS},
+    "fault, unit-columns, window of 2": {**WINDOW, "fault": "unit-columns"},
     "fault, reused-noise": {"fault": "reused-noise", "position": 1},
     "fault, drawn-again": {"fault": "drawn-again", "num_requests": 4},
 }
@@ -63,12 +68,12 @@ CASES: dict[str, dict[str, Any]] = {
 def one_audit(case: str, draws: int, seed: int) -> tuple[AuditResult, float, float]:
     """Return what was found, the epsilon asked for, and the seconds it took."""
     chosen = {**DEFAULT, **CASES[case]}
-    in_releases = ("epsilon", "mechanism", "calibration", "max_action_norm")
+    of_releases = set(ContinualSettings.__dataclass_fields__) & set(DEFAULT)
     releases = ContinualSettings(
         num_releases=4,
         dimension=2,
         delta=0.1,
-        **{field: chosen.pop(field) for field in in_releases},
+        **{field: chosen.pop(field) for field in of_releases},
     )
     local_data, fault = chosen.pop("local_data"), chosen.pop("fault")
     settings = LinearUCBSettings(releases, local_data=local_data)

@@ -164,7 +164,8 @@ class Limits:
     max_dimension : int, optional
         Parameters of a space, coordinates of an action, sub-regions, streams: 256.
     max_synchronisations : int, optional
-        Planned synchronisations of a bandit study: 20,000.
+        Planned synchronisations of a bandit study: 20,000. Where their number is
+        unknown there is no limit: each takes rounds of its own.
     max_steps : int, optional
         Work for one message besides its trials, as `Study.steps` estimates it, in steps
         of at most about 10 ns: 50 million.

@@ -23,6 +23,7 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.simulation.agent_group import AgentGroup
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
@@ -38,7 +39,7 @@ class Player:
 
     def __init__(self, settings: ContinualSettings, seed: int, informed: bool) -> None:
         self._settings, self._informed = settings, informed
-        self._group = AgentGroup(LinearUCBSettings(settings).confidence(NUM_AGENTS))
+        self._group = AgentGroup(Confidence.of(LinearUCBSettings(settings), NUM_AGENTS))
         self._releases = [
             ContinualRelease(settings, SeededEntropy(seed, agent))
             for agent in range(NUM_AGENTS)

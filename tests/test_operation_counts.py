@@ -23,6 +23,7 @@ from flwr_fbo.models import gp, linear, matern
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from tests.federation import (
     AGENT,
@@ -195,7 +196,7 @@ def test_a_linear_bandit_factorises_once_a_synchronisation(
     counted(monkeypatch, np.linalg, "cholesky", counts)
     releases = ContinualSettings(4, 3, epsilon=1.0, delta=0.1)
     settings = LinearUCBSettings(releases, local_data=local_data)
-    agent = LinearUCBAgent(settings.confidence(2))
+    agent = LinearUCBAgent(Confidence.of(settings, 2))
     actions = np.eye(3)
     counts.clear()
     for _ in range(2):

@@ -37,6 +37,7 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 Change = Literal["reward", "trial"]
@@ -209,7 +210,7 @@ class _Twins:
     """
 
     def __init__(self, plan: BanditAuditPlan, num_runs: int) -> None:
-        self._plan, self._confidence = plan, plan.settings.confidence(1)
+        self._plan, self._confidence = plan, Confidence.of(plan.settings, 1)
         size = plan.settings.releases.dimension + 1
         self.running_sums = np.zeros((num_runs, 2, size, size))
         self._earlier: list[FloatArray] = []  # as they were at each release

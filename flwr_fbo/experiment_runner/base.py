@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import nearest, require, require_int
 from flwr_fbo.experiment_runner.methods import Method
 from flwr_fbo.experiment_runner.runs import RegretRun, Run, run_reader
 from flwr_fbo.tasks.base import STRICT
-
-FloatArray = NDArray[np.float64]
 
 
 class PrivacySetting(ABC):

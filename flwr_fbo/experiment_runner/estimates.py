@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 from scipy.stats.qmc import Sobol
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 # An ascent ends after so many steps, if not by L-BFGS's own bounds.
 _MAX_STEPS = 50

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.models.glm import IdentityLink, Link, LogisticLink
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

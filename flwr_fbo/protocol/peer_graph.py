@@ -22,7 +22,8 @@ from scipy.sparse.csgraph import shortest_path
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.protocol.linear_ucb_settings import Confidence, LinearUCBSettings
+from flwr_fbo.protocol.confidence import Confidence
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 Pooling = Literal["clique", "neighbourhood"]
 GraphName = Literal["complete", "ring", "star", "line", "random"]

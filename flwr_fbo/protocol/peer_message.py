@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
 from flwr_fbo.protocol.wire_arrays import is_release
-
-FloatArray = NDArray[np.float64]
 
 Bytes = NDArray[np.uint8]
 

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.journal.ledger_table import LedgerRow
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._version import __version__
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.network import RewardModel
@@ -26,8 +27,6 @@ from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
 from flwr_fbo.protocol.neural_ucb_settings import Sums
 from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

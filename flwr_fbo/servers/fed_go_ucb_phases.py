@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.langevin import LangevinDynamics
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gradients import GradientSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.protocol.wire_arrays import is_array, is_raw_sum, is_release
-
-FloatArray = NDArray[np.float64]
 
 _log = logging.getLogger("flwr.fbo")
 

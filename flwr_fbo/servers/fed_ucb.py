@@ -14,16 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._version import __version__
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.wire_arrays import is_release
 from flwr_fbo.servers.base import Server, Step
-
-FloatArray = NDArray[np.float64]
 
 _log = logging.getLogger("flwr.fbo")
 

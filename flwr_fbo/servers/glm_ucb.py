@@ -13,15 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
 from flwr_fbo.models.glm import AcceleratedDescent
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.protocol.wire_arrays import is_array, is_sum
-
-FloatArray = NDArray[np.float64]
 
 
 class GLMBanditServer:

@@ -14,12 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.protocol.wire_arrays import is_array
-
-FloatArray = NDArray[np.float64]
 
 
 class KernelBanditServer:

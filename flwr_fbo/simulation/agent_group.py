@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.linear_ucb_settings import Confidence
 from flwr_fbo.tasks.linear_bandit import IntArray
-
-FloatArray = NDArray[np.float64]
 
 
 class AgentGroup:

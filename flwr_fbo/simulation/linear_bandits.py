@@ -24,17 +24,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import Tree
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.exploration import exploration_rng
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import (
-    Confidence,
     LinearUCBSettings,
     LocalData,
     Width,
@@ -44,7 +45,6 @@ from flwr_fbo.simulation.agent_group import AgentGroup
 from flwr_fbo.simulation.progress import counted
 from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
 
-FloatArray = NDArray[np.float64]
 Baseline = Literal["non-private", "independent", "full"]
 Control = Literal["noise-only", "random"]
 
@@ -272,7 +272,7 @@ class _Agents:
         At a centre all agents are one group.
         """
         if self._graph is None:
-            groups = [AgentGroup(self._settings.confidence(len(self._releases)))]
+            groups = [AgentGroup(Confidence.of(self._settings, len(self._releases)))]
         else:
             groups = self._pooled(self._graph)
         for group in groups:

@@ -29,6 +29,7 @@ from flwr_fbo._validation import require
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.exploration import Optimism
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
@@ -110,7 +111,7 @@ class _AverageAgent:
         self, simulation: BanditSimulation, theta: FloatArray, noise_seed: int
     ) -> None:
         self._simulation, self._theta = simulation, theta
-        self._confidence = simulation.settings.confidence(simulation.num_agents)
+        self._confidence = Confidence.of(simulation.settings, simulation.num_agents)
         self._noise_seed = noise_seed
         self._rng = generator(noise_seed, Purpose.OBSERVATION)
         d = len(theta)

@@ -10,12 +10,12 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.simulation.progress import counted
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 
-FloatArray = NDArray[np.float64]
 Sharing = Literal["triggered", "always", "never"]
 
 

@@ -14,6 +14,7 @@ from flwr.app import Message
 from flwr_fbo._compat import reply_metrics
 from flwr_fbo._validation import require
 from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -219,7 +220,7 @@ class FedUCB(LinearBanditStrategy):
     def _end(self, result: BanditResult) -> None:
         total = self.server.vectors
         if total is not None:
-            confidence = self.study.settings.confidence(self.study.num_agents)
+            confidence = Confidence.of(self.study.settings, self.study.num_agents)
             confidence = confidence.after(len(self.server.ledger))
             # A lying agent can make it of no use: agents leave it aside, too.
             with suppress(np.linalg.LinAlgError):

@@ -17,6 +17,7 @@ from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))
@@ -65,7 +66,7 @@ def test_twins_are_agents(local_data: LocalData, forget: int | None) -> None:
     )
     released, sums = _runs(audited, 20)
     for run in range(20):
-        agent = LinearUCBAgent(audited.settings.confidence(1))
+        agent = LinearUCBAgent(Confidence.of(audited.settings, 1))
         mechanism = ContinualRelease(audited.settings.releases, SeededEntropy(5, run))
         earlier = [agent.running_sum.copy()]
         for t in range(12):

@@ -23,6 +23,7 @@ from flwr_fbo import (
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.protocol import exploration
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.exploration import (
     Exploration,
     drawn,
@@ -62,7 +63,7 @@ def actions(num_actions: int = K, seed: int = 1) -> FloatArray:
 
 def agent_with(kind: Exploration) -> LinearUCBAgent:
     settings = replace(SETTINGS, exploration=kind)
-    return LinearUCBAgent(settings.confidence(1), total())
+    return LinearUCBAgent(Confidence.of(settings, 1), total())
 
 
 # Formulas, with explicit inverses and one action at a time.
@@ -74,7 +75,7 @@ def belief() -> tuple[FloatArray, FloatArray, float]:
     theta = np.linalg.inv(V) @ total()[:D, D]
     least = np.linalg.eigvalsh(V)[0]
     log_det = np.log(np.linalg.det(V))
-    width = SETTINGS.confidence(1).width_at(np.asarray(log_det), np.asarray(least))
+    width = Confidence.of(SETTINGS, 1).width_at(np.asarray(log_det), np.asarray(least))
     return V, theta, float(width)
 
 

@@ -10,6 +10,7 @@ import networkx as nx
 import pytest
 
 from flwr_fbo import InProcessGrid, PeerGraph
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from tests.strategies.peer_studies import APP, COMPLETE, RING, SETTINGS, M, strategy_of
 
@@ -57,9 +58,9 @@ def test_alpha_is_shared_out() -> None:
     )
     for pooling in ("clique", "neighbourhood"):
         graph = replace(COMPLETE, pooling=pooling)
-        assert graph.confidence_of(3, SETTINGS) == SETTINGS.confidence(M)
+        assert graph.confidence_of(3, SETTINGS) == Confidence.of(SETTINGS, M)
     # With one clique, and one estimator, all is as at a centre.
-    assert COMPLETE.confidence_of(3, SETTINGS) == SETTINGS.confidence(M)
+    assert COMPLETE.confidence_of(3, SETTINGS) == Confidence.of(SETTINGS, M)
 
 
 def test_a_graph_from_a_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.exploration import (
     EllipsoidSampling,
@@ -49,7 +50,7 @@ def simulation(**settings: Any) -> BanditSimulation:
 def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> BanditRun:
     """Play with one object an agent, and bandits of its own."""
     s, m = simulation.settings, simulation.num_agents
-    agents = [LinearUCBAgent(s.confidence(m)) for _ in range(m)]
+    agents = [LinearUCBAgent(Confidence.of(s, m)) for _ in range(m)]
     bandits = [LinearBandits(simulation.task, seed, [i]) for i in range(m)]
     releases = [
         ContinualRelease(s.releases, SeededEntropy(noise_seed, i)) for i in range(m)

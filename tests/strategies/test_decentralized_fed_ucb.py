@@ -38,6 +38,7 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.exploration import Exploration
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
@@ -97,7 +98,7 @@ def played(grid: InProcessGrid) -> list[NDArray[np.float64]]:
 
 def centre_with_a_delay(settings: LinearUCBSettings) -> list[NDArray[np.float64]]:
     """Play the central algorithm, each total of which arrives one trial later."""
-    agents = [LinearUCBAgent(settings.confidence(M)) for _ in range(M)]
+    agents = [LinearUCBAgent(Confidence.of(settings, M)) for _ in range(M)]
     bandits = [LinearBanditEnvironment(TASK, SEED, slot) for slot in range(M)]
     releases = [
         ContinualRelease(settings.releases, SeededEntropy(NOISE_SEED, slot))

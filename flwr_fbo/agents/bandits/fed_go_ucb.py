@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require
 from flwr_fbo.agents.bandits.observation import checked_observation
@@ -53,8 +54,6 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.protocol.wire_arrays import is_sum
-
-FloatArray = NDArray[np.float64]
 
 # How far w may be from w0, over 1 + ||w0||: a network's values are finite there.
 _FARTHEST = 1e6

@@ -25,14 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import (
     require,
 )
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.linear_ucb_settings import Confidence
-
-FloatArray = NDArray[np.float64]
 
 
 class LinearUCBAgent:

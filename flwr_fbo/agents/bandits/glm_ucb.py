@@ -40,8 +40,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.bandits.observation import checked_actions, checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
@@ -51,8 +52,6 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.protocol.wire_arrays import is_sum
-
-FloatArray = NDArray[np.float64]
 
 
 class GLMUCBAgent:

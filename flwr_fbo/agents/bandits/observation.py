@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
-
-FloatArray = NDArray[np.float64]
 
 
 def checked_actions(actions: ArrayLike, dimension: int) -> FloatArray:

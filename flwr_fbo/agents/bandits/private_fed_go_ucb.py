@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
@@ -37,10 +38,9 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.gradients import GradientRelease, clipped
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.noise import Entropy, SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
-
-FloatArray = NDArray[np.float64]
 
 
 class PrivateNeuralUCBAgent(NeuralUCBAgent):
@@ -87,7 +87,7 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         )
         self._sums = ContinualRelease(privacy.releases, second, journal, after=steps)
         linear = LinearUCBSettings(privacy.releases, ridge=settings.ridge)
-        self._belief = linear.confidence(num_agents)
+        self._belief = Confidence.of(linear, num_agents)
         super().__init__(settings, model, seed, slot)
 
     @property

@@ -22,15 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import Confidence
 from flwr_fbo.protocol.peer_message import Bytes, PeerMessage
-
-FloatArray = NDArray[np.float64]
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.agents.bandits.private_fed_go_ucb import (
     PrivateNeuralUCBAgent,
@@ -27,8 +27,6 @@ from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditInstruction,
     NeuralBanditStudy,
 )
-
-FloatArray = NDArray[np.float64]
 
 FILE_NAME, KIND = "neural-bandit.sqlite", "neural-bandit"
 

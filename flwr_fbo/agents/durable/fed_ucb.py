@@ -34,9 +34,9 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import Confidence
 
 FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
 
@@ -137,7 +137,7 @@ class RecordedBandit(RecordedDecisions):
         return self.agents
 
     def _confidence(self) -> Confidence:
-        return self.study.settings.confidence(self.study.num_agents)
+        return Confidence.of(self.study.settings, self.study.num_agents)
 
     def _agents(
         self, total: FloatArray | None, num_synchronisations: int

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.agents.durable.sum_member import SumMember
 from flwr_fbo.agents.tuning.base import Agent, play_round
@@ -25,8 +25,6 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.space.search_space import Params
-
-FloatArray = NDArray[np.float64]
 
 KIND = "agent"
 

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.features import RandomFeatures, ascend
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
-
-FloatArray = NDArray[np.float64]
 
 # Of numerical gradients, in units of the cube.
 _STEP = 1e-6

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.trial import (
     Objective,
@@ -24,8 +25,6 @@ from flwr_fbo.journal.trial_table import TrialSource
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
-
-FloatArray = NDArray[np.float64]
 
 _log = logging.getLogger("flwr.fbo")
 

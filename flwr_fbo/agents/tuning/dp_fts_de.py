@@ -8,15 +8,13 @@ each iteration it can send a posterior sample of the weights of the shared featu
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
-
-FloatArray = NDArray[np.float64]
 
 
 class ThompsonAgent(SearchAgent):

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from scipy.special import erfcx
 from scipy.stats import norm
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.quasi_newton import minimize_all
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import SearchSpace
-
-FloatArray = NDArray[np.float64]
 
 # Beyond, improvement is its limit, pdf(z) / z^2 or z, to seven digits or all. Single
 # precision has fewer, and no larger exponentials.

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.stats import norm
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.own_search import LeanAgent, shared_features
 from flwr_fbo.models.features import RandomFeatures
@@ -45,8 +46,6 @@ from flwr_fbo.protocol.fed_vote_settings import (
     VotingSettings,
 )
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
-
-FloatArray = NDArray[np.float64]
 
 # How often chance may look like a crowd, over K places together.
 SIGNIFICANCE = 0.05

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
 from flwr_fbo.agents.tuning.relayed import checked, others_present
@@ -22,8 +23,6 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import (
     FTSSettings,
 )
-
-FloatArray = NDArray[np.float64]
 
 
 class FTSAgent(ThompsonAgent):

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.agents.tuning.base import Agent
@@ -32,8 +33,6 @@ from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 
 _log = logging.getLogger("flwr.fbo")
-
-FloatArray = NDArray[np.float64]
 
 _FEW_RESTARTS, _MANY_RESTARTS = 2, 8
 # Improvement has few maxima: the best candidates soon lie on the same.

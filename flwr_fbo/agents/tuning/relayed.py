@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 
 def present(vectors: FloatArray) -> NDArray[np.bool_]:

@@ -26,6 +26,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.acquisition import maximize_function
 from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
@@ -40,8 +41,6 @@ from flwr_fbo.protocol.transfer_settings import (
     TAFSettings,
     TransferSettings,
 )
-
-FloatArray = NDArray[np.float64]
 
 # Of the target's model in TAF: the Epanechnikov kernel at no discordance.
 _OWN_WEIGHT = 0.75

@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.cli.report.page import Figure
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.looks import BLUE, line_styles
 from flwr_fbo.experiment_runner.wording import humanised
-
-FloatArray = NDArray[np.float64]
 
 # Longer labels are higher than the figure.
 _MOST_IN_Y_LABEL = 32

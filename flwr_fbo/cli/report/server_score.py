@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, params_text
 from flwr_fbo.cli.report.parameter_axes import (
@@ -21,8 +21,6 @@ from flwr_fbo.cli.report.parameter_axes import (
 from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.recommendation import ReleasedFunction
-
-FloatArray = NDArray[np.float64]
 
 # Points along an axis, and along the side of a map.
 _NUM_POINTS, _MAP_SIDE = 101, 41

@@ -14,9 +14,9 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.spectrum import agent_bounds, paper_bounds, sum_bounds
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_ucb_settings import (
-    Confidence,
     LinearUCBSettings,
 )
 
@@ -37,7 +37,7 @@ def confidence(
     releases: ContinualSettings = PLAIN, num_agents: int = 3, **more: Any
 ) -> Confidence:
     settings = LinearUCBSettings(releases, **{"width": "exact", **more})
-    return settings.confidence(num_agents)
+    return Confidence.of(settings, num_agents)
 
 
 def looking(exact: Confidence) -> Confidence:

@@ -12,6 +12,7 @@ from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.cli.report.page import render
 from flwr_fbo.cli.report.site_page import policy_page
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import LocalData, Width
 from tests.strategies import bandit_sites, peer_studies
@@ -47,7 +48,7 @@ def test_estimate_and_widths_are_those_of_the_formula(
         u += reward * ACTIONS[index]
     policy.choose(ACTIONS)
     summary = policy.summary()
-    confidence = settings.confidence(3)
+    confidence = Confidence.of(settings, 3)
     least = np.asarray(2.0)
     w = confidence.width_at(np.asarray(np.linalg.slogdet(V)[1]), least)
     inverse = np.linalg.inv(V)
@@ -109,7 +110,7 @@ def test_a_policy_of_peers_acts_by_the_confidence_of_its_pool(tmp_path: Path) ->
     with policy._held() as bandit:
         settings = bandit.study.settings
         own = peer_studies.RING.confidence_of(2, settings)
-        assert own != settings.confidence(peer_studies.M)
+        assert own != Confidence.of(settings, peer_studies.M)
         assert bandit._confidence() == own
 
 

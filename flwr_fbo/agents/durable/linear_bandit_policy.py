@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,14 +11,11 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require
-from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
 from flwr_fbo.agents.durable.decision import Decision, decisions_frame
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.agents.durable.offer import Choice, Offer
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
-from flwr_fbo.agents.durable.recorded_agent import NO_SLOT
-from flwr_fbo.journal.journal import open_patiently, patiently
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.agents.durable.shared_bandit import NotEnrolledError, SharedBandit
 from flwr_fbo.protocol.arm_table import ArmTable
 
 Eligible = Collection[str] | None
@@ -28,11 +24,7 @@ T = TypeVar("T")
 _PAUSE = 0.1
 
 
-class NotEnrolledError(JournalError):
-    """A site has no place in a study."""
-
-
-class LinearBanditPolicy:
+class LinearBanditPolicy(SharedBandit):
     """Chooses actions at one site, and learns from their rewards.
 
     A site opens the policy, chooses, and returns each reward when it is known,
@@ -61,20 +53,7 @@ class LinearBanditPolicy:
     1
     >>> policy.summary().estimate.shape
     (2,)
-
-    Parameters
-    ----------
-    path : Path
-        Path of the journal; see `open`.
-    patience : float
-        Seconds, >= 0, to wait while another process has the journal.
     """
-
-    def __init__(self, path: Path, patience: float) -> None:
-        self._path = path
-        self._patience = patience
-        # What the last call ended with; none during a call, as threads may call too.
-        self._kept: list[RecordedBandit] = []
 
     @classmethod
     def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
@@ -348,34 +327,3 @@ class LinearBanditPolicy:
         with self._held() as bandit:
             pairs = zip(contexts, some, strict=True)
             return use(bandit, [bandit.offer(*pair) for pair in pairs])
-
-    @contextmanager
-    def _held(self) -> Iterator[RecordedBandit]:
-        reason = (
-            f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
-            "the first round; a journal that was lost must be given back."
-        )
-        # An empty one is being written by the client.
-        if not self._path.is_file() or self._path.stat().st_size == 0:
-            raise NotEnrolledError(reason)
-        kept = self._taken()
-        if kept is None:
-            journal = open_patiently(None, self._path, self._patience)
-        else:
-            journal = kept.journal
-            if patiently(journal.reopen, self._patience):
-                kept = None  # another process has changed it
-        with journal:
-            bandit = kept or recorded_bandit(journal)
-            if bandit.slot == NO_SLOT:
-                raise NotEnrolledError(reason)
-            yield bandit
-        # Not after an exception: then the next call reads what is on disk.
-        self._kept = [bandit]
-
-    def _taken(self) -> RecordedBandit | None:
-        """Take what the last call ended with, so that nobody else does."""
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return None

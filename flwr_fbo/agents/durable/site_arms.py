@@ -18,8 +18,8 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.arm_table import ArmTable
-from flwr_fbo.protocol.feature_encoder import Encoded, FeatureEncoder
-from flwr_fbo.protocol.feature_fields import plain
+from flwr_fbo.protocol.feature_encoder import FeatureEncoder
+from flwr_fbo.protocol.feature_fields import Encoded, plain
 
 # Of the table that the encoder's blocks make, where none was set.
 _OF_BLOCKS = 0

@@ -277,6 +277,77 @@ class LinearBanditPolicy(SharedBandit):
         with self._held() as bandit:
             bandit.reward(values)
 
+    def add_history(
+        self,
+        actions: Any,
+        rewards: Any,
+        contexts: Any = None,
+        *,
+        arms: ArmTable | None = None,
+        name: str = "history",
+    ) -> int:
+        """Add trials that were logged before the study; the next release includes them.
+
+        Sums are kept, not trials: a million rows take seconds. `decisions`, and so
+        `evaluate_policy`, do not have them. To add the same log again changes nothing,
+        so that a script that was killed may be run again.
+
+        Parameters
+        ----------
+        actions : array of shape (T, d), or sequence of T str
+            The action that each trial took: a vector of norm at most L or, where the
+            study has an encoder, the name of an arm.
+        rewards : array of shape (T,)
+            What each was rewarded with, in [-B, B].
+        contexts : sequence of T mappings, optional
+            The contexts, where the study has an encoder: as in `choose`.
+        arms : ArmTable, optional
+            The arms at that time, for a study with an encoder. By default those that
+            the site offers now. Add trials of other tables as logs of their own.
+        name : str
+            The log's name. Logs of different names must not share a trial.
+
+        Returns
+        -------
+        int
+            T, or 0 if the log was there already.
+
+        Raises
+        ------
+        ValueError
+            If a trial is not within the bounds, nothing is recorded; the message names
+            it. If another log has the name, or the log another name. If all releases
+            are made, or the sums would have more trials than they can hold exactly.
+        JournalError
+            If the log could not be recorded.
+
+        Notes
+        -----
+        *Formal guarantees.* A logged trial is one more trial of the site's stream, and
+        in the sums from one release on, as one that was played: `ContinualRelease`'s
+        guarantee is for it too, at the same noise and epsilon. How many trials there
+        are does not matter to it. Neighbouring logs differ in one trial, replaced by
+        another, and what other rows tell of it is not covered: also where they were
+        chosen by what it gave. A person with m trials, in logs or played, has m times
+        `ContinualSettings.mu`. The guarantee needs each trial once: not in two logs,
+        nor chosen by this policy. What other studies have released of a log adds to
+        this study's epsilon; a site's `Limits` count all studies in its folder.
+
+        *Confidence.* The intervals hold with a log if each of its actions was chosen
+        without knowledge of its own reward or later ones, by whatever policy; if trials
+        are in it whatever their rewards; and if rewards depended on action and context
+        by the same theta, with nothing left out that influenced both the choice and the
+        reward. *Proof.* Put the log before the trials that are played: each action then
+        depends on what was before, which is all that Abbasi-Yadkori et al. (2011,
+        theorem 1) need. A log that is added after the site's first release, or with
+        ``local_data="raw"`` after its first trial, begins another such sequence. With
+        M agents it adds alpha / (2 M) to the probability that an interval ever fails,
+        unless the study has a sliding window or no known number of releases, where each
+        synchronisation has its own share of alpha.
+        """
+        with self._held() as bandit:
+            return bandit.add_history(actions, rewards, contexts, arms, name)
+
     def cancel(self, ticket: int) -> None:
         """Withdraw a decision that was not carried out: it never gets a reward.
 

@@ -65,6 +65,8 @@ class PolicySummary:
         Actions whose reward has not arrived yet.
     num_timed_out : int
         Actions whose reward did not come in time: see `RewardTimeout`.
+    num_logged : int
+        Logged trials from before the study, by `LinearBanditPolicy.add_history`.
     outside : dict of str to int
         Values of contexts and arms outside of their declared bounds, by field.
     num_releases : int
@@ -93,6 +95,7 @@ class PolicySummary:
     num_trials: int
     num_awaited: int
     num_timed_out: int
+    num_logged: int
     outside: dict[str, int]
     num_releases: int
     max_releases: int | None
@@ -118,6 +121,7 @@ class PolicySummary:
         clipped = ", ".join(f"{name} {n}" for name, n in self.outside.items())
         return [
             ("Trials", trials),
+            *([("Logged trials", f"{self.num_logged}")] if self.num_logged else []),
             *([("Outside bounds", f"{clipped}; clipped")] if clipped else []),
             ("Own releases", f"{own}, {self.num_included} in the sum in use"),
             ("Other agents", f"{others}; their numbers of trials are not sent"),

@@ -6,7 +6,7 @@ arms-v       version v of them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +95,22 @@ class SiteArms:
         if eligible is not None:
             record["eligible"] = list(names)
         return Offer(encoded.features, names, record, encoded.outside)
+
+    def log(
+        self, contexts: Any, chosen: Any, arms: ArmTable | None
+    ) -> Iterator[Encoded]:
+        """Return the actions of a log; see `FeatureEncoder.encode_log`.
+
+        ``arms`` are those of that time, the newest unless given.
+        """
+        encoder, table = self._encoder, self.newest if arms is None else arms
+        require(isinstance(table, ArmTable), "arms", arms, "an ArmTable")
+        allowed = "a sequence with a mapping for each action"
+        ok = isinstance(contexts, Iterable) and not isinstance(contexts, Mapping)
+        require(ok, "contexts", contexts, allowed)
+        rows = list(contexts)
+        require(len(rows) == len(chosen), "len(contexts)", len(rows), f"{len(chosen)}")
+        return encoder.encode_log(rows, chosen, table.eligible(), self._max_norm)
 
     def again(self, trial: Trial) -> Offer:
         """Return what a recorded decision was among."""

@@ -58,7 +58,8 @@ def play(policy: LinearBanditPolicy, x: FloatArray, y: FloatArray) -> None:
 
 
 def product(x: FloatArray, y: float) -> FloatArray:
-    return PRIVATE.releases.outer_products([x], [y])[0]
+    [added] = PRIVATE.releases.outer_products([x], [y])
+    return np.asarray(added)
 
 
 @pytest.mark.parametrize("settings", [PRIVATE, WINDOW])
@@ -164,7 +165,7 @@ def test_the_same_log_counts_once(tmp_path: Path, again: int) -> None:
     np.testing.assert_array_equal(total, PRIVATE.releases.gram(X, Y))
 
 
-def contents(folder: Path) -> tuple[Any, ...]:
+def contents(folder: Path) -> list[tuple[str, Any]]:
     with Journal(None, folder / FILE_NAME) as journal:
         state = journal.load_state()
         return sorted((name, array.tolist()) for name, array in state.items())
@@ -283,7 +284,7 @@ def test_a_log_is_added_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     enrolled(folder, PRIVATE)
     found = set()
-    for milliseconds in (100, 150, 200, 260):
+    for milliseconds in (100, 200, 400, 1000):
         killed = tmp_path / f"{milliseconds}"
         shutil.copytree(folder, killed)
         assert killed_after(milliseconds / 1000, keep_adding, killed)
@@ -338,9 +339,9 @@ def test_raw_agents_act_on_a_log_at_once(tmp_path: Path) -> None:
     for policy in (logged, LinearBanditPolicy.open(tmp_path / "logged")):
         own, other = policy.summary(), played.summary()
         np.testing.assert_allclose(own.estimate, other.estimate, rtol=1e-10)
-        np.testing.assert_allclose(
-            own.confidence_width, other.confidence_width, rtol=0.5
-        )
+        # Its eigenvalues are known anew, where those of trials lag behind.
+        assert np.all(own.confidence_width <= other.confidence_width * (1 + 1e-9))
+        assert np.all(own.confidence_width > 0.5 * other.confidence_width)
     with logged._held() as bandit:
         total = bandit.release(1)
         bandit.receive(total, 1)  # now it is in the total, and counts once
@@ -380,4 +381,4 @@ def test_peers_put_a_logs_trials_into_their_streams_in_turn(local_data: Any) -> 
             sums.append(bandit.release(1))
             estimates = [agent.estimate for agent in bandit.agents]
             assert len(estimates) == graph.streams
-    np.testing.assert_array_equal(*sums)
+    np.testing.assert_array_equal(sums[0], sums[1])

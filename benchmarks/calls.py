@@ -34,7 +34,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Context
-from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
 import flwr_fbo
@@ -50,8 +49,7 @@ from flwr_fbo import (
     linear_bandit_app,
     tuning_app,
 )
-
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 NUM_AGENTS = 3
 _PACKAGE = str(Path(flwr_fbo.__file__).parent) + "/"

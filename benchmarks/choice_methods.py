@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.tuner.ballots import Ballot, ballot_entries, make_ballot
 from flwr_fbo.tuner.choice import PrivateChoice, PrivateChooser
-
-FloatArray = NDArray[np.float64]
 
 DELTA, NUM_TOP = 1e-3, 5
 

@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from numpy.typing import NDArray
 
 from benchmarks.engine_load import SIDES, read
 from benchmarks.measure import Section, compare
 from benchmarks.scale import NUM_WORKERS, make_objective
 from benchmarks.study import NUM_AGENTS, NUM_ROUNDS, SPACE
 from flwr_fbo import FedVote, InProcessGrid, tuning_app
-
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
 
 ENGINE = "simulation engine"
 MANY_CLIENTS, ROUNDS_OF_MANY = 1000, 3

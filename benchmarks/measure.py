@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
-FloatArray = NDArray[np.float64]
+from flwr_fbo._arrays import FloatArray
+
 Clock = Callable[[], float]
 
 _LIBRARIES = (

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.choice_methods import METHODS, Design, FloatArray, Method, Question
+from benchmarks.choice_methods import METHODS, Design, Method, Question
+from flwr_fbo._arrays import FloatArray
 
 NUM_EXAMPLES, DIFFERENCE = 50, 0.05
 

@@ -13,14 +13,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-
-FloatArray = NDArray[np.float64]
 
 DIMENSION, HORIZON, BAR = 10, 10_000, 1000.0
 HORIZONS = (100, 1000)

@@ -12,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks.nonlinear_bandit import hartmann as hartmann_6
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

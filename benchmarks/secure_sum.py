@@ -22,7 +22,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.measure import Bar, FloatArray, Row, Section, alternate, compare
+from benchmarks.measure import Bar, Row, Section, alternate, compare
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.graph import MaskGraph
 from flwr_fbo.secure_sum.member import Member

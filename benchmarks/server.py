@@ -9,9 +9,9 @@ from itertools import product
 
 import numpy as np
 from flwr.app import RecordDict
-from numpy.typing import NDArray
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import reply_arrays, to_array_record
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
@@ -19,8 +19,6 @@ from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Sampling
 from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
-
-FloatArray = NDArray[np.float64]
 
 M, NUM_AGENTS = 100, (30, 300, 3000, 30_000, 100_000)
 SUB_REGIONS, N_OF_REGIONS = (1, 2, 4, 8, 16), 1000

@@ -22,7 +22,6 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from joblib import Parallel, delayed, parallel_config
-from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
@@ -34,6 +33,7 @@ from flwr_fbo import (
     ThompsonSettings,
     tuning_app,
 )
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.tuning import own_search as search
 from flwr_fbo.agents.tuning.base import Agent, play_round
@@ -41,8 +41,6 @@ from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
-
-FloatArray = NDArray[np.float64]
 
 NUM_AGENTS, NUM_ROUNDS = 30, 60
 N_OF_FEDAVG, ROUNDS_OF_FEDAVG, MOST_OVERHEAD = 50, 60, 1.05

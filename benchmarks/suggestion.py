@@ -18,20 +18,18 @@ from typing import Any
 import numpy as np
 import optuna
 from joblib import Parallel, delayed, parallel_config
-from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
 from benchmarks.problems import Problem, branin, hartmann, landmine
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_settings import SearchSettings, ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
-
-FloatArray = NDArray[np.float64]
 
 SIZES, NUM_FIRST, BUDGET = (10, 30, 60), 10, 30
 # Suggestions that are timed together: ours fits its hyperparameters in one of five.

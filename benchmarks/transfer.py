@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.models.threads import one_blas_thread
@@ -27,8 +27,6 @@ METHODS: dict[str, AgentSettings] = {
     "TAF": TAFSettings(),
 }
 SPACE = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in ("a", "b")})
-
-FloatArray = NDArray[np.float64]
 
 
 def objective(params: dict[str, float]) -> float:

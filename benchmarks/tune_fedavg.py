@@ -27,9 +27,10 @@ from pathlib import Path
 import numpy as np
 from joblib import Parallel, delayed
 
-from benchmarks.choice_methods import METHODS, Design, FloatArray, Method, Question
+from benchmarks.choice_methods import METHODS, Design, Method, Question
 from benchmarks.trained_trials import RUNGS, SPACE, read_lines
 from flwr_fbo import Halving
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.tuner.choice import survivors
 from flwr_fbo.tuner.proposals import most_promising
 

@@ -46,10 +46,10 @@ from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
-from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 from scipy.stats import ttest_1samp
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.agents.tuning.blocks import run_together
 from flwr_fbo.agents.tuning.fed_warm_start import WarmStartAgent, head_start
@@ -63,8 +63,6 @@ from flwr_fbo.protocol.fed_warm_start_settings import (
 )
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks.table import names_of, tables
-
-FloatArray = NDArray[np.float64]
 
 TASKS = (
     "har",

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict, UserConfig
-from numpy.typing import NDArray
 
 from flwr_fbo import FedUCB, InProcessGrid
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
@@ -16,7 +16,6 @@ from tests.engine import FlwrRun
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 EXAMPLE = EXAMPLES / "digits"
-FloatArray = NDArray[np.float64]
 NUM_AGENTS, NUM_ROUNDS = 4, 6  # round 1 is the initial points: five queries an agent
 
 

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Column, Experiment, FloatArray, Row
+from flwr_fbo.experiment_runner.base import Column, Experiment, Row
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.runs import Run
 

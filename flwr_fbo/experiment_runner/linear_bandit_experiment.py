@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import nearest, require, require_int
-from flwr_fbo.experiment_runner.base import Column, FloatArray, Row
+from flwr_fbo.experiment_runner.base import Column, Row
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign

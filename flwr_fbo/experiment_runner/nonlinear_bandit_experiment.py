@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Column, FloatArray, Row
+from flwr_fbo.experiment_runner.base import Column, Row
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.nonlinear_bandit_design import NonlinearDesign

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.experiment_runner.base import FloatArray
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.transfer_methods import (

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
-from flwr_fbo.experiment_runner.base import Experiment, FloatArray
+from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import TuningDesign

@@ -12,10 +12,10 @@ import time
 import numpy as np
 from scipy.spatial.distance import cdist
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.experiment_runner.base import FloatArray
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.tuning_design import TuningDesign
 from flwr_fbo.experiment_runner.tuning_methods import TuningMethod, known_methods

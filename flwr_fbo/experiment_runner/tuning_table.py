@@ -12,9 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, PlainValidator
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.experiment_runner.base import Column, Experiment, FloatArray, Row
+from flwr_fbo.experiment_runner.base import Column, Experiment, Row
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.runs import Run, run_reader, six_digits

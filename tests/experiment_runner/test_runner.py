@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.datasets.digits import partition
 from flwr_fbo.experiment_runner.config import (
     builtin_experiments,
@@ -39,8 +39,6 @@ from flwr_fbo.simulation.progress import told
 from flwr_fbo.tasks.base import Objective, Task
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.experiment_runner.base import Claim
 from flwr_fbo.experiment_runner.claims import findings
@@ -28,8 +28,6 @@ from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.tasks.digits import DigitsTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
-
-FloatArray = NDArray[np.float64]
 
 WARM = TuningExperiment(
     name="warm",

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import multivariate_normal
 from scipy.stats.qmc import Sobol
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.fed_warm_start import MOST_NULL
 from flwr_fbo.models import shared_function as module
 from flwr_fbo.models.shared_function import (
@@ -19,7 +19,6 @@ from flwr_fbo.models.shared_function import (
 
 REFERENCE = Sobol(2, rng=np.random.default_rng(1)).random(256)
 POOL = Sobol(2, rng=np.random.default_rng(2)).random(64)
-FloatArray = NDArray[np.float64]
 
 
 def drawn(rng: np.random.Generator, length: FloatArray) -> FloatArray:

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import scipy.stats
 from sklearn.linear_model import Ridge
 
 from flwr_fbo.agents.durable.decision import Decision
@@ -46,14 +47,29 @@ def test_ips_by_hand() -> None:
     error = math.sqrt(sum((s - mean) ** 2 for s in scores) / 2 / 3)
     assert found.value == pytest.approx(mean, rel=1e-12)
     assert found.standard_error == pytest.approx(error, rel=1e-12)
-    assert found.low == pytest.approx(mean - NINETY_FIVE * error, rel=1e-9)
-    assert found.high == pytest.approx(mean + NINETY_FIVE * error, rel=1e-9)
     assert found.effective_sample_size == pytest.approx(2.5**2 / 2.25)
     assert found.largest_weight == 1.0
     assert found.mean_weight == pytest.approx(2.5 / 3)
     assert "mean weight is 0.83" in found.warning
     assert (found.num_decisions, found.num_awaited) == (3, 0)
     assert found.estimator == "ips"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_interval_of_ips_is_corrected_for_skewness(sign: int) -> None:
+    log = [replace(one, reward=sign * cast(float, one.reward)) for one in LOG]
+    found = ips(log, POLICY)
+    scores = sign * np.array([1.0, 0.4, 0.35])
+    a = scipy.stats.skew(scores) / (3 * math.sqrt(3))
+    for end, z in ((found.low, NINETY_FIVE), (found.high, -NINETY_FIVE)):
+        T = (found.value - end) / found.standard_error
+        assert T + a * T**2 + a**2 * T**3 / 3 + a / 2 == pytest.approx(z, rel=1e-9)
+
+
+def test_equal_scores_have_no_skewness() -> None:
+    log = [_decision(t, 0, 0.5, 1.0) for t in range(4)]
+    found = ips(log, [[0.5, 0.5]] * 4)
+    assert found.low == found.value == found.high == 1.0
 
 
 def test_snips_by_hand() -> None:
@@ -207,7 +223,7 @@ def test_the_log_s_own_policy_has_weights_of_one(
 
 
 def test_a_higher_confidence_has_a_wider_interval() -> None:
-    found = ips(LOG, POLICY, confidence=0.99)
+    found = snips(LOG, POLICY, confidence=0.99)
     reach = 2.5758293035489004 * found.standard_error
     assert found.high - found.value == pytest.approx(reach)
     assert found.value - found.low == pytest.approx(reach)

@@ -1,11 +1,10 @@
 """A small continual release, and trials to sum."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
-FloatArray = NDArray[np.float64]
 SMALL = ContinualSettings(num_releases=6, dimension=2, epsilon=1.0, delta=0.1)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from tests.killing import NUM_KILLS, killed_after
-from tests.privacy.small_release import SMALL, FloatArray, random_trials
+from tests.privacy.small_release import SMALL, random_trials
 
 
 def _open(folder: Path) -> Journal:

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -30,8 +30,6 @@ from flwr_fbo.simulation.linear_bandits import (
     play_together,
 )
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
-
-FloatArray = NDArray[np.float64]
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE = 4, 90, [10, 37, 64, 80]

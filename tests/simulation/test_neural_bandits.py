@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.models.langevin import LangevinSettings
@@ -17,8 +17,6 @@ from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.simulation.turns import Sharing
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
-
-FloatArray = NDArray[np.float64]
 
 # T0 is no multiple of N: two agents make a third evaluation in phase I.
 N, T, T0, SEED = 3, 5, 8, 4

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution, IntDistribution
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.datasets.base import DataError, Split, data_folder
 from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
@@ -16,8 +16,6 @@ from flwr_fbo.experiment_runner.tuning_play import run_one
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.tasks import har
 from flwr_fbo.tasks.har import HarTask
-
-FloatArray = NDArray[np.float64]
 
 needs_har = pytest.mark.skipif(
     not (data_folder() / "har").is_dir(), reason=f"no folder har in {data_folder()}"

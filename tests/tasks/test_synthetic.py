@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.tasks.synthetic import SyntheticTask
-
-FloatArray = NDArray[np.float64]
-
 
 GRID = np.arange(1000) / 999
 

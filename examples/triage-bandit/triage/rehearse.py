@@ -3,6 +3,7 @@
 import tempfile
 from dataclasses import replace
 from math import inf
+from typing import Annotated
 from unittest.mock import patch
 
 import numpy as np
@@ -53,7 +54,10 @@ def rehearse(
 
 
 def main(
-    seeds: int = 3, sites: int = 4, epsilon: float = 4.0, noise_only: bool = False
+    seeds: Annotated[int, typer.Option(min=2)] = 3,  # errors are over seeds
+    sites: Annotated[int, typer.Option(min=1)] = 4,
+    epsilon: float = 4.0,
+    noise_only: bool = False,
 ) -> None:
     """Print what all sites earned on average, and the report of one of them."""
     rows = []

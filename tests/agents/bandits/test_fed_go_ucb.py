@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.models.langevin import (
     LangevinDynamics,
@@ -19,8 +19,6 @@ from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradientsEr
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.simulation.turns import Sharing
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask
-
-FloatArray = NDArray[np.float64]
 
 N, T0, STEPS = 3, 2, 4
 MODEL = Network(6, 5)

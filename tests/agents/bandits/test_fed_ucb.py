@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.privacy.continual import ContinualRelease
@@ -19,8 +19,6 @@ from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_ucb_settings import (
     LinearUCBSettings,
 )
-
-FloatArray = NDArray[np.float64]
 
 D = 4
 PRIVATE = ContinualSettings(num_releases=5, dimension=D, epsilon=1.0, delta=0.1)

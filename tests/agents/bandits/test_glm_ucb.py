@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.glm_ucb import GLMUCBAgent
 from flwr_fbo.models.glm import (
     AcceleratedDescent,
@@ -22,8 +22,6 @@ from flwr_fbo.servers.glm_ucb import GLMBanditServer
 from flwr_fbo.simulation.glm_bandits import GLMBanditSimulation
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
-
-FloatArray = NDArray[np.float64]
 
 N, D, T = 3, 6, 8
 TASK = FunctionBanditTask(num_actions=12)

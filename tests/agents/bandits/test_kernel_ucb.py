@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBAgent, KernelUCBSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.models.nystrom import (
@@ -21,8 +21,6 @@ from flwr_fbo.servers.kernel_ucb import KernelBanditServer
 from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
 from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
-
-FloatArray = NDArray[np.float64]
 
 N, D, T = 3, 6, 10
 TASK = FunctionBanditTask(num_actions=12)

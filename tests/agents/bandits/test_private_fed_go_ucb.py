@@ -12,7 +12,6 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.exception import AggregationError
-from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from flwr_fbo import (
@@ -25,6 +24,7 @@ from flwr_fbo import (
     NeuralUCBSettings,
     neural_bandit_app,
 )
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.bandits.private_fed_go_ucb import (
     PrivateNeuralUCBAgent,
@@ -52,8 +52,6 @@ from flwr_fbo.tasks.nonlinear_bandit import (
 )
 from tests.federation import Unheard
 from tests.grouped import waiting
-
-FloatArray = NDArray[np.float64]
 
 TASK = FunctionBanditTask(num_actions=12)
 N, T0, STEPS, T, SEED = 3, 2, 4, 11, 5

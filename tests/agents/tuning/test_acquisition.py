@@ -2,19 +2,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
 )
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
-
-FloatArray = NDArray[np.float64]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution, IntDistribution
 from scipy.integrate import quad
 from scipy.optimize import approx_fprime
@@ -14,6 +13,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from flwr_fbo import SearchSpace, VotingSettings
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.expected_improvement import (
     Search,
     expected_improvement,
@@ -24,8 +24,6 @@ from flwr_fbo.agents.tuning.expected_improvement import (
 )
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent
 from flwr_fbo.models.matern import MaternPosterior, fit, negative_log_posterior
-
-FloatArray = NDArray[np.float64]
 
 PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
 MIXED = SearchSpace({"a": FloatDistribution(0, 1), "n": IntDistribution(1, 4)})

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
@@ -16,6 +15,7 @@ from scipy.optimize import least_squares
 from scipy.stats import norm
 
 from flwr_fbo import DPFTSDE, FedVote, SearchSpace, ThompsonSettings, VotingSettings
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent, even_votes
 from flwr_fbo.agents.tuning.registry import create_agent
@@ -27,8 +27,6 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.simulation.loop import run_loop
 from tests.federation import NUM_AGENTS, numpy_app, run
 from tests.grouped import grouped
-
-FloatArray = NDArray[np.float64]
 
 NARROWER = 3  # the kernel of late votes, as the documents say
 PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
@@ -13,6 +12,7 @@ from optuna.distributions import (
 )
 
 from flwr_fbo import SearchSpace
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.agents.tuning.fed_warm_start import WarmStartAgent, head_start
 from flwr_fbo.models.led_gp import LedPosterior
@@ -22,7 +22,6 @@ from flwr_fbo.protocol.fed_warm_start_settings import (
     default_cohorts,
 )
 
-FloatArray = NDArray[np.float64]
 SPACE = SearchSpace(
     {
         "x": FloatDistribution(0.0, 1.0),

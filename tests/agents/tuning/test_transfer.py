@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution, IntDistribution
 from scipy.stats import norm
 
 from flwr_fbo import Durability, SearchSpace
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.acquisition import maximize_function
 from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
 from flwr_fbo.agents.tuning.registry import create_agent
@@ -47,7 +47,6 @@ from tests.federation import (
     objective_of,
 )
 
-FloatArray = NDArray[np.float64]
 H = Hyperparameters(variance=1.3, lengthscale=0.4, noise=0.05)
 LAMBDA = 0.01
 M = 12

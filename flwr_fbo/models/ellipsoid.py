@@ -110,7 +110,7 @@ class Ellipsoid:
         Shapes (..., d, d) and (..., d).
         """
         matrix = self.factor @ np.swapaxes(self.factor, -1, -2) + gram
-        self.factor = np.linalg.cholesky(matrix)
+        self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
         self.target += target
         self.num_observed += count
 

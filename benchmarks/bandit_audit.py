@@ -4,8 +4,10 @@
 
 One agent with two arms in two dimensions, n = 4 releases, delta = 0.1; the reward of
 the first trial is flipped. Epsilon of all releases together is 2 for the exact noise,
-and 16 for the paper's, which is worth about as much. A row a case: what was asked for,
-what the noise promises, the lower bound found, their ratio, and the seconds it took.
+and 16 for the paper's, which is worth about as much. With a log it is the reward of one
+of ten logged trials, which the first release includes. A row a case: what was asked
+for, what the noise promises, the lower bound found, their ratio, and the seconds it
+took.
 """
 
 import argparse
@@ -40,6 +42,7 @@ LONG = {"max_action_norm": 2.0, "actions": ((2.0, 0.0), (0.0, 2.0))}
 WINDOW = {"mechanism": "toeplitz", "sliding_window": 2}
 PAPER = {"calibration": "paper", "epsilon": 16.0}
 RAW = {"local_data": "raw", "rewards": (1.0, 1.0), "window": 10}
+LOG = {"mechanism": "toeplitz", "num_logged": 10, "position": -5}
 CASES: dict[str, dict[str, Any]] = {
     "exact, toeplitz": {"mechanism": "toeplitz"},
     "exact, tree": {},
@@ -53,6 +56,9 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "exact, window of 2": WINDOW,
     "exact, window of 2, second trial": {**WINDOW, "position": 1},
+    "exact, log": LOG,
+    "exact, log, window of 2": {**WINDOW, **LOG},
+    "exact, log, L = 2, trial": {**LOG, "change": "trial", **LONG},
     "paper, tree": PAPER,
     "raw, one arm": {**RAW, "actions": ARMS[:1], "rewards": (1.0,)},
     "raw": RAW,
@@ -60,6 +66,8 @@ CASES: dict[str, dict[str, Any]] = {
     "raw, paper, 100 trials": {**RAW, **PAPER, "epsilon": 1.0, "window": 100},
     **{f"fault, {name}": {"fault": name} for name in CONTINUAL_FAULTS},
     "fault, unit-columns, window of 2": {**WINDOW, "fault": "unit-columns"},
+    "fault, log-added-again, log": {**LOG, "fault": "log-added-again"},
+    "fault, half-noise, log": {**LOG, "fault": "half-noise"},
     "fault, reused-noise": {"fault": "reused-noise", "position": 1},
     "fault, drawn-again": {"fault": "drawn-again", "num_requests": 4},
 }

@@ -67,8 +67,12 @@ class BanditAuditPlan(StudyPlan):
         the sum further. ``"trial"``: its action and reward are those of the equality in
         `replace_one_sensitivity`, or what replaces them there, for B <= L and d >= 2.
     position : int
-        The trial that is changed, from 0 to n window - 1. In a later window than the
-        first there are releases before it, which tell of noise that is reused.
+        The trial that is changed, from -``num_logged`` to n window - 1; a negative one
+        is of the log. In a later window than the first there are releases before it,
+        which tell of noise that is reused.
+    num_logged : int
+        Logged trials before trial 0, >= 0, which the first release includes. They are
+        of the arms in turn.
     num_requests : int
         How often every release is asked for, as after lost replies, >= 1. The mean of
         the answers is what agent and adversary get.
@@ -82,6 +86,7 @@ class BanditAuditPlan(StudyPlan):
     window: int = 1
     change: Change = "reward"
     position: int = 0
+    num_logged: int = 0
     num_requests: int = 2
     num_draws: int = 10_000
 
@@ -98,7 +103,8 @@ class BanditAuditPlan(StudyPlan):
         releases.outer_products(self.actions, self.rewards)
         require_int("window", self.window, 1)
         last = releases.max_releases * self.window - 1
-        require_int("position", self.position, 0, last)
+        require_int("num_logged", self.num_logged, 0)
+        require_int("position", self.position, -self.num_logged, last)
         require_int("num_requests", self.num_requests, 1)
         self._check_change()
 
@@ -145,7 +151,7 @@ class BanditAuditPlan(StudyPlan):
         return {
             "Study": f"linear UCB, K = {len(self.actions)} arms, d = "
             f"{releases.dimension}; n = {releases.num_releases} releases, one every "
-            f"{self.window} trials",
+            f"{self.window} trials, {self.num_logged} logged before",
             "Privacy": f"{releases.mechanism}, {releases.calibration} calibration, mu "
             f"= {releases.mu:.4g}",
             "Canary": f"trial {self.position}, its {self.change} replaced; releases "
@@ -184,6 +190,8 @@ def _play(
     two worlds, given these releases, shape (R, 2, n, d + 1, d + 1).
     """
     twins = _Twins(plan, len(mechanisms))
+    for t in range(-plan.num_logged, 0):
+        twins.play(t)
     released, sums = [], []
     for k in range(1, plan.settings.releases.max_releases + 1):
         for t in range((k - 1) * plan.window, k * plan.window):
@@ -217,12 +225,15 @@ class _Twins:
         self.receive(np.zeros((num_runs, size, size)))
 
     def play(self, t: int) -> None:
-        """Choose, and record what is observed in trial t."""
+        """Choose, and record what is observed in trial t; a negative one is logged."""
         plan, settings = self._plan, self._plan.settings
         shape = self.running_sums.shape[:2]
         arms = np.array(plan.actions)
-        offered = np.broadcast_to(arms, (*shape, *arms.shape))
-        chosen = first_best(self._confidence.upper_bounds(self._ellipsoid, offered))
+        if t < 0:
+            chosen = np.full(shape, t % len(arms))
+        else:
+            offered = np.broadcast_to(arms, (*shape, *arms.shape))
+            chosen = first_best(self._confidence.upper_bounds(self._ellipsoid, offered))
         actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
         if t == plan.position:
             actions, rewards = plan.changed_trials(actions)

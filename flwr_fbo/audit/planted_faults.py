@@ -296,6 +296,18 @@ class _SynchronisedTwice(ContinualRelease):
         return super().release(k, total + self._sums[k - 1])
 
 
+class _LogAddedAgain(ContinualRelease):
+    """What is in the first release, as a log is, is added again before the second."""
+
+    _first: FloatArray | None = None
+
+    def release(self, k: int, total: FloatArray) -> FloatArray:
+        if self._first is None:
+            self._first = total
+        again = self._first if k > 1 else np.zeros_like(total)
+        return super().release(k, total + again)
+
+
 CONTINUAL_FAULTS: dict[str, BuildContinual] = {
     "reused-noise": _reused,
     "half-noise": _with_part(lambda _: 0.5),
@@ -304,6 +316,7 @@ CONTINUAL_FAULTS: dict[str, BuildContinual] = {
     "no-composition": _NoComposition,
     "drawn-again": _DrawnAgain,
     "synchronised-twice": _SynchronisedTwice,
+    "log-added-again": _LogAddedAgain,
 }
 """The same, of a `ContinualRelease`.
 

@@ -104,6 +104,16 @@ class Ellipsoid:
         self.target += x * np.asarray(y)[..., None]
         self.num_observed += 1
 
+    def observe_sum(self, gram: FloatArray, target: FloatArray, count: int) -> None:
+        """Add a sum of ``count`` xx' to V, and that of x y to u, in O(d^3) time.
+
+        Shapes (..., d, d) and (..., d).
+        """
+        matrix = self.factor @ np.swapaxes(self.factor, -1, -2) + gram
+        self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
+        self.target += target
+        self.num_observed += count
+
     def upper_bounds(
         self, actions: FloatArray, width: FloatArray | float
     ) -> FloatArray:
@@ -196,6 +206,11 @@ class WatchedEllipsoid(Ellipsoid):
         super().observe(x, y)
         if self.num_observed.bit_count() == 1:
             self.least_eigenvalue = _least_eigenvalue(self.factor)
+
+    def observe_sum(self, gram: FloatArray, target: FloatArray, count: int) -> None:
+        """Add a sum of ``count`` xx' to V, and that of x y to u, in O(d^3) time."""
+        super().observe_sum(gram, target, count)
+        self.least_eigenvalue = _least_eigenvalue(self.factor)
 
 
 def _least_eigenvalue(factor: FloatArray) -> FloatArray:

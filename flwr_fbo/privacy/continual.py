@@ -53,6 +53,11 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
     Sliding windows: A has another form, and what was said of C holds. A trial that
     leaves the window gives no epsilon back: what was released of it stays known.
 
+    Logs: trials from before the study are trials of the stream like any other, each in
+    one window, which a site adds before some release. Where one was chosen by what an
+    earlier one gave, it is as with ``local_data="raw"``: the other rows are taken as
+    they are.
+
     Streams: with several running sums a trial is in one of them only, which is public,
     and the noise of each is independent. So it is the same mechanism on a longer
     stream, C being block-diagonal: the columns' norms, and mu, are those of one.

@@ -314,6 +314,12 @@ class ContinualSettings:
         short = np.linalg.norm(actions, axis=1) <= largest * (1 + _NORM_TOLERANCE)
         _require_all(short, "actions", actions, f"vectors of norm up to {largest}")
 
+    def check_rewards(self, rewards: FloatArray) -> None:
+        """Raise ValueError unless all rewards, shape (T,), are in [-B, B]."""
+        highest = self.max_reward
+        small = np.abs(rewards) <= highest * (1 + _NORM_TOLERANCE)
+        _require_all(small, "rewards", rewards, f"numbers from {-highest} to {highest}")
+
     def _trials(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:
         """Return the rows [x, y], shape (T, d + 1), if all are within the bounds."""
         x, y = np.asarray(actions, dtype=float), np.asarray(rewards, dtype=float)
@@ -321,9 +327,7 @@ class ContinualSettings:
         shape = (len(y), self.dimension)
         require(x.shape == shape, "actions", x.shape, f"an array of shape {shape}")
         self.check_norms(x)
-        highest = self.max_reward
-        small = np.abs(y) <= highest * (1 + _NORM_TOLERANCE)
-        _require_all(small, "rewards", y, f"numbers from {-highest} to {highest}")
+        self.check_rewards(y)
         return np.column_stack([x, y])
 
 

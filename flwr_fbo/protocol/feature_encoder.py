@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -22,34 +22,27 @@ from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import (
-    did_you_mean,
     nearest,
     require,
     require_name,
     require_positive,
 )
 from flwr_fbo.privacy.continual_settings import LARGEST_DIMENSION
-from flwr_fbo.protocol.feature_fields import Field, field_from_dict, field_to_dict
+from flwr_fbo.protocol.feature_fields import (
+    Encoded,
+    Field,
+    Fields,
+    encoded_row,
+    encoded_rows,
+    field_from_dict,
+    field_to_dict,
+    pairs_of,
+)
 
-Fields = Mapping[str, Field] | Sequence[tuple[str, Field]]
 Arms = Sequence[tuple[str, Mapping[str, Any]]]
 
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """The actions of one decision.
-
-    Attributes
-    ----------
-    features : ndarray of shape (K, d)
-        One action for each arm, in the order of the arms.
-    outside : dict of str to int
-        Number of values that were clipped or of an unknown category, by field; only
-        fields with such values. It depends on private data: keep it at the site.
-    """
-
-    features: FloatArray
-    outside: dict[str, int]
+# Decisions of a log that are encoded at once.
+_LOG_BLOCK = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +130,7 @@ class FeatureEncoder:
     interactions: Literal["all"] | Sequence[tuple[str, str]] = "all"
 
     def __post_init__(self) -> None:
-        context, arm = _pairs("context", self.context), _pairs("arm", self.arm)
+        context, arm = pairs_of("context", self.context), pairs_of("arm", self.arm)
         object.__setattr__(self, "context", context)
         object.__setattr__(self, "arm", arm)
         names = [name for name, _ in context + arm]
@@ -231,17 +224,60 @@ class FeatureEncoder:
         """
         require_positive("max_norm", max_norm)
         require(isinstance(context, Mapping), "context", context, "a mapping")
-        values, outside = _encoded("context", context, self._context)
+        values, outside = encoded_row("context", context, self._context)
         encoded_arms = self._encoded_arms(arms)
-        num_arms = len(encoded_arms.key)
-        require(num_arms > 0, "arms", arms, "one arm or more")
-        z = np.array([1.0, *values, *[1.0] * self._arm_size])
+        require(len(encoded_arms.key) > 0, "arms", arms, "one arm or more")
+        blocks, factors = encoded_arms.blocks, encoded_arms.factors
+        features = self._features(np.array([values]), blocks, factors, max_norm)
+        return Encoded(features, {**dict.fromkeys(outside, 1), **encoded_arms.outside})
+
+    def encode_log(
+        self,
+        contexts: Sequence[Mapping[str, Any]],
+        chosen: Sequence[str],
+        arms: Arms,
+        max_norm: float = 1.0,
+    ) -> Iterator[Encoded]:
+        """Yield the actions that T decisions chose, some thousands at a time.
+
+        Parameters and errors are those of `encode`, with a context and the name of an
+        arm for each decision.
+        """
+        require_positive("max_norm", max_norm)
+        # One by one, for how many of the values of each are outside.
+        each = {name: self._encoded_arms([(name, own)]) for name, own in arms}
+        require(len(each) > 0, "arms", arms, "one arm or more")
+        blocks = np.concatenate([one.blocks for one in each.values()])
+        factors = np.concatenate([one.factors for one in each.values()])
+        places = {name: i for i, name in enumerate(each)}
+        for start in range(0, len(chosen), _LOG_BLOCK):
+            names = chosen[start : start + _LOG_BLOCK]
+            for i, name in enumerate(names, start):
+                if not isinstance(name, str) or name not in places:
+                    require(False, f"actions[{i}]", name, nearest(name, places))
+            part = contexts[start : start + _LOG_BLOCK]
+            values, outside = encoded_rows("contexts", part, self._context, start)
+            for name, times in Counter(names).items():
+                outside.update(dict.fromkeys(each[name].outside, times))
+            rows = np.array([places[name] for name in names])
+            own = blocks[rows], factors[rows]
+            yield Encoded(self._features(values, *own, max_norm), outside)
+
+    def _features(
+        self,
+        values: FloatArray,
+        blocks: NDArray[np.int64],
+        factors: FloatArray,
+        max_norm: float,
+    ) -> FloatArray:
+        """Return T actions: of encoded contexts, or of one, and the parts of T arms."""
+        z = np.ones((len(values), len(self._labels)))
+        z[:, 1 : 1 + values.shape[1]] = values
         left, right = self._factors
-        row = z[left] * z[right] * (max_norm * self._scale)
-        features = np.zeros((num_arms, self._num_blocks, len(row)))
-        features[np.arange(num_arms), encoded_arms.blocks] = row * encoded_arms.factors
-        counts = {**dict.fromkeys(outside, 1), **encoded_arms.outside}
-        return Encoded(features.reshape(num_arms, -1), counts)
+        rows = z[:, left] * z[:, right] * (max_norm * self._scale)
+        features = np.zeros((len(factors), self._num_blocks, rows.shape[1]))
+        features[np.arange(len(factors)), blocks] = rows * factors
+        return features.reshape(len(factors), -1)
 
     def check_arms(self, arms: Arms) -> None:
         """Raise ValueError unless `encode` takes these arms."""
@@ -341,7 +377,7 @@ class FeatureEncoder:
             if self.blocks and name not in self.blocks:
                 require(False, "arms", name, f"a block, {nearest(name, self.blocks)}")
         require(len(set(names)) == len(names), "arms", names, "each name once")
-        rows = [_encoded(f"arms[{name!r}]", f, self._arm) for name, _, f in key]
+        rows = [encoded_row(f"arms[{name!r}]", f, self._arm) for name, _, f in key]
         own = np.reshape([row for row, _ in rows], (len(key), self._arm_size))
         others = np.ones((len(key), len(self._labels) - self._arm_size))
         z = np.hstack([others, own])
@@ -355,36 +391,3 @@ class FeatureEncoder:
         )
         self._last_arms[:] = [encoded]
         return encoded
-
-
-def _pairs(part: str, fields: Any) -> tuple[tuple[str, Field], ...]:
-    """Return the names and fields of a context or an arm."""
-    allowed = "names, each with a Number or a Category"
-    pairs = fields.items() if isinstance(fields, Mapping) else fields
-    ok = isinstance(fields, Mapping | tuple | list)
-    ok = ok and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
-    require(ok, part, fields, allowed)
-    for name, field in pairs:
-        require_name(part, name)
-        require(isinstance(field, Field), f"{part}[{name!r}]", field, allowed)
-    return tuple(pairs)
-
-
-def _encoded(
-    where: str, values: Mapping[str, Any], fields: Mapping[str, Field]
-) -> tuple[list[float], list[str]]:
-    """Return the encodings in a row, and the fields whose values are outside."""
-    row: list[float] = []
-    outside: list[str] = []
-    for name, field in fields.items():
-        if name not in values:
-            raise ValueError(f"{where}[{name!r}] is missing: give {field.allowed}.")
-        encoding, is_inside = field.encode(values[name], f"{where}[{name!r}]")
-        row += encoding
-        if not is_inside:
-            outside.append(name)
-    for name in values:
-        if name not in fields:
-            allowed = f"a field of {[*fields]}{did_you_mean(name, fields)}"
-            require(False, f"{where}[{name!r}]", values[name], allowed)
-    return row, outside

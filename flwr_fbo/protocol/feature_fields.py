@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flwr_fbo._validation import require, require_finite
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import (
+    did_you_mean,
+    require,
+    require_finite,
+    require_name,
+)
+
+Columns = tuple[FloatArray, NDArray[np.bool_]]
+
+_USUAL_NUMBERS = {int, float, np.int64, np.float64}
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,21 @@ class Number:
         share = (clipped - self.low) / (self.high - self.low)
         return [2 * share - 1], bool(self.low <= number <= self.high)
 
+    def encode_plain(self, values: Sequence[Any]) -> Columns | None:
+        """Return encodings and which are inside, or None unless all are usual numbers.
+
+        Shapes (T, 1) and (T,): what `encode` gives, to the bit.
+        """
+        numbers = np.array(values)
+        usual = {*map(type, values)} <= _USUAL_NUMBERS and numbers.dtype.kind in "if"
+        if not usual or np.isnan(numbers).any():
+            return None
+        share = (np.clip(numbers, self.low, self.high) - self.low) / (
+            self.high - self.low
+        )
+        inside = (numbers >= self.low) & (numbers <= self.high)
+        return (2 * share - 1)[:, None], inside
+
 
 @dataclass(frozen=True)
 class Category:
@@ -111,8 +138,38 @@ class Category:
             require(False, where, value, self.allowed)
         return [float(value == known) for known in self.values], value in self.values
 
+    def encode_plain(self, values: Sequence[Any]) -> Columns | None:
+        """Return encodings and which are inside, or None unless all are usual texts.
+
+        Shapes (T, C) and (T,): what `encode` gives.
+        """
+        if not {*map(type, values)} <= {str}:
+            return None
+        numbers = {known: i for i, known in enumerate(self.values)}
+        index = np.array([numbers.get(value, -1) for value in values], dtype=np.int64)
+        encodings = index[:, None] == np.arange(len(numbers))
+        return encodings.astype(float), index >= 0
+
 
 Field = Number | Category
+Fields = Mapping[str, Field] | Sequence[tuple[str, Field]]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The actions of one decision, or of a log.
+
+    Attributes
+    ----------
+    features : ndarray of shape (K, d)
+        One action for each arm, in the order of the arms; or for each logged decision.
+    outside : dict of str to int
+        Number of values that were clipped or of an unknown category, by field; only
+        fields with such values. It depends on private data: keep it at the site.
+    """
+
+    features: FloatArray
+    outside: dict[str, int]
 
 
 def plain(value: Any) -> Any:
@@ -138,3 +195,79 @@ def field_to_dict(field: Field) -> dict[str, Any]:
 def field_from_dict(fields: Mapping[str, Any]) -> Field:
     """Return the field that `field_to_dict` gave."""
     return Category(**fields) if "values" in fields else Number(**fields)
+
+
+def pairs_of(part: str, fields: Any) -> tuple[tuple[str, Field], ...]:
+    """Return the names and fields of a context or an arm."""
+    allowed = "names, each with a Number or a Category"
+    pairs = fields.items() if isinstance(fields, Mapping) else fields
+    ok = isinstance(fields, Mapping | tuple | list)
+    ok = ok and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+    require(ok, part, fields, allowed)
+    for name, field in pairs:
+        require_name(part, name)
+        require(isinstance(field, Field), f"{part}[{name!r}]", field, allowed)
+    return tuple(pairs)
+
+
+def encoded_row(
+    where: str, values: Mapping[str, Any], fields: Mapping[str, Field]
+) -> tuple[list[float], list[str]]:
+    """Return the encodings in a row, and the fields whose values are outside."""
+    row: list[float] = []
+    outside: list[str] = []
+    for name, field in fields.items():
+        if name not in values:
+            raise ValueError(f"{where}[{name!r}] is missing: give {field.allowed}.")
+        encoding, is_inside = field.encode(values[name], f"{where}[{name!r}]")
+        row += encoding
+        if not is_inside:
+            outside.append(name)
+    for name in values:
+        if name not in fields:
+            allowed = f"a field of {[*fields]}{did_you_mean(name, fields)}"
+            require(False, f"{where}[{name!r}]", values[name], allowed)
+    return row, outside
+
+
+def encoded_rows(
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    fields: Mapping[str, Field],
+    first: int = 0,
+) -> tuple[FloatArray, Counter[str]]:
+    """Return what `encoded_row` does for T rows, and how many are outside, by field.
+
+    An error has the row's number, which is ``first`` for the first one.
+    """
+    columns = _encoded_columns(rows, fields)
+    if columns is not None:
+        return columns
+    # Slower, but it takes unusual numbers, and says what is wrong.
+    encodings: list[list[float]] = []
+    outside: Counter[str] = Counter()
+    for i, row in enumerate(rows, first):
+        require(isinstance(row, Mapping), f"{where}[{i}]", row, "a mapping")
+        encoding, names = encoded_row(f"{where}[{i}]", row, fields)
+        encodings.append(encoding)
+        outside.update(names)
+    return np.array(encodings), outside
+
+
+def _encoded_columns(
+    rows: Sequence[Mapping[str, Any]], fields: Mapping[str, Field]
+) -> tuple[FloatArray, Counter[str]] | None:
+    """Return the same if all rows have the fields, with plain numbers and texts."""
+    if not all(issubclass(kind, Mapping) for kind in {*map(type, rows)}):
+        return None
+    if any(row.keys() != fields.keys() for row in rows):
+        return None
+    columns, outside = [np.empty((len(rows), 0))], Counter[str]()
+    for name, field in fields.items():
+        encoded = field.encode_plain([row[name] for row in rows])
+        if encoded is None:
+            return None
+        encodings, inside = encoded
+        columns.append(encodings)
+        outside[name] = len(rows) - int(inside.sum())
+    return np.hstack(columns), +outside

@@ -25,6 +25,7 @@ MECHANISMS = get_args(Mechanism)
 PAPER = {"mechanism": "tree", "calibration": "paper", "epsilon": 16.0}
 # Both arms always pay the same: only the flipped reward tells one from the other.
 RAW = {"local_data": "raw", "rewards": (1.0, 1.0), "window": 10}
+LOG = {"num_logged": 10, "position": -5}
 
 
 def plan(**changes: Any) -> BanditAuditPlan:
@@ -53,15 +54,19 @@ def _runs(audited: BanditAuditPlan, num_runs: int) -> Any:
 # --- The running bandit
 
 
+@pytest.mark.parametrize(("num_logged", "position"), [(0, 2), (3, -2)])
 @pytest.mark.parametrize("forget", [None, 1, 2])
 @pytest.mark.parametrize("local_data", get_args(LocalData))
-def test_twins_are_agents(local_data: LocalData, forget: int | None) -> None:
+def test_twins_are_agents(
+    local_data: LocalData, forget: int | None, num_logged: int, position: int
+) -> None:
     """Array by array what `LinearUCBAgent` does, in the world that is played."""
     audited = plan(
         local_data=local_data,
         num_releases=3,
         window=4,
-        position=2,
+        num_logged=num_logged,
+        position=position,
         sliding_window=forget,
     )
     released, sums = _runs(audited, 20)
@@ -69,11 +74,11 @@ def test_twins_are_agents(local_data: LocalData, forget: int | None) -> None:
         agent = LinearUCBAgent(Confidence.of(audited.settings, 1))
         mechanism = ContinualRelease(audited.settings.releases, SeededEntropy(5, run))
         earlier = [agent.running_sum.copy()]
-        for t in range(12):
-            arm, _ = agent.choose(ARMS)
+        for t in range(-num_logged, 12):
+            arm = t % 2 if t < 0 else agent.choose(ARMS)[0]
             flipped = -1.0 if run % 2 else 1.0
-            agent.tell(ARMS[arm], flipped if t == 2 else audited.rewards[arm])
-            if t % 4 == 3:
+            agent.tell(ARMS[arm], flipped if t == position else audited.rewards[arm])
+            if t >= 0 and t % 4 == 3:
                 k, now = t // 4 + 1, agent.running_sum.copy()
                 earlier.append(now)
                 if forget is not None:
@@ -122,6 +127,7 @@ def test_on_raw_trials_one_flipped_reward_changes_all_that_follow() -> None:
         # 2 sqrt(2) L B of sqrt(2) (L^2 + B^2), and all of it.
         ({"max_action_norm": 2.0, "actions": ((2.0, 0.0), (0.0, 2.0))}, 0.8),
         ({"max_action_norm": 2.0, "change": "trial"}, 1.0),
+        ({**LOG, "max_action_norm": 2.0, "change": "trial"}, 1.0),
     ],
 )
 def test_the_likelihood_ratio_has_the_law_that_mu_promises(
@@ -143,7 +149,13 @@ EXACT = [{"mechanism": mechanism} for mechanism in MECHANISMS]
 
 
 @pytest.mark.parametrize(
-    "changes", [*EXACT, {"num_releases": 6, "sliding_window": 2, "position": 1}]
+    "changes",
+    [
+        *EXACT,
+        {"num_releases": 6, "sliding_window": 2, "position": 1},
+        LOG,
+        {**LOG, "sliding_window": 1},
+    ],
 )
 def test_the_exact_noise_keeps_its_promise(changes: dict[str, Any]) -> None:
     audited = plan(**changes, num_draws=2000)
@@ -201,6 +213,8 @@ FAULTY: list[tuple[str, dict[str, Any]]] = [
     ("no-composition", {"num_releases": 4}),
     ("drawn-again", {"num_releases": 1, "num_requests": 4}),
     ("synchronised-twice", {"num_releases": 3, "num_draws": 2000}),
+    ("log-added-again", {**LOG, "num_releases": 3, "num_draws": 2000}),
+    ("half-noise", LOG),
 ]
 
 

@@ -295,7 +295,7 @@ def test_a_study_of_unknown_length_goes_on_with_more_rounds(tmp_path: Path) -> N
     assert more.server.num_releases == [4] * M
     assert result.privacy_spent.epsilon == first.privacy_spent.epsilon == 30.0
     summary = sites.policy(0).summary()
-    assert summary.max_releases is None
+    assert summary.settings.releases.num_releases is None
     assert "4 made" in str(summary)
     with pytest.raises(ValueError, match=r"num_rounds=5 .* at least 9"):
         strategy().start(sites, num_rounds=5)

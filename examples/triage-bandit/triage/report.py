@@ -51,11 +51,12 @@ def report(folder: str) -> str:
     """Return curve, value of the other policy and privacy of a site."""
     policy = LinearBanditPolicy.open(folder)
     decisions, spent = policy.decisions(settled=True), policy.summary()
+    delta = spent.settings.releases.delta
     truth = outcomes(decisions)[0] * [RULE.probabilities(one) for one in decisions]
     return (
         f"{learning_curve(decisions)}\n\n{evaluate_policy(decisions, RULE)}\n"
         f"True value: {truth.sum(axis=1).mean():.4g}\n\n"
-        f"Privacy: epsilon {spent.epsilon_spent:g} at delta {spent.delta:g} "
+        f"Privacy: epsilon {spent.epsilon_spent:g} at delta {delta:g} "
         f"for one decision; {spent.num_releases} releases"
     )
 

@@ -121,6 +121,13 @@ class LinearUCBAgent:
         if self.settings.local_data == "raw":
             self._ellipsoid.observe(x, reward)
 
+    @one_blas_thread
+    def tell_sum(self, total: FloatArray, num_trials: int) -> None:
+        """Record many trials by the sum of their [x; y][x; y]', as `tell` does one."""
+        self.running_sum += total
+        if self.settings.local_data == "raw":
+            self._ellipsoid.observe_sum(total[:-1, :-1], total[:-1, -1], num_trials)
+
     def receive(self, total: FloatArray, num_synchronisations: int = 0) -> None:
         """Take the sum of all agents' releases, and drop U.
 

@@ -5,6 +5,7 @@ another process than the one that chose, and Flower's client, a fresh process fo
 message, only synchronises:
 
     trial, window-j, ...  decisions and their rewards: see `RecordedDecisions`
+    histories, history-j  logged trials from before the study: see `SiteHistory`
     ledger      this agent's releases, and their draws (`ContinualRelease`)
     total       what the server gave back last
     included, contributors  how many of our releases, and agents, are in the total
@@ -13,15 +14,16 @@ message, only synchronises:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_index
+from flwr_fbo._validation import require, require_index, require_name
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.offer import Offer, action_of
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
@@ -30,12 +32,16 @@ from flwr_fbo.agents.durable.recorded_decisions import (
     LateRewardError,
     RecordedDecisions,
 )
+from flwr_fbo.agents.durable.site_history import LogSum, SiteHistory
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.npy import to_json_array
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
+from flwr_fbo.protocol.arm_table import ArmTable
 from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.feature_fields import Encoded
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 
 FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
@@ -153,9 +159,53 @@ class RecordedBandit(RecordedDecisions):
         if self.study.settings.local_data != "raw":
             return
         included = int(self._state.get("included", 0))
+        total, counts = self.history.since(included)
+        totals = total.reshape(-1, *total.shape[-2:])
+        for agent, own, count in zip(self.agents, totals, counts, strict=True):
+            if count:
+                agent.tell_sum(own, count)
         for trial in self._journal.trials(since=included):
             if trial.state == "complete":
                 self._agent_of(trial.number).tell(action_of(trial), trial.value)
+
+    @cached_property
+    def history(self) -> SiteHistory:
+        """The site's logged trials from before the study."""
+        return SiteHistory(self._journal, self.study.settings.releases)
+
+    def add_history(
+        self,
+        actions: Any,
+        rewards: Any,
+        contexts: Any,
+        arms: ArmTable | None,
+        name: str,
+    ) -> int:
+        """Record what logged trials add; see `LinearBanditPolicy.add_history`."""
+        require_name("name", name)
+        settings, outside = self.study.settings, Counter(self.outside)
+        y = _numbers("rewards", rewards)
+        require(y.ndim == 1 and len(y) > 0, "rewards", y.shape, "(T,), with T >= 1")
+        settings.releases.check_rewards(y)
+        if settings.encoder is None:
+            for field, given in (("contexts", contexts), ("arms", arms)):
+                require(given is None, field, given, "None, without an encoder")
+            x = _numbers("actions", actions)
+            shape = (len(y), settings.releases.dimension)
+            require(x.shape == shape, "actions", x.shape, f"an array of shape {shape}")
+            settings.releases.check_norms(x)
+            log = LogSum.of(settings.releases, [x], y)
+        else:
+            chosen = list(actions)
+            require(len(chosen) == len(y), "len(actions)", len(chosen), f"{len(y)}")
+            blocks = self.arms.log(contexts, chosen, arms)
+            log = LogSum.of(settings.releases, _counted(blocks, outside), y)
+        changed = self.history.with_log(name, log, self.num_releases)
+        if not changed:
+            return 0
+        self._put({**changed, "outside": to_json_array(outside)})
+        vars(self).pop("agents", None)  # who may act on the site's raw trials
+        return log.num_trials
 
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
@@ -164,7 +214,8 @@ class RecordedBandit(RecordedDecisions):
         # Of later releases there is nothing here, whatever the server asks for.
         last = min(k, self.num_releases + 1)
         first = max(0, last - (settings.sliding_window or last))
-        names = [f"window-{j}" for j in range(first, last)]
+        kinds, releases = ("window", "history"), range(first, last)
+        names = [f"{kind}-{j}" for kind in kinds for j in releases]
         zero = np.zeros(settings.sum_shape)
         state = self._journal.load_state()
         running_sum = np.sum([state.get(name, zero) for name in names], axis=0)
@@ -195,23 +246,20 @@ class RecordedBandit(RecordedDecisions):
         estimates = np.array([agent.estimate for agent in self.agents])
         widths = np.array([agent.confidence_width for agent in self.agents])
         return PolicySummary(
+            settings=study.settings,
             estimate=estimates.reshape(shape),
             confidence_width=widths.reshape(shape),
-            confidence=1 - study.settings.alpha,
             num_trials=self.num_trials,
             num_awaited=len(self._journal.trials(running=True)),
             num_timed_out=self.num_timed_out,
+            num_logged=self.history.num_trials,
             outside=self.outside,
             num_releases=self.num_releases,
-            max_releases=releases.num_releases,
             num_included=included,
             num_others=max(contributors - (included > 0), 0),
             max_others=self._confidence().num_agents - 1,
-            epsilon=releases.epsilon,
             epsilon_spent=study.epsilon_spent(self.num_releases),
-            delta=releases.delta,
             warning=study.warning,
-            feature_names=study.settings.feature_names,
         )
 
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
@@ -232,3 +280,19 @@ class RecordedBandit(RecordedDecisions):
         """Record a reward, unless it came too late: then the default is recorded."""
         with suppress(LateRewardError):
             self.reward({ticket: value})
+
+
+def _numbers(field: str, given: Any) -> FloatArray:
+    """Return an array of floats; what is None or missing is NaN."""
+    try:
+        return np.asarray(given, dtype=float)
+    except (TypeError, ValueError) as error:
+        text = f"{field} is not allowed: an array of numbers ({error})."
+        raise ValueError(text) from error
+
+
+def _counted(blocks: Iterable[Encoded], outside: Counter[str]) -> Iterator[FloatArray]:
+    """Yield the actions of each block, and count the values that were outside."""
+    for block in blocks:
+        outside.update(block.outside)
+        yield block.features

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,14 +11,11 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require
-from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
 from flwr_fbo.agents.durable.decision import Decision, decisions_frame
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.agents.durable.offer import Choice, Offer
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
-from flwr_fbo.agents.durable.recorded_agent import NO_SLOT
-from flwr_fbo.journal.journal import open_patiently, patiently
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.agents.durable.shared_bandit import NotEnrolledError, SharedBandit
 from flwr_fbo.protocol.arm_table import ArmTable
 
 Eligible = Collection[str] | None
@@ -28,11 +24,7 @@ T = TypeVar("T")
 _PAUSE = 0.1
 
 
-class NotEnrolledError(JournalError):
-    """A site has no place in a study."""
-
-
-class LinearBanditPolicy:
+class LinearBanditPolicy(SharedBandit):
     """Chooses actions at one site, and learns from their rewards.
 
     A site opens the policy, chooses, and returns each reward when it is known,
@@ -61,20 +53,7 @@ class LinearBanditPolicy:
     1
     >>> policy.summary().estimate.shape
     (2,)
-
-    Parameters
-    ----------
-    path : Path
-        Path of the journal; see `open`.
-    patience : float
-        Seconds, >= 0, to wait while another process has the journal.
     """
-
-    def __init__(self, path: Path, patience: float) -> None:
-        self._path = path
-        self._patience = patience
-        # What the last call ended with; none during a call, as threads may call too.
-        self._kept: list[RecordedBandit] = []
 
     @classmethod
     def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
@@ -298,6 +277,77 @@ class LinearBanditPolicy:
         with self._held() as bandit:
             bandit.reward(values)
 
+    def add_history(
+        self,
+        actions: Any,
+        rewards: Any,
+        contexts: Any = None,
+        *,
+        arms: ArmTable | None = None,
+        name: str = "history",
+    ) -> int:
+        """Add trials that were logged before the study; the next release includes them.
+
+        Sums are kept, not trials: a million rows take seconds. `decisions`, and so
+        `evaluate_policy`, do not have them. To add the same log again changes nothing,
+        so that a script that was killed may be run again.
+
+        Parameters
+        ----------
+        actions : array of shape (T, d), or sequence of T str
+            The action that each trial took: a vector of norm at most L or, where the
+            study has an encoder, the name of an arm.
+        rewards : array of shape (T,)
+            What each was rewarded with, in [-B, B].
+        contexts : sequence of T mappings, optional
+            The contexts, where the study has an encoder: as in `choose`.
+        arms : ArmTable, optional
+            The arms at that time, for a study with an encoder. By default those that
+            the site offers now. Add trials of other tables as logs of their own.
+        name : str
+            The log's name. Logs of different names must not share a trial.
+
+        Returns
+        -------
+        int
+            T, or 0 if the log was there already.
+
+        Raises
+        ------
+        ValueError
+            If a trial is not within the bounds, nothing is recorded; the message names
+            it. If another log has the name, or the log another name. If all releases
+            are made, or the sums would have more trials than they can hold exactly.
+        JournalError
+            If the log could not be recorded.
+
+        Notes
+        -----
+        *Formal guarantees.* A logged trial is one more trial of the site's stream, and
+        in the sums from one release on, as one that was played: `ContinualRelease`'s
+        guarantee is for it too, at the same noise and epsilon. How many trials there
+        are does not matter to it. Neighbouring logs differ in one trial, replaced by
+        another, and what other rows tell of it is not covered: also where they were
+        chosen by what it gave. A person with m trials, in logs or played, has m times
+        `ContinualSettings.mu`. The guarantee needs each trial once: not in two logs,
+        nor chosen by this policy. What other studies have released of a log adds to
+        this study's epsilon; a site's `Limits` count all studies in its folder.
+
+        *Confidence.* The intervals hold with a log if each of its actions was chosen
+        without knowledge of its own reward or later ones, by whatever policy; if trials
+        are in it whatever their rewards; and if rewards depended on action and context
+        by the same theta, with nothing left out that influenced both the choice and the
+        reward. *Proof.* Put the log before the trials that are played: each action then
+        depends on what was before, which is all that Abbasi-Yadkori et al. (2011,
+        theorem 1) need. A log that is added after the site's first release, or with
+        ``local_data="raw"`` after its first trial, begins another such sequence. With
+        M agents it adds alpha / (2 M) to the probability that an interval ever fails,
+        unless the study has a sliding window or no known number of releases, where each
+        synchronisation has its own share of alpha.
+        """
+        with self._held() as bandit:
+            return bandit.add_history(actions, rewards, contexts, arms, name)
+
     def cancel(self, ticket: int) -> None:
         """Withdraw a decision that was not carried out: it never gets a reward.
 
@@ -348,34 +398,3 @@ class LinearBanditPolicy:
         with self._held() as bandit:
             pairs = zip(contexts, some, strict=True)
             return use(bandit, [bandit.offer(*pair) for pair in pairs])
-
-    @contextmanager
-    def _held(self) -> Iterator[RecordedBandit]:
-        reason = (
-            f"{self._path}: this site has no place in a study of FedUCB. It enrols in "
-            "the first round; a journal that was lost must be given back."
-        )
-        # An empty one is being written by the client.
-        if not self._path.is_file() or self._path.stat().st_size == 0:
-            raise NotEnrolledError(reason)
-        kept = self._taken()
-        if kept is None:
-            journal = open_patiently(None, self._path, self._patience)
-        else:
-            journal = kept.journal
-            if patiently(journal.reopen, self._patience):
-                kept = None  # another process has changed it
-        with journal:
-            bandit = kept or recorded_bandit(journal)
-            if bandit.slot == NO_SLOT:
-                raise NotEnrolledError(reason)
-            yield bandit
-        # Not after an exception: then the next call reads what is on disk.
-        self._kept = [bandit]
-
-    def _taken(self) -> RecordedBandit | None:
-        """Take what the last call ended with, so that nobody else does."""
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return None

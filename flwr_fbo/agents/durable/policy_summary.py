@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,10 @@ class PolicySummary:
 
     Attributes
     ----------
+    settings : LinearUCBSettings
+        Settings of the study, with the epsilon that it promises and the names of the
+        coordinates. All intervals hold at once, in all trials of this agent, with a
+        probability of 1 - ``alpha``.
     estimate : ndarray of shape (d,)
         Estimate theta of the shared parameter. Shape (E, d) for E > 1 estimators, which
         play in turn.
@@ -57,67 +62,59 @@ class PolicySummary:
         where V is the regularised Gram matrix and w the width of the ellipsoid
         ``||theta - estimate||_V <= w`` (Abbasi-Yadkori et al., 2011); see
         `LinearUCBSettings.width`.
-    confidence : float
-        Probability that all intervals hold at once, in all trials of this agent.
     num_trials : int
         Actions chosen so far.
     num_awaited : int
         Actions whose reward has not arrived yet.
     num_timed_out : int
         Actions whose reward did not come in time: see `RewardTimeout`.
+    num_logged : int
+        Logged trials from before the study, by `LinearBanditPolicy.add_history`.
     outside : dict of str to int
         Values of contexts and arms outside of their declared bounds, by field.
     num_releases : int
         Releases of this agent so far.
-    max_releases : int or None
-        Releases that are planned in the study; None if their number is not known.
     num_included : int
         Own releases that the sum in use covers.
     num_others, max_others : int
         Other agents: those with a release in the sum in use, and all whose releases
         this agent can receive. How many trials their releases hold is never sent.
-    epsilon : float
-        Epsilon that the study promises at ``delta``, for all releases of this agent.
     epsilon_spent : float
         Epsilon spent so far: all of it with the first release.
-    delta : float
     warning : str
         What the promise does not cover; empty unless it covers less than it says.
-    feature_names : tuple of d str
-        Those of the study's encoder; ``"theta_0"``, ... without one.
     """
 
+    settings: LinearUCBSettings
     estimate: FloatArray
     confidence_width: FloatArray
-    confidence: float
     num_trials: int
     num_awaited: int
     num_timed_out: int
+    num_logged: int
     outside: dict[str, int]
     num_releases: int
-    max_releases: int | None
     num_included: int
     num_others: int
     max_others: int
-    epsilon: float
     epsilon_spent: float
-    delta: float
     warning: str
-    feature_names: tuple[str, ...]
 
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Name and text of each fact besides the estimate."""
-        planned = self.max_releases
+        releases = self.settings.releases
+        planned = releases.num_releases
         own = f"{self.num_releases}{'' if planned is None else f' of {planned}'} made"
         others = f"{self.num_others} of {self.max_others} in the sum in use"
-        promised = f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+        promised = f"epsilon {releases.epsilon:g} at delta {releases.delta:g}"
         trials = f"{self.num_trials}, {self.num_awaited} without a reward yet"
         if self.num_timed_out:
             trials += f", {self.num_timed_out} timed out"
         clipped = ", ".join(f"{name} {n}" for name, n in self.outside.items())
         return [
             ("Trials", trials),
+            *([("Logged trials", f"{self.num_logged}")] if self.num_logged else []),
             *([("Outside bounds", f"{clipped}; clipped")] if clipped else []),
             ("Own releases", f"{own}, {self.num_included} in the sum in use"),
             ("Other agents", f"{others}; their numbers of trials are not sent"),
@@ -129,7 +126,7 @@ class PolicySummary:
     def coordinates(self) -> list[tuple[str, float, float]]:
         """Name, estimate and confidence width of each coordinate."""
         d, several = self.estimate.shape[-1], self.estimate.ndim > 1
-        names = self.feature_names
+        names = self.settings.feature_names
         pairs = zip(self.estimate.flat, self.confidence_width.flat, strict=True)
         return [
             (
@@ -145,7 +142,7 @@ class PolicySummary:
         """What the intervals mean, in a sentence."""
         return (
             f"All intervals hold together with a probability of at least "
-            f"{self.confidence:.4g}; half-width w sqrt((V^-1)_ii)."
+            f"{1 - self.settings.alpha:.4g}; half-width w sqrt((V^-1)_ii)."
         )
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ arms-v       version v of them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,8 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.arm_table import ArmTable
-from flwr_fbo.protocol.feature_encoder import Encoded, FeatureEncoder
-from flwr_fbo.protocol.feature_fields import plain
+from flwr_fbo.protocol.feature_encoder import FeatureEncoder
+from flwr_fbo.protocol.feature_fields import Encoded, plain
 
 # Of the table that the encoder's blocks make, where none was set.
 _OF_BLOCKS = 0
@@ -95,6 +95,22 @@ class SiteArms:
         if eligible is not None:
             record["eligible"] = list(names)
         return Offer(encoded.features, names, record, encoded.outside)
+
+    def log(
+        self, contexts: Any, chosen: Any, arms: ArmTable | None
+    ) -> Iterator[Encoded]:
+        """Return the actions of a log; see `FeatureEncoder.encode_log`.
+
+        ``arms`` are those of that time, the newest unless given.
+        """
+        encoder, table = self._encoder, self.newest if arms is None else arms
+        require(isinstance(table, ArmTable), "arms", arms, "an ArmTable")
+        allowed = "a sequence with a mapping for each action"
+        ok = isinstance(contexts, Iterable) and not isinstance(contexts, Mapping)
+        require(ok, "contexts", contexts, allowed)
+        rows = list(contexts)
+        require(len(rows) == len(chosen), "len(contexts)", len(rows), f"{len(chosen)}")
+        return encoder.encode_log(rows, chosen, table.eligible(), self._max_norm)
 
     def again(self, trial: Trial) -> Offer:
         """Return what a recorded decision was among."""

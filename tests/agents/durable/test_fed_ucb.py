@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
-from flwr_fbo.agents.durable.linear_bandit_policy import NotEnrolledError
+from flwr_fbo.agents.durable.shared_bandit import NotEnrolledError
 from flwr_fbo.journal import journal_file, state_table, trial_table
 from flwr_fbo.journal.checksums import ARRAYS_IN_PART
 from flwr_fbo.journal.journal import Journal

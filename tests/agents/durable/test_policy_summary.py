@@ -59,7 +59,7 @@ def test_estimate_and_widths_are_those_of_the_formula(
     else:
         assert np.all(summary.confidence_width <= w * np.sqrt(np.diag(inverse)) + 1e-12)
     assert (summary.num_trials, summary.num_awaited) == (4, 1)
-    assert summary.confidence == 0.99
+    assert summary.settings.alpha == 0.01
     with pytest.raises(FrozenInstanceError):
         summary.num_trials = 5  # type: ignore[misc]
 
@@ -81,7 +81,8 @@ def test_a_summary_counts_releases_others_and_epsilon(tmp_path: Path) -> None:
     summary = sites.policy(0).summary()
     assert summary.num_releases == summary.num_included == 1
     assert (summary.num_others, summary.max_others) == (2, 3)
-    assert summary.epsilon == summary.epsilon_spent == 30.0
+    promised = summary.settings.releases.epsilon
+    assert promised == summary.epsilon_spent == 30.0
     assert (summary.num_trials, summary.num_awaited) == (1, 0)
     assert summary.warning == ""
     assert np.all(np.isfinite(summary.confidence_width))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_ips_by_hand() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_interval_of_ips_is_corrected_for_skewness(sign: int) -> None:
-    log = [replace(one, reward=sign * cast(float, one.reward)) for one in LOG]
+    log = [replace(one, reward=sign * one.reward) for one in LOG]
     found = ips(log, POLICY)
     scores = sign * np.array([1.0, 0.4, 0.35])
     a = scipy.stats.skew(scores) / (3 * math.sqrt(3))

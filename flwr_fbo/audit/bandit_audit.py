@@ -222,7 +222,8 @@ class _Twins:
         shape = self.running_sums.shape[:2]
         arms = np.array(plan.actions)
         offered = np.broadcast_to(arms, (*shape, *arms.shape))
-        chosen = first_best(self._confidence.upper_bounds(self._ellipsoid, offered))
+        belief = self._confidence.belief(self._ellipsoid)
+        chosen = first_best(belief.upper_bounds(offered))
         actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
         if t == plan.position:
             actions, rewards = plan.changed_trials(actions)

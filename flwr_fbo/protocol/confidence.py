@@ -1,26 +1,23 @@
-"""What a sum of releases lets an agent believe: its ellipsoid and confidence width."""
+"""How far theta may be from what a sum of releases says: the confidence width."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_fraction, require_int
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
-from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.privacy.spectrum import (
     SpectralBounds,
     agent_bounds,
     paper_bounds,
     sum_bounds,
 )
-from flwr_fbo.protocol.exploration import Optimism, drawn
+from flwr_fbo.protocol.belief import Belief
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 # What the authors' code multiplies the width with (``beta_mult`` in its agents.py).
@@ -192,70 +189,7 @@ class Confidence:
         matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
         return WatchedEllipsoid(matrix, total[..., :d, d])
 
-    def coordinate_widths(self, ellipsoid: WatchedEllipsoid) -> FloatArray:
-        """Return half the confidence interval of each coordinate, shape (..., d).
-
-        w sqrt((V^-1)_ii), with w of `width_at`: coordinate i of t is at most that far
-        from theta's, for every t with ||t - theta||_V <= w (Cauchy-Schwarz).
-        """
+    def belief(self, ellipsoid: WatchedEllipsoid) -> Belief:
+        """Return an ellipsoid of a sum, and of trials since, with its width."""
         width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
-        axes = np.broadcast_to(
-            np.eye(self.settings.releases.dimension), ellipsoid.factor.shape
-        )
-        lengths = np.linalg.norm(ellipsoid.whitened(axes), axis=-2)
-        return np.asarray(width[..., None] * lengths)
-
-    def upper_bounds(
-        self, ellipsoid: WatchedEllipsoid, actions: FloatArray
-    ) -> FloatArray:
-        """Return the upper confidence bound of each action's mean reward."""
-        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
-        return ellipsoid.upper_bounds(actions, width)
-
-    def probabilities(
-        self,
-        ellipsoid: WatchedEllipsoid,
-        actions: FloatArray,
-        rngs: Sequence[np.random.Generator],
-    ) -> FloatArray:
-        """Return with which probability each action is played: see `Exploration`.
-
-        Parameters
-        ----------
-        actions : ndarray of shape (A, K, d)
-            Of A decisions.
-        rngs : sequence of A numpy.random.Generator
-            What each decision draws from.
-
-        Returns
-        -------
-        ndarray of shape (A, K)
-        """
-        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
-        mean, directions = ellipsoid.rewards(actions)
-        widths = np.broadcast_to(width, len(actions))
-        exploration = self.settings.exploration
-        return exploration.probabilities(mean, directions, widths, rngs)
-
-    def choose(
-        self,
-        ellipsoid: WatchedEllipsoid,
-        actions: FloatArray,
-        rngs: Callable[[], Sequence[np.random.Generator]],
-    ) -> tuple[NDArray[np.intp], FloatArray]:
-        """Choose for A decisions; return indices and their probabilities, shape (A,).
-
-        Parameters
-        ----------
-        actions : ndarray of shape (A, K, d)
-        rngs : callable
-            Returns what `probabilities` takes; called only if there is chance.
-        """
-        if isinstance(self.settings.exploration, Optimism):  # all of them at once
-            chosen = first_best(self.upper_bounds(ellipsoid, actions))
-            return chosen, np.ones(len(actions))
-        generators = rngs()
-        probabilities = self.probabilities(ellipsoid, actions, generators)
-        draws = [drawn(*one) for one in zip(probabilities, generators, strict=True)]
-        indices, propensities = zip(*draws, strict=True)
-        return np.array(indices), np.array(propensities)
+        return Belief(ellipsoid, width, self.settings.exploration)

@@ -37,9 +37,9 @@ class AgentGroup:
     ) -> IntArray:
         """Return the index that each plays, shape (A,), of (A, K, d) actions.
 
-        ``rngs`` is that of `Confidence.choose`.
+        ``rngs`` is that of `Belief.choose`.
         """
-        return self._confidence.choose(self._ellipsoid, contexts, rngs)[0]
+        return self._confidence.belief(self._ellipsoid).choose(contexts, rngs)[0]
 
     def observe(self, actions: FloatArray, rewards: FloatArray) -> None:
         """Add what each has seen itself, out of all agents' trials."""

@@ -156,7 +156,9 @@ class _AverageAgent:
     def _choose(self, contexts: FloatArray) -> IntArray:
         if self._simulation.control == "random":
             return self._rng.integers(contexts.shape[1], size=len(contexts))
-        return first_best(self._confidence.upper_bounds(self._ellipsoid, contexts))
+        return first_best(
+            self._confidence.belief(self._ellipsoid).upper_bounds(contexts)
+        )
 
     def synchronise(self, k: int) -> None:
         """Believe the sum of all agents' releases k."""

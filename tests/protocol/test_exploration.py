@@ -143,7 +143,7 @@ def test_decisions_together_are_those_alone(
 
     def together() -> FloatArray:
         rngs = [np.random.default_rng(i) for i in range(9)]
-        return agent._confidence.probabilities(agent._ellipsoid, x, rngs)
+        return agent._belief.probabilities(x, rngs)
 
     alone = [
         agent.probabilities(one, np.random.default_rng(i)) for i, one in enumerate(x)

@@ -30,6 +30,7 @@ from flwr_fbo._validation import (
     require,
 )
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.belief import Belief
 from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 
@@ -67,7 +68,7 @@ class LinearUCBAgent:
         """
         x = self._checked(actions)
         rng = rng or np.random.default_rng()
-        found = self._confidence.probabilities(self._ellipsoid, x[None], [rng])
+        found = self._belief.probabilities(x[None], [rng])
         return np.asarray(found[0])
 
     @one_blas_thread
@@ -92,8 +93,8 @@ class LinearUCBAgent:
             If there are no actions, or one is longer.
         """
         x = self._checked(actions)
-        chosen, probabilities = self._confidence.choose(
-            self._ellipsoid, x[None], lambda: [rng or np.random.default_rng()]
+        chosen, probabilities = self._belief.choose(
+            x[None], lambda: [rng or np.random.default_rng()]
         )
         return int(chosen[0]), float(probabilities[0])
 
@@ -144,6 +145,10 @@ class LinearUCBAgent:
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
 
+    @property
+    def _belief(self) -> Belief:
+        return self._confidence.belief(self._ellipsoid)
+
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
         """Return whether the agent has seen enough since the last synchronisation.
 
@@ -156,12 +161,12 @@ class LinearUCBAgent:
     @property
     def estimate(self) -> FloatArray:
         """Theta, shape (d,)."""
-        return self._ellipsoid.estimate
+        return self._belief.ellipsoid.estimate
 
     @property
     def confidence_width(self) -> FloatArray:
         """Half the confidence interval of each coordinate of theta, shape (d,)."""
-        return self._confidence.coordinate_widths(self._ellipsoid)
+        return self._belief.coordinate_widths
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory, as arrays."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flwr_fbo._arrays import FloatArray
@@ -46,8 +46,8 @@ class PolicySummary:
     Attributes
     ----------
     estimate : ndarray of shape (d,)
-        Estimate theta of the shared parameter. Shape (E, d) for E > 1 estimators, which
-        play in turn.
+        Estimate theta of the shared parameter, or of the site's own where sites differ.
+        Shape (E, d) for E > 1 estimators, which play in turn.
     confidence_width : ndarray of the shape of ``estimate``
         Half the confidence interval of each coordinate: theta_i lies within
         ``estimate[i] +- confidence_width[i]``. The formula is
@@ -85,6 +85,12 @@ class PolicySummary:
         What the promise does not cover; empty unless it covers less than it says.
     feature_names : tuple of d str
         Those of the study's encoder; ``"theta_0"``, ... without one.
+    deviation, deviation_width : ndarray of shape (z,) or (E, z)
+        How the site's parameter differs from the shared one, in the z features that
+        `SiteDeviation` names, and half the confidence interval of that; z = 0 unless
+        sites differ.
+    deviating_features : tuple of z str
+        The names of these features.
     """
 
     estimate: FloatArray
@@ -104,6 +110,9 @@ class PolicySummary:
     delta: float
     warning: str
     feature_names: tuple[str, ...]
+    deviation: FloatArray
+    deviation_width: FloatArray
+    deviating_features: tuple[str, ...]
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -127,17 +136,11 @@ class PolicySummary:
 
     @property
     def coordinates(self) -> list[tuple[str, float, float]]:
-        """Name, estimate and confidence width of each coordinate."""
-        d, several = self.estimate.shape[-1], self.estimate.ndim > 1
-        names = self.feature_names
-        pairs = zip(self.estimate.flat, self.confidence_width.flat, strict=True)
+        """Name, estimate and confidence width of each coordinate, then deviation."""
+        deviating = [f"{name}, deviation" for name in self.deviating_features]
         return [
-            (
-                f"estimator {k // d}, {names[k % d]}" if several else names[k],
-                float(estimate),
-                float(width),
-            )
-            for k, (estimate, width) in enumerate(pairs)
+            *_named(self.feature_names, self.estimate, self.confidence_width),
+            *_named(deviating, self.deviation, self.deviation_width),
         ]
 
     @property
@@ -160,3 +163,17 @@ class PolicySummary:
         yield self.interval_text
         if self.warning:
             yield self.warning
+
+
+def _named(
+    names: Sequence[str], values: FloatArray, widths: FloatArray
+) -> list[tuple[str, float, float]]:
+    """Return name, value and width of each coordinate, of each estimator."""
+    several = values.ndim > 1
+    labels = [
+        f"estimator {e}, {name}" if several else name
+        for e in range(len(values) if several else 1)
+        for name in names
+    ]
+    pairs = zip(values.ravel().tolist(), widths.ravel().tolist(), strict=True)
+    return [(label, *pair) for label, pair in zip(labels, pairs, strict=True)]

@@ -118,8 +118,11 @@ class LinearUCBSettings:
             allowed = f"a number from {-most} to {most}"
             require(abs(given) <= most, "reward_timeout.reward", given, allowed)
 
-        if self.site_deviation is not None:
-            self.site_deviation.coordinates(self.feature_names)
+        deviation = self.site_deviation
+        if deviation is not None:
+            ok = isinstance(deviation, SiteDeviation)
+            require(ok, "site_deviation", deviation, "a SiteDeviation")
+            deviation.coordinates(self.feature_names)
 
     def _check_width(self) -> None:
         releases = self.releases

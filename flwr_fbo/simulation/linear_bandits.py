@@ -264,7 +264,7 @@ class _Agents:
         self._earlier = deque([self._running_sums.copy()], maxlen=forget)
         self._total = np.zeros(shape)
         self._beliefs = [self._groups() for _ in range(streams)]
-        # After how many trials what was released arrives, if it has not; the agents' own
+        # After how many trials what was released arrives, if it has not; agents' own
         # parts of it; and the trials since it was released.
         self._under_way: tuple[int, FloatArray, FloatArray] | None = None
         self._since: list[tuple[int, FloatArray, FloatArray]] = []

@@ -194,7 +194,8 @@ class RecordedBandit(RecordedDecisions):
         names = [f"window-{j}" for j in range(first, last)]
         zero = np.zeros(settings.sum_shape)
         state = self._journal.load_state()
-        return np.sum([zero, *(state.get(name, zero) for name in names)], axis=0)
+        sums = [zero, *(state.get(name, zero) for name in names)]
+        return np.asarray(np.sum(sums, axis=0))
 
     @cached_property
     def _mechanism(self) -> ContinualRelease:

@@ -162,13 +162,12 @@ def test_deviation_is_found_with_data() -> None:
 
 
 def test_far_sites_are_alone_and_near_ones_share() -> None:
-    near, far = (
-        beliefs(replace(SETTINGS, site_deviation=SiteDeviation(bound)), n=200)
-        for bound in (1e-6, 100.0)
-    )
-    for site, part in zip(far[0], far[2], strict=True):
-        alone = site._confidence.ellipsoid(part)
-        np.testing.assert_allclose(site.belief.ellipsoid.estimate, alone.estimate)
+    near = beliefs(replace(SETTINGS, site_deviation=SiteDeviation(1e-6)), n=200)
+    settings = replace(SETTINGS, site_deviation=SiteDeviation(100.0))
+    for part in near[2]:
+        far = SiteBelief(Confidence.of(settings, M), near[1], part)
+        alone = far._confidence.ellipsoid(part)
+        np.testing.assert_allclose(far.belief.ellipsoid.estimate, alone.estimate)
     for site in near[0]:
         np.testing.assert_allclose(
             site.belief.ellipsoid.estimate, near[1].estimate, atol=1e-4

@@ -144,7 +144,10 @@ def test_the_summary_shows_the_deviation(tmp_path: Path) -> None:
     assert (value, width) == (summary.deviation[1], summary.deviation_width[1])
     line = f"home: intercept, deviation {value:.4g} +- {width:.4g}"
     assert line in str(summary)
-    assert f"{value:.4g}" in render(policy_page(tmp_path))
+    with policy._held() as bandit:
+        page = render(policy_page(bandit.journal))
+    assert name in page
+    assert f"{value:.4g}" in page
 
 
 def test_without_one_there_is_nothing_to_show(tmp_path: Path) -> None:

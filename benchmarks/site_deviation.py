@@ -1,9 +1,10 @@
 """What it is worth to tell a linear bandit that its sites differ.
 
     python -m benchmarks.site_deviation --seeds 10
+    python -m benchmarks.site_deviation --seeds 5 --trials 8000 --only "4, released"
 
-20 sites play linear bandits (d = 10, K = 30) of 2,000 trials each, and synchronise
-after every 50. A site's theta_i is at a distance from the shared theta, in a random
+20 sites play linear bandits (d = 10, K = 30) of 2,000 trials each, and synchronise 40
+times. A site's theta_i is at a distance from the shared theta, in a random
 direction. Printed is a site's regret, paired by seed, of
 
 - shared: one theta for all, as without `SiteDeviation`,
@@ -47,9 +48,9 @@ from flwr_fbo.protocol.site_deviation import SiteDeviation
 from flwr_fbo.simulation.agent_group import AgentGroup
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
-NUM_SITES, NUM_TRIALS, EVERY = 20, 2_000, 50
+NUM_SITES, NUM_RELEASES = 20, 40
 DISTANCES, LEAST_BOUND = (0.0, 0.1, 0.3, 0.6), 0.03
-RELEASES = ContinualSettings(NUM_TRIALS // EVERY, 10, math.inf, delta=1e-5)
+RELEASES = ContinualSettings(NUM_RELEASES, 10, math.inf, delta=1e-5)
 OPEN = LinearUCBSettings(RELEASES)
 NOISY = LinearUCBSettings(replace(RELEASES, epsilon=4.0))
 CASES = {
@@ -77,7 +78,7 @@ class Player:
         self.regret, self.missed = 0.0, False
 
     def play(self, bandits: LinearBandits, t: int) -> None:
-        """Play trial t, and synchronise if it is time."""
+        """Play trial t."""
         contexts = bandits.peek(t)
         chosen = self._group.choose(contexts, lambda: [])
         actions = contexts[np.arange(NUM_SITES), chosen]
@@ -86,12 +87,14 @@ class Player:
         self.regret += bandits.regrets(t, chosen).mean()
         if self._settings.local_data == "raw":
             self._group.observe(actions, rewards)
-        if (t + 1) % EVERY == 0:
-            if not self._alone:
-                self._synchronise((t + 1) // EVERY)
-            self.missed |= bool(missed(self._group.belief, bandits.site_thetas).any())
 
-    def _synchronise(self, k: int) -> None:
+    def synchronise(self, k: int, thetas: FloatArray) -> None:
+        """Believe the sum of all releases k, and note whether theta_i is missed."""
+        if not self._alone:
+            self._receive(k)
+        self.missed |= bool(missed(self._group.belief, thetas).any())
+
+    def _receive(self, k: int) -> None:
         pairs = zip(self._releases, self._sums, strict=True)
         released = np.stack([one.release(k, own) for one, own in pairs])
         raw = self._settings.local_data == "raw"
@@ -123,23 +126,26 @@ def players(settings: LinearUCBSettings, bound: float, seed: int) -> dict[str, P
 
 @one_blas_thread
 def played(
-    settings: LinearUCBSettings, distance: float, seed: int
+    settings: LinearUCBSettings, distance: float, num_trials: int, seed: int
 ) -> dict[str, Player]:
     """Return the players of one seed, when all trials are played."""
     task = LinearBanditTask(dimension=10, num_actions=30, site_distance=distance)
     bandits = LinearBandits(task, seed, range(NUM_SITES))
     everybody = players(settings, max(distance, LEAST_BOUND), seed)
-    for t in range(NUM_TRIALS):
+    every = num_trials // NUM_RELEASES
+    for t in range(num_trials):
         for player in everybody.values():
             player.play(bandits, t)
+            if (t + 1) % every == 0:
+                player.synchronise((t + 1) // every, bandits.site_thetas)
     return everybody
 
 
-def show(case: str, distance: float, seeds: int) -> None:
+def show(case: str, distance: float, num_trials: int, seeds: int) -> None:
     """Play one case, and print a line a method."""
-    runs = [played(CASES[case], distance, seed) for seed in range(seeds)]
+    runs = [played(CASES[case], distance, num_trials, seed) for seed in range(seeds)]
     regret = {name: np.array([run[name].regret for run in runs]) for name in runs[0]}
-    print(f"{case}, distance {distance:g}: regret of a site, {seeds} seeds")
+    print(f"{case}, distance {distance:g}: a site's regret, {seeds} seeds", flush=True)
     for name, own in regret.items():
         shared, alone = (
             Estimate.of(own / regret[other]) for other in ("shared", "alone")
@@ -185,12 +191,14 @@ def main() -> None:
     """Play, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=2_000)
+    parser.add_argument("--only", default="", help="what a case's name contains")
     given = parser.parse_args()
-    for distance in DISTANCES[1:]:
-        unlike(given.seeds, distance)
-    for case in CASES:
+    for case in [name for name in CASES if given.only in name]:
         for distance in DISTANCES:
-            show(case, distance, given.seeds)
+            show(case, distance, given.trials, given.seeds)
+    for distance in [] if given.only else DISTANCES[1:]:
+        unlike(given.seeds, distance)
 
 
 if __name__ == "__main__":

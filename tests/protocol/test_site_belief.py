@@ -10,6 +10,7 @@ from flwr_fbo import ContinualSettings, FeatureEncoder, LinearUCBSettings, Numbe
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.protocol import site_belief
+from flwr_fbo.protocol.belief import Belief
 from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_ucb_settings import LocalData
 from flwr_fbo.protocol.site_belief import SiteBelief, own_confidence
@@ -62,7 +63,7 @@ def beliefs(
     return found, shared, sums, thetas
 
 
-def squared(t: FloatArray, belief: site_belief.Belief) -> float:
+def squared(t: FloatArray, belief: Belief) -> float:
     """Return (||t - estimate||_V / w)^2."""
     factor = belief.ellipsoid.factor / belief.width
     return float(np.sum((factor.T @ (t - belief.ellipsoid.estimate)) ** 2))

@@ -225,26 +225,21 @@ class RecordedBandit(RecordedDecisions):
         z = deviations.shape[-1]
         deviation, its_width = deviations.reshape(*shape[:-1], 2, z).swapaxes(0, -2)
         return PolicySummary(
+            settings=study.settings,
             estimate=estimates.reshape(shape),
             confidence_width=widths.reshape(shape),
-            confidence=1 - study.settings.alpha,
             num_trials=self.num_trials,
             num_awaited=len(self._journal.trials(running=True)),
             num_timed_out=self.num_timed_out,
             outside=self.outside,
             num_releases=self.num_releases,
-            max_releases=releases.num_releases,
             num_included=included,
             num_others=max(contributors - (included > 0), 0),
             max_others=self._confidence().num_agents - 1,
-            epsilon=releases.epsilon,
             epsilon_spent=study.epsilon_spent(self.num_releases),
-            delta=releases.delta,
             warning=study.warning,
-            feature_names=study.settings.feature_names,
             deviation=deviation,
             deviation_width=its_width,
-            deviating_features=study.settings.deviating_features,
         )
 
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:

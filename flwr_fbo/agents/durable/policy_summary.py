@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,8 @@ class PolicySummary:
 
     Attributes
     ----------
+    settings : LinearUCBSettings
+        Those of the study.
     estimate : ndarray of shape (d,)
         Estimate theta of the shared parameter, or of the site's own where sites differ.
         Shape (E, d) for E > 1 estimators, which play in turn.
@@ -57,8 +60,6 @@ class PolicySummary:
         where V is the regularised Gram matrix and w the width of the ellipsoid
         ``||theta - estimate||_V <= w`` (Abbasi-Yadkori et al., 2011); see
         `LinearUCBSettings.width`.
-    confidence : float
-        Probability that all intervals hold at once, in all trials of this agent.
     num_trials : int
         Actions chosen so far.
     num_awaited : int
@@ -69,50 +70,66 @@ class PolicySummary:
         Values of contexts and arms outside of their declared bounds, by field.
     num_releases : int
         Releases of this agent so far.
-    max_releases : int or None
-        Releases that are planned in the study; None if their number is not known.
     num_included : int
         Own releases that the sum in use covers.
     num_others, max_others : int
         Other agents: those with a release in the sum in use, and all whose releases
         this agent can receive. How many trials their releases hold is never sent.
-    epsilon : float
-        Epsilon that the study promises at ``delta``, for all releases of this agent.
     epsilon_spent : float
         Epsilon spent so far: all of it with the first release.
-    delta : float
     warning : str
         What the promise does not cover; empty unless it covers less than it says.
-    feature_names : tuple of d str
-        Those of the study's encoder; ``"theta_0"``, ... without one.
     deviation, deviation_width : ndarray of shape (z,) or (E, z)
         How the site's parameter differs from the shared one, in the z features that
         `SiteDeviation` names, and half the confidence interval of that; z = 0 unless
         sites differ.
-    deviating_features : tuple of z str
-        The names of these features.
     """
 
+    settings: LinearUCBSettings
     estimate: FloatArray
     confidence_width: FloatArray
-    confidence: float
     num_trials: int
     num_awaited: int
     num_timed_out: int
     outside: dict[str, int]
     num_releases: int
-    max_releases: int | None
     num_included: int
     num_others: int
     max_others: int
-    epsilon: float
     epsilon_spent: float
-    delta: float
     warning: str
-    feature_names: tuple[str, ...]
     deviation: FloatArray
     deviation_width: FloatArray
-    deviating_features: tuple[str, ...]
+
+    @property
+    def confidence(self) -> float:
+        """Probability that all intervals hold at once, in all trials of this agent."""
+        return 1 - self.settings.alpha
+
+    @property
+    def max_releases(self) -> int | None:
+        """Releases that are planned in the study; None if their number is not known."""
+        return self.settings.releases.num_releases
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon that the study promises at ``delta``, for all of its releases."""
+        return self.settings.releases.epsilon
+
+    @property
+    def delta(self) -> float:
+        """Delta of that promise."""
+        return self.settings.releases.delta
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The d names of the study's encoder; ``"theta_0"``, ... without one."""
+        return self.settings.feature_names
+
+    @property
+    def deviating_features(self) -> tuple[str, ...]:
+        """The z names of the features in which sites may differ."""
+        return self.settings.deviating_features
 
     @property
     def facts(self) -> list[tuple[str, str]]:

@@ -27,14 +27,17 @@ noise that the others see in it, or, with ``local_data="raw"``, its raw trials w
 noise. theta_i is in {t: ||t - theta_i'||_{V_i} <= w_i}, as for an agent that plays
 alone.
 
-**Both.** For any a in [0, 1], theta_i is in the ellipsoid of width 1 of
+**Both.** With A = a P and B = (1 - a) V_i / w_i^2, for any a in [0, 1],
 
-    a P + (1 - a) V_i / w_i^2,
+    (t - t')'(A + B)(t - t') <= 1 - g'A (A + B)^-1 B g,    t = theta_i,
 
-and of the target that is added in the same way: a weighted mean of two quadratic forms
-that are at most 1 is at most 1, and is no less than its own quadratic part. A site
-takes the q and the a, of a few, with the smallest volume. a = 0 is the site alone. It
-may look at the data for that, as both ellipsoids hold for every q and a at once.
+where g is how far the two centres are apart, and t' the mean of the centres, weighted
+by A and B. *Proof.* The left side and the last term add up to the weighted mean of two
+quadratic forms that are at most 1. A site takes the q and the a, of a few, with the
+smallest volume. a = 0 is the site alone. It takes that where the right side is below 0
+for one of them: then the ellipsoids do not meet, so that D is too small, or it is one
+of the alpha cases. A site may look at the data to choose, as both ellipsoids hold for
+every q and a at once.
 
 All of it holds for all agents and trials with probability 1 - alpha: half of alpha is
 for the shared sum, and half for M sites' own data.
@@ -66,6 +69,8 @@ from flwr_fbo.protocol.confidence import Confidence
 # The a and q of which a site takes the best.
 _SHARES = np.linspace(0.0, 1.0, 5)
 _FACTORS = np.geomspace(1e-3, 1e6, 91)
+# Of what rounding makes of zero.
+_TINY = 1e-9
 
 
 class SiteBelief:
@@ -135,18 +140,24 @@ class SiteBelief:
 
     def _fuse(self) -> Belief:
         own = self._confidence.belief(self._own)
-        scale = own.width[..., None] ** 2
         V = self._own.factor @ np.swapaxes(self._own.factor, -1, -2)
-        shares = _SHARES.reshape(-1, *[1] * own.width.ndim, 1)
-        targets = shares * self._target + (1 - shares) * (self._own.target / scale)
-        shares, scale = shares[..., None], scale[..., None]
-        matrices = shares * self._precision + (1 - shares) * (V / scale)
-        best = np.argmax(np.linalg.slogdet(matrices)[1], axis=0)
-        chosen = best[None, ..., None]
-        target = np.take_along_axis(targets, chosen, axis=0)[0]
-        matrix = np.take_along_axis(matrices, chosen[..., None], axis=0)[0]
-        one = np.ones(own.width.shape)
-        return Belief(Ellipsoid(matrix, target), one, own.exploration)
+        scale, models = own.width[..., None] ** 2, own.width.ndim
+        share = _SHARES.reshape(-1, *[1] * (models + 2))
+        A, B = share * self._precision, (1 - share) * (V / scale[..., None])
+        both = A + B
+        gap = (self._shared_estimate - self._own.estimate)[..., None]
+        apart = np.swapaxes(A @ gap, -1, -2) @ np.linalg.solve(both, B @ gap)
+        left = 1 - apart[..., 0, 0]
+        d = V.shape[-1]
+        log_volume = d * np.log(np.maximum(left, _TINY)) - np.linalg.slogdet(both)[1]
+        meet = np.all(left > _TINY, axis=0)
+        best = np.where(meet, np.argmin(log_volume, axis=0), 0)
+        share = _SHARES[best][..., None]
+        target = share * self._target + (1 - share) * (self._own.target / scale)
+        chosen = best[None, ..., None, None]
+        matrix = np.take_along_axis(both, chosen, axis=0)[0]
+        width = np.sqrt(np.take_along_axis(left, best[None], axis=0)[0])
+        return Belief(Ellipsoid(matrix, target), width, own.exploration)
 
     @property
     def deviation(self) -> tuple[FloatArray, FloatArray]:

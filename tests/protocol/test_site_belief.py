@@ -98,16 +98,34 @@ def test_belief_is_that_of_the_formulas(
         alone = part[:D, :D] + settings.ridge * np.eye(D)
         log_det, least = np.linalg.slogdet(alone)[1], np.linalg.eigvalsh(alone)[0]
         W = alone / float(own.width_at(np.asarray(log_det), np.asarray(least))) ** 2
-        a, best = max(
-            ((a, a * P + (1 - a) * W) for a in (0, 0.25, 0.5, 0.75, 1)),
-            key=lambda pair: np.linalg.det(pair[1]),
-        )
-        centre = np.linalg.inv(alone) @ part[:D, D]
-        target = a * P @ shared.estimate + (1 - a) * W @ centre
+        centres = shared.estimate, np.linalg.inv(alone) @ part[:D, D]
+        found = []
+        for a in (0, 0.25, 0.5, 0.75, 1):
+            parts = a * P, (1 - a) * W
+            whole = parts[0] + parts[1]
+            pairs = list(zip(parts, centres, strict=True))
+            middle = np.linalg.inv(whole) @ sum(one @ t for one, t in pairs)
+            left = 1 - sum((t - middle) @ one @ (t - middle) for one, t in pairs)
+            if left > 1e-9:
+                volume = left**D / np.linalg.det(whole)
+                found.append((volume, whole, middle, math.sqrt(left)))
+        _, best, middle, width = min(found, key=lambda row: row[0])
         ellipsoid = site.belief.ellipsoid
         np.testing.assert_allclose(ellipsoid.factor @ ellipsoid.factor.T, best)
-        np.testing.assert_allclose(ellipsoid.estimate, np.linalg.inv(best) @ target)
-        assert site.belief.width == 1
+        np.testing.assert_allclose(ellipsoid.estimate, middle)
+        np.testing.assert_allclose(site.belief.width, width)
+
+
+def test_a_site_that_is_farther_than_allowed_is_alone() -> None:
+    settings = replace(SETTINGS, site_deviation=SiteDeviation(1e-3))
+    confidence, x = Confidence.of(settings, M), np.eye(D)
+    far = 1000 * EXACT.gram(x, x @ np.full(D, 0.5))
+    own = 1000 * EXACT.gram(x, x @ np.full(D, -0.5))
+    shared = confidence.ellipsoid(far + own)
+    site = SiteBelief(confidence, shared, own)
+    alone = own_confidence(confidence).ellipsoid(own)
+    np.testing.assert_allclose(site.belief.ellipsoid.estimate, alone.estimate)
+    assert site.belief.width == 1
 
 
 @pytest.mark.parametrize("features", PARTS)

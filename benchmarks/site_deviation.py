@@ -206,7 +206,7 @@ def main() -> None:
     for case in [name for name in CASES if given.only in name]:
         for distance in DISTANCES:
             show(case, distance, given.trials, seeds)
-    for distance in [] if given.only else DISTANCES[1:]:
+    for distance in DISTANCES[1:] if given.only in "unlike contexts" else ():
         unlike(seeds, distance)
 
 

@@ -85,7 +85,8 @@ class LinearUCBSettings:
     all that follows before the next release to the other arm, and the sum moves by as
     many trials. `flwr_fbo.audit.bandit_audit` shows it: with ten trials a release, a
     promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which is
-    larger, does not keep an epsilon of 1 either.
+    larger, does not keep an epsilon of 1 either. The same holds with a
+    ``site_deviation``: it is learned from what ``local_data`` says, and is not sent.
     """
 
     releases: ContinualSettings

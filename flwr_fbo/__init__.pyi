@@ -51,6 +51,7 @@ from .protocol.linear_ucb_settings import LinearUCBSettings as LinearUCBSettings
 from .protocol.neural_ucb_settings import NeuralUCBSettings as NeuralUCBSettings
 from .protocol.peer_graph import PeerGraph as PeerGraph
 from .protocol.reward_timeout import RewardTimeout as RewardTimeout
+from .protocol.site_deviation import SiteDeviation as SiteDeviation
 from .protocol.tuning_settings import FTSSettings as FTSSettings
 from .protocol.tuning_settings import ThompsonSettings as ThompsonSettings
 from .simulation.grid import InProcessGrid as InProcessGrid

@@ -99,6 +99,8 @@ class BanditAuditPlan(StudyPlan):
         require(noisy, "epsilon", releases.epsilon, "finite, where there is a promise")
         planned = releases.num_releases
         require(planned is not None, "num_releases", planned, "a number, for an audit")
+        deviation = self.settings.site_deviation
+        require(deviation is None, "site_deviation", deviation, "None, for an audit")
         require(len(self.actions) > 0, "actions", self.actions, "one at least")
         releases.outer_products(self.actions, self.rewards)
         require_int("window", self.window, 1)
@@ -233,7 +235,8 @@ class _Twins:
             chosen = np.full(shape, t % len(arms))
         else:
             offered = np.broadcast_to(arms, (*shape, *arms.shape))
-            chosen = first_best(self._confidence.upper_bounds(self._ellipsoid, offered))
+            belief = self._confidence.belief(self._ellipsoid)
+            chosen = first_best(belief.upper_bounds(offered))
         actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
         if t == plan.position:
             actions, rewards = plan.changed_trials(actions)

@@ -54,6 +54,7 @@ FREE = {
     "alpha",
     "bandwidth",
     "beta",
+    "bound",
     "charges",
     "clip_norm",
     "colluding",

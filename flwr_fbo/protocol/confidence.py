@@ -1,26 +1,23 @@
-"""What a sum of releases lets an agent believe: its ellipsoid and confidence width."""
+"""How far theta may be from what a sum of releases says: the confidence width."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_fraction, require_int
 from flwr_fbo.models.ellipsoid import WatchedEllipsoid
-from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.privacy.spectrum import (
     SpectralBounds,
     agent_bounds,
     paper_bounds,
     sum_bounds,
 )
-from flwr_fbo.protocol.exploration import Optimism, drawn
+from flwr_fbo.protocol.belief import Belief
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 # What the authors' code multiplies the width with (``beta_mult`` in its agents.py).
@@ -38,7 +35,8 @@ class Confidence:
         M >= 1, whose sums are added. 1 for an agent that plays alone.
     alpha : float
         In (0, 1): how likely any of their ellipsoids may ever miss theta. That of the
-        settings, or a share of it: see `PeerGraph.confidence_of`.
+        settings, or a share of it: see `PeerGraph.confidence_of`. Where sites differ
+        half of it is for the sum: see `flwr_fbo.protocol.site_belief`.
     num_synchronisations : int
         >= 1; of effect where the number of releases is unknown. See `after`.
     """
@@ -81,9 +79,13 @@ class Confidence:
             return SpectralBounds(ridge, ridge, ridge, 0.0, 0.0)
         if not self._as_published:
             k = self.num_synchronisations
-            return sum_bounds(releases, self.alpha / 2, self.num_agents, k)
+            return sum_bounds(releases, self._alpha / 2, self.num_agents, k)
         of_agent = paper_bounds if releases.calibration == "paper" else agent_bounds
-        return of_agent(releases, self.alpha, self.num_agents)
+        return of_agent(releases, self._alpha, self.num_agents)
+
+    @property
+    def _alpha(self) -> float:
+        return self.alpha if self.settings.site_deviation is None else self.alpha / 2
 
     @property
     def _as_published(self) -> bool:
@@ -157,7 +159,7 @@ class Confidence:
         settings, copies, bounds = self.settings, self._copies, self.bounds
         d = settings.releases.dimension
         volume = log_det - d * math.log(copies * bounds.rho_min)
-        chance = 2 * math.log(2 * self._union / self.alpha)
+        chance = 2 * math.log(2 * self._union / self._alpha)
         radius = np.sqrt(chance + np.maximum(volume, 0))
         norm = settings.parameter_norm
         prior: FloatArray | float = norm * math.sqrt(bounds.rho_max) + bounds.kappa
@@ -192,70 +194,7 @@ class Confidence:
         matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
         return WatchedEllipsoid(matrix, total[..., :d, d])
 
-    def coordinate_widths(self, ellipsoid: WatchedEllipsoid) -> FloatArray:
-        """Return half the confidence interval of each coordinate, shape (..., d).
-
-        w sqrt((V^-1)_ii), with w of `width_at`: coordinate i of t is at most that far
-        from theta's, for every t with ||t - theta||_V <= w (Cauchy-Schwarz).
-        """
+    def belief(self, ellipsoid: WatchedEllipsoid) -> Belief:
+        """Return an ellipsoid of a sum, and of trials since, with its width."""
         width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
-        axes = np.broadcast_to(
-            np.eye(self.settings.releases.dimension), ellipsoid.factor.shape
-        )
-        lengths = np.linalg.norm(ellipsoid.whitened(axes), axis=-2)
-        return np.asarray(width[..., None] * lengths)
-
-    def upper_bounds(
-        self, ellipsoid: WatchedEllipsoid, actions: FloatArray
-    ) -> FloatArray:
-        """Return the upper confidence bound of each action's mean reward."""
-        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
-        return ellipsoid.upper_bounds(actions, width)
-
-    def probabilities(
-        self,
-        ellipsoid: WatchedEllipsoid,
-        actions: FloatArray,
-        rngs: Sequence[np.random.Generator],
-    ) -> FloatArray:
-        """Return with which probability each action is played: see `Exploration`.
-
-        Parameters
-        ----------
-        actions : ndarray of shape (A, K, d)
-            Of A decisions.
-        rngs : sequence of A numpy.random.Generator
-            What each decision draws from.
-
-        Returns
-        -------
-        ndarray of shape (A, K)
-        """
-        width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
-        mean, directions = ellipsoid.rewards(actions)
-        widths = np.broadcast_to(width, len(actions))
-        exploration = self.settings.exploration
-        return exploration.probabilities(mean, directions, widths, rngs)
-
-    def choose(
-        self,
-        ellipsoid: WatchedEllipsoid,
-        actions: FloatArray,
-        rngs: Callable[[], Sequence[np.random.Generator]],
-    ) -> tuple[NDArray[np.intp], FloatArray]:
-        """Choose for A decisions; return indices and their probabilities, shape (A,).
-
-        Parameters
-        ----------
-        actions : ndarray of shape (A, K, d)
-        rngs : callable
-            Returns what `probabilities` takes; called only if there is chance.
-        """
-        if isinstance(self.settings.exploration, Optimism):  # all of them at once
-            chosen = first_best(self.upper_bounds(ellipsoid, actions))
-            return chosen, np.ones(len(actions))
-        generators = rngs()
-        probabilities = self.probabilities(ellipsoid, actions, generators)
-        draws = [drawn(*one) for one in zip(probabilities, generators, strict=True)]
-        indices, propensities = zip(*draws, strict=True)
-        return np.array(indices), np.array(propensities)
+        return Belief(ellipsoid, width, self.settings.exploration)

@@ -19,6 +19,7 @@ from flwr_fbo.protocol.exploration import (
 )
 from flwr_fbo.protocol.feature_encoder import FeatureEncoder
 from flwr_fbo.protocol.reward_timeout import RewardTimeout
+from flwr_fbo.protocol.site_deviation import SiteDeviation
 
 Width = Literal["exact", "observed", "paper", "authors"]
 
@@ -49,7 +50,7 @@ class LinearUCBSettings:
         Scale sigma > 0 of the reward noise: rewards are sigma-subgaussian around
         x'theta. Rewards in [0, 1] have sigma = 1/2 (Hoeffding, 1963).
     parameter_norm : float
-        Bound S > 0 on ||theta||.
+        Bound S > 0 on ||theta||; where sites differ also on each site's own.
     alpha : float
         In (0, 1): how likely any agent's ellipsoid may ever miss theta.
     ridge : float
@@ -69,6 +70,8 @@ class LinearUCBSettings:
     reward_timeout : RewardTimeout, optional
         When a reward that has not come is taken as known. Unless given a decision
         without a reward is never part of a release.
+    site_deviation : SiteDeviation, optional
+        How much sites may differ. One theta holds at all of them unless given.
 
     Notes
     -----
@@ -82,7 +85,8 @@ class LinearUCBSettings:
     all that follows before the next release to the other arm, and the sum moves by as
     many trials. `flwr_fbo.audit.bandit_audit` shows it: with ten trials a release, a
     promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which is
-    larger, does not keep an epsilon of 1 either.
+    larger, does not keep an epsilon of 1 either. The same holds with a
+    ``site_deviation``: it is learned from what ``local_data`` says, and is not sent.
     """
 
     releases: ContinualSettings
@@ -95,6 +99,7 @@ class LinearUCBSettings:
     exploration: Exploration = field(default_factory=Optimism)
     encoder: FeatureEncoder | None = None
     reward_timeout: RewardTimeout | None = None
+    site_deviation: SiteDeviation | None = None
 
     def __post_init__(self) -> None:
         for name in ("noise_scale", "parameter_norm", "ridge"):
@@ -103,11 +108,7 @@ class LinearUCBSettings:
         for name, choices in (("width", Width), ("local_data", LocalData)):
             value, allowed = getattr(self, name), f"one of {get_args(choices)}"
             require(value in get_args(choices), name, value, allowed)
-        open_ended = self.releases.num_releases is None
-        if open_ended or self.releases.sliding_window is not None:
-            ok = self.width in ("observed", "exact")
-            allowed = "'observed' or 'exact', without a horizon or with a window"
-            require(ok, "width", self.width, allowed)
+        self._check_width()
         ok = isinstance(self.exploration, Exploration)
         require(ok, "exploration", self.exploration, "an Exploration")
         if self.encoder is not None:
@@ -118,12 +119,38 @@ class LinearUCBSettings:
             allowed = f"a number from {-most} to {most}"
             require(abs(given) <= most, "reward_timeout.reward", given, allowed)
 
+        deviation = self.site_deviation
+        if deviation is not None:
+            ok = isinstance(deviation, SiteDeviation)
+            require(ok, "site_deviation", deviation, "a SiteDeviation")
+            deviation.coordinates(self.feature_names)
+
+    def _check_width(self) -> None:
+        releases = self.releases
+        reasons = {
+            "without a horizon": releases.num_releases is None,
+            "with a sliding window": releases.sliding_window is not None,
+            "where sites differ": self.site_deviation is not None,
+        }
+        ok = self.width in ("observed", "exact")
+        for reason, holds in reasons.items():
+            allowed = f"'observed' or 'exact', {reason}"
+            require(ok or not holds, "width", self.width, allowed)
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The d names of an action's coordinates: those of the encoder, or numbers."""
         if self.encoder is None:
             return tuple(f"theta_{i}" for i in range(self.releases.dimension))
         return self.encoder.feature_names
+
+    @property
+    def deviating_features(self) -> tuple[str, ...]:
+        """The names of the z coordinates in which sites differ."""
+        if self.site_deviation is None:
+            return ()
+        names = self.feature_names
+        return tuple(names[i] for i in self.site_deviation.coordinates(names))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, as JSON values."""
@@ -137,10 +164,12 @@ class LinearUCBSettings:
     def from_dict(cls, given: Mapping[str, Any]) -> LinearUCBSettings:
         """Return the settings that ``to_dict`` gave."""
         encoder, timeout = given["encoder"], given["reward_timeout"]
+        deviation = given["site_deviation"]
         made = {
             "releases": ContinualSettings(**given["releases"]),
             "exploration": exploration_of(given["exploration"]),
             "encoder": None if encoder is None else FeatureEncoder.from_dict(encoder),
             "reward_timeout": None if timeout is None else RewardTimeout(**timeout),
+            "site_deviation": None if deviation is None else SiteDeviation(**deviation),
         }
         return cls(**{**given, **made})

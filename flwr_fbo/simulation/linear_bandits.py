@@ -154,6 +154,7 @@ class BanditSimulation:
         """Return the same simulation without noise, as one of the baselines.
 
         ``"non-private"``: the same schedule, and graph, acting on the same local data.
+        The others do not know that sites differ.
         ``"independent"``: linear UCB without communication; of the exact width in
         place of a published one, which counts the ridges of all agents. ``"full"``: one
         linear UCB that all agents share, synchronised after every trial.
@@ -184,6 +185,8 @@ class BanditSimulation:
         settings = replace(
             self.settings, releases=releases, local_data=local, width=width
         )
+        if name != "non-private":
+            settings = replace(settings, site_deviation=None)
         return replace(self, settings=settings, schedule=schedule, graph=graph)
 
     def run(self, seed: int, noise_seed: int) -> BanditRun:
@@ -261,9 +264,9 @@ class _Agents:
         self._earlier = deque([self._running_sums.copy()], maxlen=forget)
         self._total = np.zeros(shape)
         self._beliefs = [self._groups() for _ in range(streams)]
-        # After how many trials what was released arrives, if it has not; and the trials
-        # since it was released.
-        self._under_way: tuple[int, FloatArray] | None = None
+        # After how many trials what was released arrives, if it has not; agents' own
+        # parts of it; and the trials since it was released.
+        self._under_way: tuple[int, FloatArray, FloatArray] | None = None
         self._since: list[tuple[int, FloatArray, FloatArray]] = []
 
     def _groups(self) -> list[AgentGroup]:
@@ -355,20 +358,27 @@ class _Agents:
         planned = self._settings.releases.max_releases
         allowed = f"at most {planned} synchronisations, the releases planned"
         require(k <= planned, "k", k, allowed)
-        self._under_way = t + self._lag, self._released(k)
+        sums = self._windowed()
+        released = self._released(k, sums)
+        own = sums if self._settings.local_data == "raw" else released
+        self._under_way = t + self._lag, released, own
         self._since = []
         self._synchronised.append(t)
 
-    def _released(self, k: int) -> FloatArray:
-        """Return the agents' releases k by stream, shape (E, M, d + 1, d + 1)."""
-        sums = self._running_sums
+    def _windowed(self) -> FloatArray:
+        """Return a copy of the sums that are released, by stream."""
+        sums = self._running_sums.copy()
         if self._settings.releases.sliding_window is not None:
-            sums = sums - self._earlier[0]
+            sums -= self._earlier[0]
             self._earlier.append(self._running_sums.copy())
+        return sums
+
+    def _released(self, k: int, sums: FloatArray) -> FloatArray:
+        """Return the agents' releases k by stream, shape (E, M, d + 1, d + 1)."""
         if self._control == "noise-only":
             sums = np.zeros_like(sums)
         if self._settings.releases.noise_std == 0:
-            return sums.copy()  # as released without noise, and not kept
+            return sums  # as released without noise, and not kept
         shape = self._settings.releases.sum_shape
         pairs = zip(self._releases, np.swapaxes(sums, 0, 1), strict=True)
         released = [one.release(k, own.reshape(shape)) for one, own in pairs]
@@ -379,11 +389,11 @@ class _Agents:
         """Believe what has arrived after t trials."""
         if self._under_way is None or self._under_way[0] > t:
             return
-        (_, released), self._under_way = self._under_way, None
+        (_, released, own), self._under_way = self._under_way, None
         self._total = released.sum(axis=1).reshape(self._total.shape)
-        for groups, sums in zip(self._beliefs, released, strict=True):
+        for groups, *sums in zip(self._beliefs, released, own, strict=True):
             for group in groups:
-                group.believe(sums, len(self._synchronised))
+                group.believe(sums[0], len(self._synchronised), sums[1])
         for stream, actions, rewards in self._since:
             for group in self._beliefs[stream]:
                 group.observe(actions, rewards)

@@ -67,7 +67,7 @@ def mean_field_regret(
     ------
     ValueError
         If agents are peers along a graph, or explore otherwise than by `Optimism`, or
-        releases have no horizon, or a sliding window.
+        releases have no horizon, or a sliding window, or sites differ.
     """
     schedule = simulation.schedule
     require(simulation.graph is None, "graph", simulation.graph, "None")
@@ -75,6 +75,10 @@ def mean_field_regret(
     known = releases.num_releases is not None and releases.sliding_window is None
     allowed = "with a horizon, and without a window"
     require(known, "settings.releases", releases, allowed)
+    deviation = simulation.settings.site_deviation
+    require(deviation is None, "site_deviation", deviation, "None")
+    distance = simulation.task.site_distance
+    require(distance == 0, "task.site_distance", distance, "0")
     exploration = simulation.settings.exploration
     ok = isinstance(exploration, Optimism)
     require(ok, "exploration", exploration, "Optimism")
@@ -156,7 +160,9 @@ class _AverageAgent:
     def _choose(self, contexts: FloatArray) -> IntArray:
         if self._simulation.control == "random":
             return self._rng.integers(contexts.shape[1], size=len(contexts))
-        return first_best(self._confidence.upper_bounds(self._ellipsoid, contexts))
+        return first_best(
+            self._confidence.belief(self._ellipsoid).upper_bounds(contexts)
+        )
 
     def synchronise(self, k: int) -> None:
         """Believe the sum of all agents' releases k."""

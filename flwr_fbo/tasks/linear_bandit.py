@@ -7,6 +7,7 @@ have a mean reward in [0.5, 0.6] and one in [0.7, 0.8]; rewards are Beta-distrib
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -18,7 +19,7 @@ from scipy.special import betaincinv
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo._validation import is_number, require, require_int, require_positive
 from flwr_fbo.models.unit_ball import uniform_in_ball
 from flwr_fbo.tasks.base import STRICT, register
 
@@ -57,12 +58,17 @@ class LinearBanditTask:
         How much better the best action is than all others, or more: its mean is uniform
         on [0.6 + gap, 0.7 + gap], with 0.1 the paper's [0.7, 0.8]. Above 0, and at most
         0.3, where that ends at 1.
+    site_distance : float
+        How far a site's parameter is from the shared theta, from 0 to 1: each site has
+        one of its own, of norm 1 and in a direction of its own from theta. Its actions
+        are turned as theta is, so that their means are as before.
     """
 
     dimension: int = 10
     num_actions: int = 100
     concentration: float = 2.0
     gap: float = _PUBLISHED_GAP
+    site_distance: float = 0.0
     name: Literal["linear-bandit"] = "linear-bandit"
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
@@ -76,6 +82,9 @@ class LinearBanditTask:
         require_positive("gap", self.gap)
         allowed = f"at most {_LARGEST_GAP}, or means would be above 1"
         require(self.gap <= _LARGEST_GAP, "gap", self.gap, allowed)
+        distance = self.site_distance
+        ok = is_number(distance) and 0 <= distance <= 1
+        require(ok, "site_distance", distance, "a number from 0 to 1")
 
     @property
     def best(self) -> tuple[float, float]:
@@ -106,14 +115,18 @@ class LinearBandits:
     ----------
     theta : ndarray of shape (d,)
         The shared parameter, of norm 1.
+    site_thetas : ndarray of shape (M, d)
+        Each site's own.
     """
 
     def __init__(self, task: LinearBanditTask, seed: int, agents: Sequence[int]):
         self.task = task
         self.agents = tuple(agents)
         self._seed = seed
-        self._basis = _orthogonal(generator(seed, Purpose.TEST_FUNCTION), task)
-        self.theta: FloatArray = self._basis[0]
+        basis = _orthogonal(generator(seed, Purpose.TEST_FUNCTION), task)
+        self.theta: FloatArray = basis[0]
+        self._bases = [_turned(basis, seed, agent, task) for agent in self.agents]
+        self.site_thetas: FloatArray = np.array([own[0] for own in self._bases])
         m, k, d = len(self.agents), task.num_actions, task.dimension
         self._block = -1
         # Coordinates apart: what solves with them need not transpose. An agent's block
@@ -183,10 +196,11 @@ class LinearBandits:
         better = rng.uniform(*self.task.best, _BLOCK_LENGTH)
         means[np.arange(_BLOCK_LENGTH), best] = better
         across = np.swapaxes(uniform_in_ball(rng, self._across, scale), 1, 2)
-        columns = np.matmul(self._basis[1:].T, across, out=self._columns[i])
+        basis = self._bases[i]
+        columns = np.matmul(basis[1:].T, across, out=self._columns[i])
         np.subtract(1, np.square(means, out=scale), out=scale)
         columns *= np.sqrt(scale, out=scale)[:, None, :]
-        columns += np.multiply(self.theta[:, None], means[:, None, :], out=self._along)
+        columns += np.multiply(basis[0][:, None], means[:, None, :], out=self._along)
         self._means[:, i], self._best[:, i] = means, means.max(axis=1)
         self._luck[:, i] = rng.random(_BLOCK_LENGTH)
 
@@ -221,3 +235,23 @@ def _orthogonal(rng: np.random.Generator, task: LinearBanditTask) -> FloatArray:
     normal = rng.standard_normal((task.dimension, task.dimension))
     basis, triangle = np.linalg.qr(normal)
     return np.asarray((basis * np.sign(np.diagonal(triangle))).T)
+
+
+def _turned(
+    basis: FloatArray, seed: int, agent: int, task: LinearBanditTask
+) -> FloatArray:
+    """Return the basis of one site: turned in the plane of theta and a direction.
+
+    So far that theta moves by the task's distance; the direction is uniform.
+    """
+    if task.site_distance == 0:
+        return basis
+    rng = generator(seed, agent, Purpose.TEST_FUNCTION)
+    direction = rng.standard_normal(task.dimension - 1) @ basis[1:]
+    direction /= np.linalg.norm(direction)
+    angle = 2 * math.asin(task.site_distance / 2)
+    cos, sin = math.cos(angle), math.sin(angle)
+    along, across = basis @ basis[0], basis @ direction
+    turned = np.outer(cos * along - sin * across, basis[0])
+    turned += np.outer(sin * along + cos * across, direction)
+    return basis - np.outer(along, basis[0]) - np.outer(across, direction) + turned

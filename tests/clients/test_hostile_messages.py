@@ -67,6 +67,7 @@ from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditStudy,
 )
 from flwr_fbo.protocol.reward_timeout import RewardTimeout
+from flwr_fbo.protocol.site_deviation import SiteDeviation
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from tests.clients.test_site_budget import Environment, Node
@@ -192,6 +193,7 @@ SETTINGS = (
     EllipsoidSampling,
     InverseGapWeighting,
     RewardTimeout,
+    SiteDeviation,
     Number,
     ContinualSettings,
     DeterminantTrigger,

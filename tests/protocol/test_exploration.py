@@ -143,7 +143,7 @@ def test_decisions_together_are_those_alone(
 
     def together() -> FloatArray:
         rngs = [np.random.default_rng(i) for i in range(9)]
-        return agent._confidence.probabilities(agent._ellipsoid, x, rngs)
+        return agent._belief.probabilities(x, rngs)
 
     alone = [
         agent.probabilities(one, np.random.default_rng(i)) for i, one in enumerate(x)
@@ -271,9 +271,7 @@ def test_recorded_propensities_are_the_frequencies(kind: Exploration) -> None:
     counts, weights, squares = np.zeros(n), np.zeros(n), np.zeros(n)
     for _ in range(50):
         some = np.broadcast_to(x, (num_decisions // 50, n, D))
-        chosen, p = agent._confidence.choose(
-            agent._ellipsoid, some, lambda: [rng] * (num_decisions // 50)
-        )
+        chosen, p = agent._belief.choose(some, lambda: [rng] * (num_decisions // 50))
         counts += np.bincount(chosen, minlength=n)
         weights += np.bincount(chosen, 1 / p, minlength=n)
         squares += np.bincount(chosen, 1 / p**2, minlength=n)

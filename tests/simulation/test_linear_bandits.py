@@ -23,6 +23,7 @@ from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 from flwr_fbo.protocol.linear_ucb_settings import (
     LinearUCBSettings,
 )
+from flwr_fbo.protocol.site_deviation import SiteDeviation
 from flwr_fbo.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,
@@ -38,6 +39,7 @@ RELEASES = ContinualSettings(num_releases=4, dimension=3, epsilon=30.0, delta=0.
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)
 UNKNOWN = replace(RELEASES, num_releases=None)
 SETTINGS = LinearUCBSettings(RELEASES, width="exact")
+DEVIATION = SiteDeviation(0.1, features=["theta_0", "theta_2"])
 SIMULATION = BanditSimulation(SETTINGS, M, TASK, T, SCHEDULE)
 
 
@@ -56,6 +58,7 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
     actions = np.empty((simulation.num_trials, m), dtype=np.int32)
     regret = np.zeros(simulation.num_trials)
     total, k = np.zeros_like(agents[0].running_sum), 0
+    raw = s.local_data == "raw"
     window = s.releases.sliding_window
     earlier: list[list[FloatArray]] = [[0 * total] for _ in range(m)]
     synchronised: list[int] = []
@@ -75,16 +78,18 @@ def play_objects(simulation: BanditSimulation, seed: int, noise_seed: int) -> Ba
             due = t + 1 in simulation.schedule
         if due:
             synchronised.append(t + 1)
-            k, total = k + 1, np.zeros_like(total)
+            k, total, parts = k + 1, np.zeros_like(total), []
             for agent, release, before in zip(agents, releases, earlier, strict=True):
                 told = agent.running_sum.copy()
                 before.append(agent.running_sum.copy())
                 if window is not None and k > window:
                     told -= before[k - window]
                 noise_only = simulation.control == "noise-only"
-                total += release.release(k, 0 * told if noise_only else told)
-            for agent in agents:
-                agent.receive(total, k)
+                released = release.release(k, 0 * told if noise_only else told)
+                total += released
+                parts.append(told if raw else released)
+            for agent, part in zip(agents, parts, strict=True):
+                agent.receive(total, k, part)
     sums = np.array([agent.running_sum for agent in agents])
     return BanditRun(actions, regret, synchronised, sums, total)
 
@@ -114,6 +119,22 @@ CASES = {
     "sliding window, non-private": simulation(
         releases=replace(RELEASES, sliding_window=2)
     ).baseline("non-private"),
+    "sites differ": simulation(width="observed", site_deviation=DEVIATION),
+    "sites differ, raw": simulation(local_data="raw", site_deviation=DEVIATION),
+    "sites differ, sampling": simulation(
+        exploration=EllipsoidSampling(), site_deviation=DEVIATION
+    ),
+    "sites differ, unknown horizon, raw": simulation(
+        releases=UNKNOWN, local_data="raw", site_deviation=DEVIATION
+    ),
+    "sites differ, sliding window, raw": simulation(
+        releases=replace(RELEASES, sliding_window=2),
+        local_data="raw",
+        site_deviation=DEVIATION,
+    ),
+    "sites differ, non-private": simulation(site_deviation=DEVIATION).baseline(
+        "non-private"
+    ),
     "one agent": replace(simulation(local_data="raw"), num_agents=1),
 }
 

@@ -25,6 +25,7 @@ from flwr_fbo import (
     LinearBanditPolicy,
     LinearUCBSettings,
     PeerGraph,
+    SiteDeviation,
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
@@ -164,6 +165,13 @@ def test_plays_as_the_simulator_does(
 def test_explores_as_the_simulator_does(kind: Exploration) -> None:
     """Each estimator of an agent draws from the stream of its trial."""
     test_plays_as_the_simulator_does(RING, replace(SETTINGS, exploration=kind))
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, RAW, OPEN])
+def test_sites_differ_as_in_the_simulator(settings: LinearUCBSettings) -> None:
+    """Each estimator has the agent's own part of its stream."""
+    deviation = SiteDeviation(0.1, ["theta_0"])
+    test_plays_as_the_simulator_does(RING, replace(settings, site_deviation=deviation))
 
 
 def numpy_app() -> ClientApp:

@@ -30,8 +30,10 @@ from flwr_fbo._validation import (
     require,
 )
 from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.protocol.belief import Belief
 from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.site_belief import SiteBelief
 
 
 class LinearUCBAgent:
@@ -40,8 +42,8 @@ class LinearUCBAgent:
     Parameters
     ----------
     confidence : Confidence
-    total : ndarray of shape (d + 1, d + 1), optional
-        What it has received; zero unless given.
+    total, own : ndarray of shape (d + 1, d + 1), optional
+        What it has received; see `receive`. Zero unless given.
 
     Attributes
     ----------
@@ -49,12 +51,17 @@ class LinearUCBAgent:
         Of all of the agent's trials, [x; y][x; y]': what its `ContinualRelease` takes.
     """
 
-    def __init__(self, confidence: Confidence, total: FloatArray | None = None) -> None:
+    def __init__(
+        self,
+        confidence: Confidence,
+        total: FloatArray | None = None,
+        own: FloatArray | None = None,
+    ) -> None:
         self._confidence, self.settings = confidence, confidence.settings
         size = self.settings.releases.dimension + 1
         self.running_sum = np.zeros((size, size))
         total = np.zeros((size, size)) if total is None else total
-        self.receive(total, confidence.num_synchronisations)
+        self.receive(total, confidence.num_synchronisations, own)
 
     @one_blas_thread
     def probabilities(
@@ -67,7 +74,7 @@ class LinearUCBAgent:
         """
         x = self._checked(actions)
         rng = rng or np.random.default_rng()
-        found = self._confidence.probabilities(self._ellipsoid, x[None], [rng])
+        found = self._belief.probabilities(x[None], [rng])
         return np.asarray(found[0])
 
     @one_blas_thread
@@ -92,8 +99,8 @@ class LinearUCBAgent:
             If there are no actions, or one is longer.
         """
         x = self._checked(actions)
-        chosen, probabilities = self._confidence.choose(
-            self._ellipsoid, x[None], lambda: [rng or np.random.default_rng()]
+        chosen, probabilities = self._belief.choose(
+            x[None], lambda: [rng or np.random.default_rng()]
         )
         return int(chosen[0]), float(probabilities[0])
 
@@ -120,15 +127,25 @@ class LinearUCBAgent:
         self.running_sum += self.settings.releases.outer_products([x], [reward])[0]
         if self.settings.local_data == "raw":
             self._ellipsoid.observe(x, reward)
+            if self._site is not None:
+                self._site.observe(x, reward)
 
     @one_blas_thread
     def tell_sum(self, total: FloatArray, num_trials: int) -> None:
         """Record many trials by the sum of their [x; y][x; y]', as `tell` does one."""
         self.running_sum += total
         if self.settings.local_data == "raw":
-            self._ellipsoid.observe_sum(total[:-1, :-1], total[:-1, -1], num_trials)
+            parts = total[:-1, :-1], total[:-1, -1], num_trials
+            self._ellipsoid.observe_sum(*parts)
+            if self._site is not None:
+                self._site.observe_sum(*parts)
 
-    def receive(self, total: FloatArray, num_synchronisations: int = 0) -> None:
+    def receive(
+        self,
+        total: FloatArray,
+        num_synchronisations: int = 0,
+        own: FloatArray | None = None,
+    ) -> None:
         """Take the sum of all agents' releases, and drop U.
 
         Parameters
@@ -136,6 +153,9 @@ class LinearUCBAgent:
         total : ndarray of shape (d + 1, d + 1)
         num_synchronisations : int
             >= 0, that have made it; see `Confidence.after`.
+        own : ndarray of shape (d + 1, d + 1), optional
+            Of effect where sites differ: the agent's part of the sum, as `SiteBelief`
+            takes it; zero unless given.
 
         Raises
         ------
@@ -150,6 +170,26 @@ class LinearUCBAgent:
         self._confidence = self._confidence.after(num_synchronisations)
         self._ellipsoid = self._confidence.ellipsoid(total)
         self._synchronised_log_det = self._ellipsoid.log_det
+        self._site: SiteBelief | None = None
+        if self.settings.site_deviation is not None:
+            own = np.zeros(shape) if own is None else own
+            self._site = SiteBelief(self._confidence, self._ellipsoid, own)
+
+    @property
+    def deviation(self) -> tuple[FloatArray, FloatArray]:
+        """How the site differs, and half the confidence interval of that.
+
+        Both of shape (z,), of the coordinates in which it may.
+        """
+        if self._site is None:
+            return np.zeros(0), np.zeros(0)
+        return self._site.deviation
+
+    @property
+    def _belief(self) -> Belief:
+        if self._site is not None:
+            return self._site.belief
+        return self._confidence.belief(self._ellipsoid)
 
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
         """Return whether the agent has seen enough since the last synchronisation.
@@ -162,13 +202,13 @@ class LinearUCBAgent:
 
     @property
     def estimate(self) -> FloatArray:
-        """Theta, shape (d,)."""
-        return self._ellipsoid.estimate
+        """Theta, or the site's own where sites differ, shape (d,)."""
+        return self._belief.ellipsoid.estimate
 
     @property
     def confidence_width(self) -> FloatArray:
         """Half the confidence interval of each coordinate of theta, shape (d,)."""
-        return self._confidence.coordinate_widths(self._ellipsoid)
+        return self._belief.coordinate_widths
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the agent's memory, as arrays."""
@@ -179,6 +219,7 @@ class LinearUCBAgent:
             "synchronised_log_det": self._synchronised_log_det.copy(),
             "num_observed": np.array(self._ellipsoid.num_observed),
             "least_eigenvalue": self._ellipsoid.least_eigenvalue.copy(),
+            **({} if self._site is None else self._site.state_dict()),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -190,3 +231,5 @@ class LinearUCBAgent:
         self._synchronised_log_det = np.array(state["synchronised_log_det"])
         self._ellipsoid.num_observed = int(state["num_observed"])
         self._ellipsoid.least_eigenvalue = np.array(state["least_eigenvalue"])
+        if self._site is not None:
+            self._site.load_state_dict(state)

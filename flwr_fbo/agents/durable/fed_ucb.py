@@ -8,6 +8,8 @@ message, only synchronises:
     histories, history-j  logged trials from before the study: see `SiteHistory`
     ledger      this agent's releases, and their draws (`ContinualRelease`)
     total       what the server gave back last
+    own         this agent's part of it, where sites differ: its release, or with
+                ``local_data="raw"`` what that was made of
     included, contributors  how many of our releases, and agents, are in the total
     synchronisations        how many have made it
 """
@@ -120,8 +122,9 @@ class RecordedBandit(RecordedDecisions):
         num_synchronisations : int
             How many have made the sum; see `Confidence.after`.
         """
+        own = self._own_part(included)
         try:
-            estimators = self._agents(total, num_synchronisations)
+            estimators = self._agents(total, own, num_synchronisations)
         except np.linalg.LinAlgError:
             say_left_aside()
             return
@@ -130,7 +133,8 @@ class RecordedBandit(RecordedDecisions):
             "contributors": np.array(agents),
             "synchronisations": np.array(num_synchronisations),
         }
-        self._put({"total": np.asarray(total), **counts})
+        parts = {} if own is None else {"own": own}
+        self._put({"total": np.asarray(total), **parts, **counts})
         self.agents = estimators
         self._tell_own()
 
@@ -138,21 +142,40 @@ class RecordedBandit(RecordedDecisions):
     def agents(self) -> list[LinearUCBAgent]:
         """The agent, or the several in turn, with what it has learned so far."""
         num_synchronisations = int(self._state.get("synchronisations", 0))
-        self.agents = self._agents(self._state.get("total"), num_synchronisations)
+        total, own = self._state.get("total"), self._state.get("own")
+        self.agents = self._agents(total, own, num_synchronisations)
         self._tell_own()
         return self.agents
 
     def _confidence(self) -> Confidence:
         return Confidence.of(self.study.settings, self.study.num_agents)
 
+    def _own_part(self, included: int) -> FloatArray | None:
+        """Return the agent's part of a sum, as `SiteBelief` takes it, or None.
+
+        Of no release that was not made, whatever the server says.
+        """
+        settings = self.study.settings
+        if settings.site_deviation is None:
+            return None
+        k = min(included, self.num_releases)
+        if settings.local_data == "raw" or k == 0:
+            return self._running_sum(k)
+        return self.release(k)
+
     def _agents(
-        self, total: FloatArray | None, num_synchronisations: int
+        self,
+        total: FloatArray | None,
+        own: FloatArray | None,
+        num_synchronisations: int,
     ) -> list[LinearUCBAgent]:
         confidence = self._confidence().after(num_synchronisations)
         shape = self.study.settings.releases.sum_shape
         total = np.zeros(shape) if total is None else total
+        own = np.zeros(shape) if own is None else own
         require(np.shape(total) == shape, "total", np.shape(total), f"shape {shape}")
-        return [LinearUCBAgent(confidence, t) for t in total.reshape(-1, *shape[-2:])]
+        sums = (each.reshape(-1, *shape[-2:]) for each in (total, own))
+        return [LinearUCBAgent(confidence, *pair) for pair in zip(*sums, strict=True)]
 
     def _tell_own(self) -> None:
         """Tell the agent its own trials that are not in the total, if it uses them."""
@@ -210,16 +233,20 @@ class RecordedBandit(RecordedDecisions):
     def release(self, k: int) -> FloatArray:
         """Return this agent's release k: drawn and recorded, or the recorded one."""
         self._expire()
-        settings = self.study.settings.releases
         # Of later releases there is nothing here, whatever the server asks for.
-        last = min(k, self.num_releases + 1)
+        running_sum = self._running_sum(min(k, self.num_releases + 1))
+        return self._mechanism.release(k, running_sum)
+
+    def _running_sum(self, last: int) -> FloatArray:
+        """Return what release ``last`` is made of; zero for 0."""
+        settings = self.study.settings.releases
         first = max(0, last - (settings.sliding_window or last))
         kinds, releases = ("window", "history"), range(first, last)
         names = [f"{kind}-{j}" for kind in kinds for j in releases]
         zero = np.zeros(settings.sum_shape)
         state = self._journal.load_state()
-        running_sum = np.sum([state.get(name, zero) for name in names], axis=0)
-        return self._mechanism.release(k, running_sum)
+        sums = [zero, *(state.get(name, zero) for name in names)]
+        return np.asarray(np.sum(sums, axis=0))
 
     @cached_property
     def _mechanism(self) -> ContinualRelease:
@@ -245,6 +272,9 @@ class RecordedBandit(RecordedDecisions):
         shape = (*releases.sum_shape[:-2], releases.dimension)
         estimates = np.array([agent.estimate for agent in self.agents])
         widths = np.array([agent.confidence_width for agent in self.agents])
+        deviations = np.array([agent.deviation for agent in self.agents])
+        z = deviations.shape[-1]
+        deviation, its_width = deviations.reshape(*shape[:-1], 2, z).swapaxes(0, -2)
         return PolicySummary(
             settings=study.settings,
             estimate=estimates.reshape(shape),
@@ -260,6 +290,8 @@ class RecordedBandit(RecordedDecisions):
             max_others=self._confidence().num_agents - 1,
             epsilon_spent=study.epsilon_spent(self.num_releases),
             warning=study.warning,
+            deviation=deviation,
+            deviation_width=its_width,
         )
 
     def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:

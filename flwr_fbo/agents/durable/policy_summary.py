@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flwr_fbo._arrays import FloatArray
@@ -51,8 +51,8 @@ class PolicySummary:
         coordinates. All intervals hold at once, in all trials of this agent, with a
         probability of 1 - ``alpha``.
     estimate : ndarray of shape (d,)
-        Estimate theta of the shared parameter. Shape (E, d) for E > 1 estimators, which
-        play in turn.
+        Estimate theta of the shared parameter, or of the site's own where sites differ.
+        Shape (E, d) for E > 1 estimators, which play in turn.
     confidence_width : ndarray of the shape of ``estimate``
         Half the confidence interval of each coordinate: theta_i lies within
         ``estimate[i] +- confidence_width[i]``. The formula is
@@ -83,6 +83,10 @@ class PolicySummary:
         Epsilon spent so far: all of it with the first release.
     warning : str
         What the promise does not cover; empty unless it covers less than it says.
+    deviation, deviation_width : ndarray of shape (z,) or (E, z)
+        How the site's parameter differs from the shared one, in the z features that
+        `SiteDeviation` names, and half the confidence interval of that; z = 0 unless
+        sites differ.
     """
 
     settings: LinearUCBSettings
@@ -99,6 +103,8 @@ class PolicySummary:
     max_others: int
     epsilon_spent: float
     warning: str
+    deviation: FloatArray
+    deviation_width: FloatArray
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -124,17 +130,11 @@ class PolicySummary:
 
     @property
     def coordinates(self) -> list[tuple[str, float, float]]:
-        """Name, estimate and confidence width of each coordinate."""
-        d, several = self.estimate.shape[-1], self.estimate.ndim > 1
-        names = self.settings.feature_names
-        pairs = zip(self.estimate.flat, self.confidence_width.flat, strict=True)
+        """Name, estimate and confidence width of each coordinate, then deviation."""
+        deviating = [f"{name}, deviation" for name in self.settings.deviating_features]
         return [
-            (
-                f"estimator {k // d}, {names[k % d]}" if several else names[k],
-                float(estimate),
-                float(width),
-            )
-            for k, (estimate, width) in enumerate(pairs)
+            *_named(self.settings.feature_names, self.estimate, self.confidence_width),
+            *_named(deviating, self.deviation, self.deviation_width),
         ]
 
     @property
@@ -157,3 +157,17 @@ class PolicySummary:
         yield self.interval_text
         if self.warning:
             yield self.warning
+
+
+def _named(
+    names: Sequence[str], values: FloatArray, widths: FloatArray
+) -> list[tuple[str, float, float]]:
+    """Return name, value and width of each coordinate, of each estimator."""
+    several = values.ndim > 1
+    labels = [
+        f"estimator {e}, {name}" if several else name
+        for e in range(len(values) if several else 1)
+        for name in names
+    ]
+    pairs = zip(values.ravel().tolist(), widths.ravel().tolist(), strict=True)
+    return [(label, *pair) for label, pair in zip(labels, pairs, strict=True)]

@@ -19,6 +19,7 @@ from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_ucb_settings import (
     LinearUCBSettings,
 )
+from flwr_fbo.protocol.site_deviation import SiteDeviation
 
 D = 4
 PRIVATE = ContinualSettings(num_releases=5, dimension=D, epsilon=1.0, delta=0.1)
@@ -413,10 +414,11 @@ def test_within_its_bounds_nothing_is_shifted_further() -> None:
     np.testing.assert_allclose(model.factor @ model.factor.T, expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("deviation", [None, SiteDeviation(0.2, ["theta_1"])])
 @pytest.mark.parametrize("local_data", ["released", "raw"])
-def test_an_agent_goes_on_from_its_state(local_data: Any) -> None:
+def test_an_agent_goes_on_from_its_state(local_data: Any, deviation: Any) -> None:
     rng = np.random.default_rng(8)
-    s = confidence(local_data=local_data, width="observed")
+    s = confidence(local_data=local_data, width="observed", site_deviation=deviation)
     agent = LinearUCBAgent(s)
     sets, rewards = action_sets(rng, 60), rng.uniform(-1, 1, 60)
 
@@ -426,7 +428,7 @@ def test_an_agent_goes_on_from_its_state(local_data: Any) -> None:
             chosen.append(player.choose(sets[t])[0])
             player.tell(sets[t][chosen[-1]], rewards[t])
             if t % 8 == 7:
-                player.receive(2 * player.running_sum)
+                player.receive(2 * player.running_sum, own=player.running_sum)
         return chosen
 
     play(agent, 0, 30)
@@ -440,6 +442,7 @@ def test_an_agent_goes_on_from_its_state(local_data: Any) -> None:
     assert wanted == [other.wants_synchronisation(trigger) for trigger in triggers]
     assert play(other, 30, 60) == expected
     assert np.array_equal(other.estimate, agent.estimate)
+    assert np.array_equal(other.deviation, agent.deviation)
     assert np.array_equal(other.running_sum, agent.running_sum)
 
 

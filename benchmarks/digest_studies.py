@@ -302,7 +302,12 @@ def _alone(settings: Any) -> Steps:
 # Linear bandits, over Flower
 
 _LINEAR_TASK = LinearBanditTask(
-    dimension=3, num_actions=6, concentration=2.0, gap=0.2, name="linear-bandit"
+    dimension=3,
+    num_actions=6,
+    concentration=2.0,
+    gap=0.2,
+    site_distance=0.0,
+    name="linear-bandit",
 )
 _TRIALS, _TIMES = 40, [10, 20, 32]
 
@@ -576,6 +581,7 @@ _LINEAR = {
         "num_actions": 8,
         "concentration": 2.0,
         "gap": 0.2,
+        "site_distance": 0.0,
     },
     "privacy": {"epsilon": 5.0, "delta": 0.1},
     "simulator": "exact",

@@ -1,7 +1,9 @@
 """What it is worth to tell a linear bandit that its sites differ.
 
-    python -m benchmarks.site_deviation --seeds 10
-    python -m benchmarks.site_deviation --seeds 5 --trials 8000 --only "4, released"
+    python -m benchmarks.site_deviation --seeds 10 --only "without noise"
+    python -m benchmarks.site_deviation --seeds 10 --only unlike
+    python -m benchmarks.site_deviation --seeds 4 --only epsilon
+    python -m benchmarks.site_deviation --seeds 2 --trials 8000 --only "4, released"
 
 20 sites play linear bandits (d = 10, K = 30) of 2,000 trials each, and synchronise 40
 times. A site's theta_i is at a distance from the shared theta, in a random

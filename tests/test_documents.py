@@ -122,6 +122,10 @@ def _bandits_in_practice(page: Page) -> None:
     assert len(page.path.read_text().split()) <= 1200
 
 
+def _sites_that_differ(page: Page) -> None:
+    assert page.names["policy"].summary().deviation.shape == (2,)
+
+
 def _neural_bandits(page: Page) -> None:
     assert all(r.results == 4 for r in page.names["result"].rounds)
     assert "w0 has 76 numbers" in page.printed
@@ -160,6 +164,7 @@ STAND_INS = {
 CHECKS: dict[str, Callable[[Page], None]] = {
     "README.md": _readme,
     "docs/how-to/bandits-in-practice.md": _bandits_in_practice,
+    "docs/how-to/sites-that-differ.md": _sites_that_differ,
     "docs/how-to/put-it-in-your-app.md": _put_it_in_your_app,
     "docs/tutorials/your-own-objective.md": _your_own_objective,
     "docs/tutorials/linear-bandits.md": _linear_bandits,

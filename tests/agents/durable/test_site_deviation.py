@@ -157,3 +157,18 @@ def test_without_one_there_is_nothing_to_show(tmp_path: Path) -> None:
     assert summary.deviation.shape == summary.deviation_width.shape == (0,)
     assert summary.settings.deviating_features == ()
     assert len(summary.coordinates) == BLOCKS.dimension
+
+
+def test_a_raw_log_counts_for_the_site_as_its_own_trials(tmp_path: Path) -> None:
+    settings = replace(RAW, width="exact")  # not of when eigenvalues were looked at
+    played = enrolled(tmp_path / "played", settings)
+    logged = enrolled(tmp_path / "logged", settings)
+    for policy in (played, logged):
+        synchronise(policy)
+    play(played, 30)
+    contexts = [{"age": 7 * t % 100} for t in range(30) for _ in HERE]
+    logged.add_history([*HERE] * 30, [*HERE.values()] * 30, contexts)
+    one, other = (policy.summary() for policy in (played, logged))
+    assert np.all(one.deviation != 0)
+    np.testing.assert_allclose(one.deviation, other.deviation, rtol=1e-8)
+    np.testing.assert_allclose(one.estimate, other.estimate, rtol=1e-8)

@@ -199,11 +199,6 @@ def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpe
     return PrivacySpent(composed_epsilon(charges, delta), delta, count, "pld")
 
 
-def _phase(row: LedgerRow) -> str:
-    """Return the phase of what a site has released: gradients, then sums."""
-    return "1" if row.vectors.ndim == 1 else "2"
-
-
 def _norm_of_total(row: LedgerRow) -> str:
     return f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}"
 
@@ -313,7 +308,6 @@ NEURAL_SITE_LEDGER = LedgerKind(
     _neural_spent,
     {
         **_COMMON,
-        "phase": _phase,
         "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
         **_VERSION,
     },

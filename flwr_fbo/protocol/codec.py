@@ -20,7 +20,7 @@ from flwr_fbo._validation import require
 from flwr_fbo.privacy.spending import Promise
 
 # Raised when a message of an older version would be misunderstood.
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 
 # Where the study is in a config.

@@ -1,17 +1,17 @@
 """What sums with Gaussian noise say of a linear model: its posterior.
 
-G = sum x x' and b = sum x y are released as S = G + N and u = b + h. N is symmetric, with
-entries of variance s^2 on the diagonal and s^2/2 off it; those of h have s^2/2. So with
-rewards y = x'theta + eta, of noise variance r,
+G = sum x x' and b = sum x y are released as S = G + N and u = b + h. N is symmetric,
+with entries of variance s^2 on the diagonal and s^2/2 off it; those of h have s^2/2. So
+with rewards y = x'theta + eta, of noise variance r, these covariances are *exact*:
 
-    u - G theta = h + sum x eta,        of covariance s^2/2 I + r G,
-    N theta                             of covariance s^2/2 (||theta||^2 I + theta theta').
+    u - G theta = h + sum x eta,    s^2/2 I + r G,
+    N theta,                        s^2/2 (||theta||^2 I + theta theta').
 
-Both are *exact*. `FedUCB` bounds this noise for all releases at once, and shifts S by
-the bound (`flwr_fbo.privacy.spectrum`): its ellipsoid holds theta with a probability,
-and is far wider than what is believed after all. Here the noise is instead one more
-noise of the observations u, in a Bayesian linear regression with the prior
-N(0, diag(prior variances)). That is a *heuristic*, without any confidence statement:
+`FedUCB` bounds this noise for all releases at once, and shifts S by the bound
+(`flwr_fbo.privacy.spectrum`). Its ellipsoid holds theta with a known probability, and
+is wide. Here the noise is treated as more noise of the observations u, in a Bayesian
+linear regression with a normal prior. That is a *heuristic*, without a confidence
+statement:
 
 - S, its eigenvalues below 0 set to 0, is taken for G, and the variance of N theta is
   added to that of u: regression with errors in its variables, with u - S theta of
@@ -19,7 +19,7 @@ N(0, diag(prior variances)). That is a *heuristic*, without any confidence state
   term theta theta', of rank one, is left out.
 - ||theta||^2 is its own posterior mean, which a few fixed-point steps find.
 - That S depends on N, too, is left out: noise can make an eigenvalue larger than G's,
-  and then counts as signal. It is why `num_features` is limited by the noise.
+  and then counts as signal. This is why `NeuralPrivacy` limits the number of features.
 
 Without noise (s = 0) it is the exact posterior of Bayesian linear regression.
 """

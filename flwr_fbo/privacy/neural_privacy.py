@@ -95,8 +95,8 @@ class NeuralPrivacy:
             If ``num_features`` is None.
         """
         k = self.num_features
-        if k is None:
-            require(False, "num_features", k, "a number here: see for_study")
+        require(k is not None, "num_features", k, "a number here: see for_study")
+        assert k is not None
         return self._releases_of(k)
 
     def _releases_of(self, num_features: int) -> ContinualSettings:

@@ -133,9 +133,9 @@ class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
         settings, rounds = self.simulation.settings, self.simulation.num_rounds
         if t + 1 == settings.num_random_actions:
             self._regress()
-        if settings.privacy is not None:
-            if t + 1 in settings.privacy.schedule(rounds):
-                self.share()
+        privacy = settings.privacy
+        if privacy is not None and t + 1 in privacy.schedule(rounds):
+            self.share()
 
     def _regress(self) -> None:
         """Fit w0: together, or each agent its own, where nothing is sent."""

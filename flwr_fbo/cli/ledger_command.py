@@ -188,7 +188,7 @@ def _neural_spent(
     privacy = identity["settings"]["privacy"]
     if privacy is None:
         return None
-    return spent_by_neural_agent(NeuralPrivacy(**privacy), len(rows))
+    return spent_by_neural_agent(NeuralPrivacy.from_dict(privacy), len(rows))
 
 
 def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:

@@ -86,7 +86,7 @@ FREE = {
     "refit_every",
     "regularization",
     "reward",
-    "reward_clip",
+    "reward_range",
     "ridge",
     "sampling_probability",
     "scale",

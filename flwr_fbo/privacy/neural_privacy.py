@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -63,9 +64,10 @@ class NeuralPrivacy:
         Number k of features of an action, from 2 to 1000. They replace the network's
         gradients; see `flwr_fbo.models.reference_features`. With None the most that the
         noise allows, at most 64: see `for_study`.
-    reward_clip : float
-        Clipping bound B of a reward, from 1e-6 to 1e6. Rewards are divided by B and
-        clipped to [-1, 1]: most should lie in [-B, B], and fill it.
+    reward_range : tuple of two floats
+        Lowest and highest reward that count, from -1e6 to 1e6: rewards are clipped to
+        this range, which is mapped to [-1, 1]. Most rewards should lie in it, and fill
+        it. The range is public, so do not read it off private data.
     mechanism : {"toeplitz", "tree", "tree-honaker"}
         Factorisation of the running sums; see `flwr_fbo.privacy.factorisation`.
     """
@@ -74,16 +76,30 @@ class NeuralPrivacy:
     delta: float
     num_synchronisations: int = 10
     num_features: int | None = None
-    reward_clip: float = 1.0
+    reward_range: tuple[float, float] = (-1.0, 1.0)
     mechanism: Mechanism = "toeplitz"
 
     def __post_init__(self) -> None:
         require_int("num_synchronisations", self.num_synchronisations, 1)
         if self.num_features is not None:
             require_int("num_features", self.num_features, 2)
-        ok = is_number(self.reward_clip) and 1e-6 <= self.reward_clip <= 1e6
-        require(ok, "reward_clip", self.reward_clip, "a number from 1e-6 to 1e6")
+        given = self.reward_range
+        ok = isinstance(given, tuple) and len(given) == 2
+        ok = ok and all(is_number(end) and -1e6 <= end <= 1e6 for end in given)
+        ok = ok and given[0] + 1e-6 <= given[1]
+        require(ok, "reward_range", given, "(low, high), low < high, -1e6 to 1e6")
         self._releases_of(self.num_features or 2)  # which names what it does not allow
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the settings of the fields that ``asdict`` gave, maybe by JSON."""
+        return cls(**{**fields, "reward_range": tuple(fields["reward_range"])})
+
+    def scaled(self, reward: float) -> float:
+        """Return a finite reward, clipped to the range and mapped to [-1, 1]."""
+        low, high = self.reward_range
+        scaled = (reward - (low + high) / 2) / ((high - low) / 2)
+        return min(max(scaled, -1.0), 1.0)
 
     @property
     def releases(self) -> ContinualSettings:

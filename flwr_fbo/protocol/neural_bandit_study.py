@@ -110,7 +110,8 @@ class NeuralBanditStudy(Study):
         size, of_privacy = w, {}
         if privacy is not None:
             size = privacy.releases.dimension
-            of_privacy = {**privacy.releases.steps, f"features of {w}": 100 * size * w}
+            features = w * (1000 + 100 * size)
+            of_privacy = {**privacy.releases.steps, f"features of {w}": features}
         refined = self.settings.num_refinements
         return {
             f"num_parameters={w}": size**2 * (20 + size / 50),
@@ -132,7 +133,7 @@ class NeuralBanditStudy(Study):
         settings, network = dict(fields["settings"]), fields["network"]
         settings["regression"] = LangevinSettings(**settings["regression"])
         if settings["privacy"] is not None:
-            settings["privacy"] = NeuralPrivacy(**settings["privacy"])
+            settings["privacy"] = NeuralPrivacy.from_dict(settings["privacy"])
         return cls(
             settings=NeuralUCBSettings(**settings),
             num_agents=fields["num_agents"],

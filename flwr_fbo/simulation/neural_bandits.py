@@ -69,8 +69,6 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
         if self.settings.privacy is not None:
             ok = self.sharing == "triggered"
             require(ok, "sharing", self.sharing, "'triggered', with privacy")
-            total = self.total_exploration
-            require(total is None, "total_exploration", total, "None, with privacy")
             self.settings.privacy.schedule(rounds)
 
     def baseline(self, name: Baseline) -> NeuralBanditSimulation:

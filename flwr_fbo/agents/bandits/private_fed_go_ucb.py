@@ -40,8 +40,8 @@ from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 
-# Of rewards over their clipping bound: the prior variance of what the features without
-# the constant add, and that of a reward about what the features say.
+# Of rewards in [-1, 1]: the prior variance of what the features without the constant
+# add, and that of a reward about what the features say.
 _PRIOR_VARIANCE = 0.25
 _REWARD_VARIANCE = 0.05
 
@@ -84,12 +84,12 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         require(ok, "settings.privacy", privacy, "NeuralPrivacy")
         assert privacy is not None
         releases = privacy.releases
-        self._reward_clip = privacy.reward_clip
+        self._scaled = privacy.scaled
         self._sums = ContinualRelease(releases, entropy, journal)
         # Of the last total: less for those before it, and if agents are away.
         self._noise_std = math.sqrt(num_agents) * releases.largest_std(1)
         variances = np.full(releases.dimension, _PRIOR_VARIANCE)
-        variances[0] = 1 / CONSTANT_SHARE  # any mean reward from -B to B
+        variances[0] = 1 / CONSTANT_SHARE  # any mean reward from -1 to 1
         self._prior_variances = variances
         super().__init__(settings, model, seed, slot)
 
@@ -147,10 +147,10 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         with np.errstate(over="ignore", invalid="ignore"):
             _, gradients = self.model.values_and_gradients(self.w0, x[None])
         [phi] = self._features(gradients)
-        clipped = min(max(reward / self._reward_clip, -1.0), 1.0)
+        y = self._scaled(reward)
         # A new array, as the old one may be in use.
-        self._own = self._own + self._sums.settings.outer_products([phi], [clipped])[0]
-        self._seen.append((phi, clipped))
+        self._own = self._own + self._sums.settings.outer_products([phi], [y])[0]
+        self._seen.append((phi, y))
 
     def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
         return posterior(

@@ -143,8 +143,9 @@ def test_a_model_that_is_the_same_everywhere_has_no_features() -> None:
         ({"num_synchronisations": 0}, "num_synchronisations=0"),
         ({"num_features": 1}, "num_features=1"),
         ({"num_features": 1001}, "dimension=1001"),
-        ({"reward_clip": -1.0}, "reward_clip=-1.0"),
-        ({"reward_clip": math.inf}, "reward_clip=inf"),
+        ({"reward_range": 1.0}, "reward_range=1.0"),
+        ({"reward_range": (1.0, 1.0)}, r"reward_range=\(1.0, 1.0\)"),
+        ({"reward_range": (0.0, math.inf)}, r"reward_range=\(0.0, inf\)"),
         ({"mechanism": "sum"}, "mechanism='sum'"),
     ],
 )
@@ -216,7 +217,7 @@ def test_the_number_of_features_has_a_limit_and_a_given_one_stays() -> None:
 
 
 def test_sums_are_of_what_was_clipped() -> None:
-    privacy = replace(PRIVACY, epsilon=math.inf, reward_clip=0.5)
+    privacy = replace(PRIVACY, epsilon=math.inf, reward_range=(-1.0, 2.0))
     agent = agent_of(privacy=privacy)
     w0 = MODEL.initial(generator(SEED, Purpose.LANGEVIN))
     features = features_at(w0)
@@ -225,7 +226,7 @@ def test_sums_are_of_what_was_clipped() -> None:
     for x, y in zip(rng.uniform(size=(6, 6)), rng.standard_normal(6), strict=True):
         agent.tell(x, y)
         _, gradients = MODEL.values_and_gradients(w0, x[None])
-        z = np.append(features(gradients)[0], np.clip(y / 0.5, -1, 1))
+        z = np.append(features(gradients)[0], (np.clip(y, -1, 2) - 0.5) / 1.5)
         expected += np.outer(z, z)
     np.testing.assert_allclose(agent.message().values, expected, atol=1e-12)
 

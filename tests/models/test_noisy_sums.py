@@ -71,7 +71,9 @@ def test_the_noise_has_the_covariances_that_are_called_exact() -> None:
     expected = half * np.eye(D) + REWARD_VARIANCE * gram
     np.testing.assert_allclose(np.cov(differences.T), expected, atol=0.15)
     expected = half * (size * np.eye(D) + np.outer(theta, theta))
-    np.testing.assert_allclose(np.cov(products.T), expected, atol=0.05 * half * size)
+    np.testing.assert_allclose(
+        np.cov(products.T), expected, atol=float(0.05 * half * size)
+    )
 
 
 def test_it_tells_more_than_a_sum_that_is_shifted() -> None:

@@ -37,7 +37,7 @@ class NeuralPrivacy:
     >>> privacy.schedule(num_evaluations=20)  # after which of them sums are released
     (4, 8, 12, 16)
     >>> privacy.for_study(num_agents=100, num_evaluations=100).num_features
-    23
+    28
 
     Formal guarantees
     -----------------

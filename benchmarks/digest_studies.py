@@ -426,7 +426,7 @@ def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
     )
     settings = explicit(
         NeuralUCBSettings,
-        num_exploration=2,
+        num_exploration=0 if privacy else 2,
         regression=regression,
         ridge=1e-2,
         beta=0.1,
@@ -451,10 +451,8 @@ _NEURAL_PRIVACY = explicit(
     epsilon=50.0,
     delta=1e-3,
     num_synchronisations=2,
-    regression_clip=1.0,
     num_features=4,
-    feature_clip=1.0,
-    residual_clip=1.0,
+    reward_range=(-1.0, 1.0),
     mechanism="toeplitz",
 )
 

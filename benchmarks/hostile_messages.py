@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -406,7 +406,7 @@ def _hostile() -> list[Dialogue]:
         (("settings", "num_exploration"), 2**62, "num_exploration=.*max_trials"),
         (
             ("settings", "privacy"),
-            {"epsilon": 1.0, "delta": 1e-5, "num_features": 1000},
+            asdict(NeuralPrivacy(1.0, 1e-5, num_features=1000)),
             "takes about.*max_steps",
         ),
     ):

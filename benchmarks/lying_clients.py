@@ -487,7 +487,7 @@ def _neural(
             epsilon=50.0, delta=1e-3, num_synchronisations=2, num_features=4
         )
     settings = NeuralUCBSettings(
-        num_exploration=2,
+        num_exploration=0 if private else 2,
         regression=LangevinSettings(num_iterations=6),
         threshold=1.0,
         num_refinements=num_refinements,

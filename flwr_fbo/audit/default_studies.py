@@ -11,13 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from flwr_fbo.audit.bandit_audit import BanditAuditPlan
-from flwr_fbo.audit.gradient_audit import GradientAuditPlan
 from flwr_fbo.audit.secure_audit import SecureAuditPlan
 from flwr_fbo.audit.study_audit import StudyPlan
 from flwr_fbo.audit.tuning_audit import TuningAuditPlan, WarmStartAuditPlan
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.gradients import GradientSettings
+from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
@@ -81,10 +80,17 @@ def fed_ucb(
 
 def fed_go_ucb(
     num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
-) -> GradientAuditPlan:
-    """Return `FedGOUCB`'s: the gradients of phase I; phase II is as `fed_ucb`."""
-    settings = GradientSettings(3, 4, epsilon, delta)
-    return GradientAuditPlan(settings, num_draws=num_draws)
+) -> BanditAuditPlan:
+    """Return `FedGOUCB`'s sums: of actions of two features, a whole trial changed."""
+    privacy = NeuralPrivacy(epsilon, delta, num_synchronisations=4, num_features=2)
+    return BanditAuditPlan(
+        LinearUCBSettings(privacy.releases),
+        actions=((1.0, 0.0), (0.6, 0.8)),
+        rewards=(1.0, -1.0),
+        change="trial",
+        position=2,
+        num_draws=num_draws,
+    )
 
 
 STUDIES: dict[str, Callable[..., StudyPlan]] = {

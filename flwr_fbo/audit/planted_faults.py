@@ -18,14 +18,12 @@ from scipy.special import ndtr
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.gradients import GradientRelease, GradientSettings
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 
 Build = Callable[[ReleaseSettings, Entropy], Release]
 BuildContinual = Callable[[ContinualSettings, Entropy], ContinualRelease]
-BuildGradient = Callable[[GradientSettings, Entropy], GradientRelease]
 # From the real entropy, the iteration, what is released, the standard deviations and
 # the share of the agents that was sampled, to what leaves.
 Noise = Callable[[Entropy, int, FloatArray, FloatArray, float], FloatArray]
@@ -324,36 +322,4 @@ CONTINUAL_FAULTS: dict[str, BuildContinual] = {
 lacks the sqrt(2) of one that is replaced. ``unit-columns`` takes the factorisation's
 sensitivity to be 1 and shows only with trees. All but ``half-noise`` and
 ``add-or-remove-one`` need more than one release, or more than one request.
-"""
-
-
-def _gradients_with(noise: Callable[[GradientSettings], Noise]) -> BuildGradient:
-    return lambda settings, entropy: GradientRelease(
-        settings, _FaultyEntropy(entropy, noise(settings))
-    )
-
-
-def _one_step(settings: GradientSettings) -> Noise:
-    """Return as much noise as one step would need by itself."""
-    return _part_of_noise(1 / math.sqrt(settings.num_releases))
-
-
-class _GradientDrawnAgain(GradientRelease):
-    """No record: every request draws noise afresh."""
-
-    def release(self, k: int, total: FloatArray) -> FloatArray:
-        return GradientRelease(self.settings, self._entropy).release(k, total)
-
-
-GRADIENT_FAULTS: dict[str, BuildGradient] = {
-    "reused-noise": _gradients_with(lambda _: _shared_noise(1.0)),
-    "correlated-noise": _gradients_with(lambda _: _shared_noise(0.5)),
-    "noise-once": _gradients_with(lambda _: _noise_once()),
-    "half-noise": _gradients_with(lambda _: _part_of_noise(0.5)),
-    "no-composition": _gradients_with(_one_step),
-    "drawn-again": _GradientDrawnAgain,
-}
-"""The same, of a `GradientRelease`.
-
-``half-noise`` is for the sensitivity of a trial that is left out, C in place of 2 C.
 """

@@ -166,7 +166,7 @@ def audit(
     Parameters
     ----------
     plan : StudyPlan
-        `TuningAuditPlan`, `BanditAuditPlan` or `GradientAuditPlan`.
+        `TuningAuditPlan` or `BanditAuditPlan`.
     entropy : Entropy
         The real one (`OsEntropy`), or a `StreamEntropy` where speed matters more.
     build : callable, optional

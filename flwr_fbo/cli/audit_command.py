@@ -26,12 +26,7 @@ from flwr_fbo.audit.default_studies import (
     SECURE_STUDIES,
     STUDIES,
 )
-from flwr_fbo.audit.planted_faults import (
-    COHORT_FAULTS,
-    CONTINUAL_FAULTS,
-    FAULTS,
-    GRADIENT_FAULTS,
-)
+from flwr_fbo.audit.planted_faults import COHORT_FAULTS, CONTINUAL_FAULTS, FAULTS
 from flwr_fbo.audit.secure_faults import SECURE_FAULTS
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import AuditResult, StudyPlan
@@ -44,9 +39,7 @@ from flwr_fbo.privacy.release import Calibration
 
 _TUNING = ("FedVote", "DPFTSDE")
 _MOST_WEIGHTS = 10**6  # one an agent and sub-region
-_FAULTS = sorted(
-    {*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *GRADIENT_FAULTS, *SECURE_FAULTS}
-)
+_FAULTS = sorted({*FAULTS, *COHORT_FAULTS, *CONTINUAL_FAULTS, *SECURE_FAULTS})
 
 
 def audit(

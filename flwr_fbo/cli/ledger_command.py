@@ -188,7 +188,7 @@ def _neural_spent(
     privacy = identity["settings"]["privacy"]
     if privacy is None:
         return None
-    return spent_by_neural_agent(NeuralPrivacy(**privacy), len(rows))
+    return spent_by_neural_agent(NeuralPrivacy.from_dict(privacy), len(rows))
 
 
 def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
@@ -197,11 +197,6 @@ def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpe
     count = sum(charge.num_releases for charge in charges)
     delta = identity["delta"]
     return PrivacySpent(composed_epsilon(charges, delta), delta, count, "pld")
-
-
-def _phase(row: LedgerRow) -> str:
-    """Return the phase of what a site has released: gradients, then sums."""
-    return "1" if row.vectors.ndim == 1 else "2"
 
 
 def _norm_of_total(row: LedgerRow) -> str:
@@ -313,7 +308,6 @@ NEURAL_SITE_LEDGER = LedgerKind(
     _neural_spent,
     {
         **_COMMON,
-        "phase": _phase,
         "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
         **_VERSION,
     },

@@ -37,6 +37,7 @@ class Constants(NeuralUCBSettings):
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
+    num_exploration: int = 1
     regression: Regression = field(default_factory=Regression)
     privacy: None = None
 

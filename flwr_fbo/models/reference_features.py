@@ -7,13 +7,14 @@ mean gradient of R reference points r_1, .., r_R is told by its products
 
     u_j(x) = (g(r_j) - mean)'(g(x) - mean),    j = 1, .., k - 1,
 
-and these are whitened: with the covariance C of u over all R points, C = L L',
+and these are whitened: with the covariance C of u over all R points, C = L L', and
+v = L^-1 u,
 
-    phi(x) = [1, L^-1 u(x) / sqrt(k - 1)] / sqrt(2),
+    phi(x) = [sqrt(c), sqrt(1 - c) v / ||v||],    c = 1/5,
 
-whose mean square length over the points is 1: a half of it is the constant, so that
-what all actions have in common is soon learned, and the other half is the same in every
-direction. (Cholesky's factor, and not eigenvectors, whose signs and order could differ
+whose length is 1: what is released with noise is as long as it may be. The constant has
+a fifth of the squared length, so that what all actions have in common is soon learned.
+(Cholesky's factor, and not eigenvectors, whose signs and order could differ
 between machines.)
 """
 
@@ -27,6 +28,8 @@ from scipy.linalg import solve_triangular
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.network import RewardModel
 
+# c, in the squared length of every action's features.
+CONSTANT_SHARE = 0.2
 # R, and what is added to the covariance's diagonal, of its trace.
 _NUM_POINTS = 1000
 _JITTER = 1e-10
@@ -76,13 +79,17 @@ class ReferenceFeatures:
     def __call__(self, gradients: FloatArray) -> FloatArray:
         """Return the features of gradients: shape (K, d_w) in, (K, k) out.
 
-        Those of one that is not finite are not finite either.
+        Rows of norm 1; zeros for gradients that are not finite, or too large.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             products = (gradients - self._mean) @ self._directions.T
-        whitened = solve_triangular(
-            self._factor, products.T, lower=True, check_finite=False
-        ).T
-        whitened /= math.sqrt(whitened.shape[1])
-        phi = np.column_stack([np.ones(len(gradients)), whitened])
-        return np.asarray(phi / math.sqrt(2))
+            white = solve_triangular(
+                self._factor, products.T, lower=True, check_finite=False
+            ).T
+            lengths = np.linalg.norm(white, axis=1, keepdims=True)
+        finite = np.isfinite(lengths)
+        white = np.where(finite, white, 0.0) / np.fmax(lengths, 1e-300)
+        phi = np.empty((len(white), white.shape[1] + 1))
+        phi[:, 0] = math.sqrt(CONSTANT_SHARE)
+        phi[:, 1:] = math.sqrt(1 - CONSTANT_SHARE) * white
+        return np.where(finite, phi, 0.0)

@@ -83,7 +83,7 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
     Parameters
     ----------
     settings : ContinualSettings
-    entropy, journal, after : optional
+    entropy, journal : optional
         See `RecordedMechanism`. The noise of each release is recorded with it.
     """
 
@@ -92,15 +92,14 @@ class ContinualRelease(RecordedMechanism[ContinualSettings]):
         settings: ContinualSettings,
         entropy: Entropy | None,
         journal: Journal | None = None,
-        after: int = 0,
     ) -> None:
-        super().__init__(settings, entropy, journal, after)
+        super().__init__(settings, entropy, journal)
         self._triangle = np.triu_indices(settings.dimension + 1)
         draw_length = settings.num_streams * len(self._triangle[0])
         self._draws = np.empty((0, draw_length))  # a row a release, and room for more
         draws = {} if journal is None else journal.load_state()
-        for k, row in enumerate(self._recorded("releases"), 1):
-            if row.iteration != after + k or f"draw-{k}" not in draws:
+        for k, row in enumerate(self._recorded(), 1):
+            if row.iteration != k or f"draw-{k}" not in draws:
                 assert journal is not None
                 raise JournalError(
                     f"The journal {journal.path} is damaged: release {k}, or its "

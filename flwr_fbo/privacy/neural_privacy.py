@@ -1,22 +1,34 @@
 """What the agents of Fed-GO-UCB may send, where it is to be private.
 
-Not in the paper, whose agents send gradients and sums as they are. Here both phases are
-released by mechanisms, each at the whole epsilon: see `NeuralPrivacy`.
+Not in the paper, whose agents send gradients and sums as they are. Here agents release
+the sums of phase II by `ContinualRelease`, and there is no phase I: see
+`flwr_fbo.agents.bandits.private_fed_go_ucb`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
-from flwr_fbo.privacy.gradients import GradientSettings
+
+_log = logging.getLogger("flwr.fbo")
+
+# How often what trials add to a feature's direction is the noise's spectral norm there.
+_SIGNAL_TO_NOISE = 2.0
+_MOST_FEATURES = 64
+# With fewer features regret was hardly below that of random play.
+_FEW_FEATURES = 10
 
 
 @dataclass(frozen=True)
 class NeuralPrivacy:
-    """Privacy of one trial of an agent, in both phases.
+    """Privacy of one trial of an agent.
 
     Examples
     --------
@@ -24,20 +36,20 @@ class NeuralPrivacy:
     >>> privacy = NeuralPrivacy(epsilon=8.0, delta=1e-3, num_synchronisations=4)
     >>> privacy.schedule(num_evaluations=20)  # after which of them sums are released
     (4, 8, 12, 16)
+    >>> privacy.for_study(num_agents=100, num_evaluations=100).num_features
+    28
 
     Formal guarantees
     -----------------
     Adjacency: two runs are neighbours if they differ in *one trial* of one agent,
     action and reward, replaced by others. All that the agent sends is (epsilon, delta)-
-    DP under it: a trial is either in the gradients of phase I (`GradientRelease`) or in
-    the sums of phase II (`ContinualRelease`), which is public, and each of the two is
-    (epsilon, delta)-DP by itself, adaptively. A trial of phase I changes later ones
-    through what was released only, as exploration does not look at rewards; and in
-    phase II agents act on released totals only, never on their own raw trials. When
-    agents send is a public schedule: the paper's trigger looks at raw data.
+    DP under it: sums that `ContinualRelease` releases, adaptively. Agents act on
+    released totals only, never on their own raw trials. When agents send is a public
+    schedule: the paper's trigger looks at raw data.
 
-    Gradients, features and residuals are clipped, so that the promise holds whatever w
-    and w0 the server sends. See the two mechanisms for what is not covered.
+    An action's features have norm 1 by construction, and its reward is clipped, so that
+    the promise holds whatever reward model and actions there are. See
+    `ContinualRelease` for what is not covered.
 
     Attributes
     ----------
@@ -46,56 +58,119 @@ class NeuralPrivacy:
     delta : float
         Delta, from 1e-15 to below 1.
     num_synchronisations : int
-        Number n >= 1 of synchronisations in phase II, evenly spaced. More of them mean
-        more noise in each.
-    regression_clip : float
-        Clipping norm C of a trial's gradient in phase I.
-    num_features : int
-        Number k of features of an action in phase II, from 2 to 1000. They replace the
-        network's gradients; see `flwr_fbo.models.reference_features`.
-    feature_clip, residual_clip : float
-        Clipping norms L and B of phase II: of an action's features, which have mean
-        square 1 over the unit cube, and of the residual y - f(x; w0). Noise grows with
-        L^2 + B^2.
+        Number n >= 1 of synchronisations, evenly spaced. More of them mean more noise
+        in each.
+    num_features : int, optional
+        Number k of features of an action, from 2 to 1000. They replace the network's
+        gradients; see `flwr_fbo.models.reference_features`. With None the most that the
+        noise allows, at most 64: see `for_study`.
+    reward_range : tuple of two floats
+        Lowest and highest reward that count, from -1e6 to 1e6: rewards are clipped to
+        this range, which is mapped to [-1, 1]. Most rewards should lie in it, and fill
+        it. The range is public, so do not read it off private data.
     mechanism : {"toeplitz", "tree", "tree-honaker"}
-        Factorisation of phase II; see `flwr_fbo.privacy.factorisation`.
+        Factorisation of the running sums; see `flwr_fbo.privacy.factorisation`.
     """
 
     epsilon: float
     delta: float
-    num_synchronisations: int = 4
-    regression_clip: float = 1.0
-    num_features: int = 16
-    feature_clip: float = 1.0
-    residual_clip: float = 1.0
+    num_synchronisations: int = 10
+    num_features: int | None = None
+    reward_range: tuple[float, float] = (-1.0, 1.0)
     mechanism: Mechanism = "toeplitz"
 
     def __post_init__(self) -> None:
         require_int("num_synchronisations", self.num_synchronisations, 1)
-        require_int("num_features", self.num_features, 2)
-        _ = self.releases, self.gradients(1, 1)  # which name what they do not allow
+        if self.num_features is not None:
+            require_int("num_features", self.num_features, 2)
+        given = self.reward_range
+        ok = isinstance(given, tuple) and len(given) == 2
+        ok = ok and all(is_number(end) and -1e6 <= end <= 1e6 for end in given)
+        ok = ok and given[0] + 1e-6 <= given[1]
+        require(ok, "reward_range", given, "(low, high), low < high, -1e6 to 1e6")
+        self._releases_of(self.num_features or 2)  # which names what it does not allow
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the settings of the fields that ``asdict`` gave, maybe by JSON."""
+        return cls(**{**fields, "reward_range": tuple(fields["reward_range"])})
+
+    def scaled(self, reward: float) -> float:
+        """Return a finite reward, clipped to the range and mapped to [-1, 1]."""
+        low, high = self.reward_range
+        scaled = (reward - (low + high) / 2) / ((high - low) / 2)
+        return min(max(scaled, -1.0), 1.0)
 
     @property
     def releases(self) -> ContinualSettings:
-        """The mechanism's settings in phase II."""
+        """The mechanism's settings.
+
+        Raises
+        ------
+        ValueError
+            If ``num_features`` is None.
+        """
+        k = self.num_features
+        require(k is not None, "num_features", k, "a number here: see for_study")
+        assert k is not None
+        return self._releases_of(k)
+
+    def _releases_of(self, num_features: int) -> ContinualSettings:
         return ContinualSettings(
             self.num_synchronisations,
-            self.num_features,
+            num_features,
             self.epsilon,
             self.delta,
-            max_action_norm=self.feature_clip,
-            max_reward=self.residual_clip,
             mechanism=self.mechanism,
         )
 
-    def gradients(self, num_steps: int, num_parameters: int) -> GradientSettings:
-        """Return the mechanism's settings in phase I, for so many steps."""
-        return GradientSettings(
-            num_steps, num_parameters, self.epsilon, self.delta, self.regression_clip
-        )
+    def for_study(self, num_agents: int, num_evaluations: int) -> Self:
+        """Return these settings with a number of features.
+
+        The given one, or else the largest k <= 64 with
+
+            M / k >= 2 s sqrt(2 k),
+
+        where M is the number of trials in the last total, and s the noise's standard
+        deviation on its diagonal. *Why.* M trials of norm 1 add M / k to a direction on
+        average, and s sqrt(2 k) is about the spectral norm of the noise. So k is the
+        largest number of directions that are told from noise. A heuristic: it has no
+        part in the guarantee, and looks at no data.
+
+        Parameters
+        ----------
+        num_agents : int
+        num_evaluations : int
+            T of each agent.
+
+        Raises
+        ------
+        ValueError
+            If there are more releases than evaluations to act on them.
+        """
+        last = self.schedule(num_evaluations)[-1]
+        if self.num_features is not None:
+            return self
+        std = float(self._releases_of(2).release_std()[-1])
+        signal, noise = num_agents * last, std * math.sqrt(num_agents)
+        allowed = _MOST_FEATURES
+        if noise > 0:
+            root = signal / (_SIGNAL_TO_NOISE * math.sqrt(2) * noise)
+            allowed = min(allowed, int(root ** (2 / 3)))
+        if allowed < _FEW_FEATURES:
+            _log.warning(
+                "With epsilon=%g, %d agents and %d evaluations the noise allows %d "
+                "features only: agents will hardly do better than random play. A "
+                "larger epsilon, more agents or more evaluations allow more.",
+                self.epsilon,
+                num_agents,
+                num_evaluations,
+                allowed,
+            )
+        return replace(self, num_features=max(allowed, 2))
 
     def schedule(self, num_evaluations: int) -> tuple[int, ...]:
-        """Return after how many evaluations of phase II each release is made.
+        """Return after how many evaluations each release is made.
 
         Evenly spaced, the last one early enough to be acted on.
 
@@ -105,6 +180,6 @@ class NeuralPrivacy:
             If there are more releases than evaluations to act on them.
         """
         n = self.num_synchronisations
-        allowed = f"below the {num_evaluations} evaluations of phase II"
+        allowed = f"below the {num_evaluations} evaluations of an agent"
         require(n < num_evaluations, "num_synchronisations", n, allowed)
         return tuple(k * num_evaluations // (n + 1) for k in range(1, n + 1))

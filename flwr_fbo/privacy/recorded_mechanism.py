@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -50,9 +49,6 @@ class RecordedMechanism(ABC, Generic[S]):
         Of this agent. Each release is on disk before `release` returns, and one that is
         there is returned as it is. Without a journal they are kept in memory: for
         experiments.
-    after : int
-        >= 0: release k is row ``after + k`` of the journal. Those before it are another
-        mechanism's.
 
     Raises
     ------
@@ -67,14 +63,12 @@ class RecordedMechanism(ABC, Generic[S]):
         settings: S,
         entropy: Entropy | None,
         journal: Journal | None = None,
-        after: int = 0,
     ) -> None:
         if settings.noise_std > 0 and entropy is None:
             raise ValueError("A release with noise needs entropy.")
         self.settings = settings
         self._entropy = entropy
         self._journal = journal
-        self._after = after
         self._released: dict[int, FloatArray] = {}
 
     @property
@@ -109,7 +103,7 @@ class RecordedMechanism(ABC, Generic[S]):
         if k not in self._released:
             released, draws = self._draw_release(k, total)
             if self._journal is not None:
-                row = LedgerRow(self._after + k, self._facts(), released)
+                row = LedgerRow(k, self._facts(), released)
                 self._journal.add_release(row, draws)
             self._released[k] = released
         return self._released[k].copy()
@@ -129,20 +123,15 @@ class RecordedMechanism(ABC, Generic[S]):
             "flwr_fbo": __version__,
         }
 
-    def _recorded(self, what: str, last: float = math.inf) -> Iterator[LedgerRow]:
-        """Yield rows ``after + 1`` to ``last`` of the journal, all of these settings.
-
-        The others are another mechanism's.
-        """
+    def _recorded(self) -> Iterator[LedgerRow]:
+        """Yield the rows of the journal, all of these settings."""
         journal = self._journal
         mine = json.loads(json.dumps(asdict(self.settings)))
         for row in [] if journal is None else journal.ledger():
-            if not self._after < row.iteration <= last:
-                continue
             if row.facts.get("settings") != mine:
                 assert journal is not None
                 raise JournalError(
-                    f"The journal {journal.path} holds {what} with other settings "
+                    f"The journal {journal.path} holds releases with other settings "
                     f"(stored, now): {row.facts.get('settings')}, {mine}."
                 )
             yield row

@@ -180,7 +180,7 @@ class SpendingLedger:
     Formal guarantees
     -----------------
     Adjacency is that of each mechanism: all messages of an agent zeroed for `Release`,
-    one trial replaced for `ContinualRelease` and `GradientRelease`. Charges of both
+    one trial replaced for `ContinualRelease`. Charges of both
     kinds are composed as if they were of one kind, which bounds each kind by itself.
     A release is recorded before it leaves, and counted if it never does.
 

@@ -61,6 +61,8 @@ class NeuralBanditStudy(Study):
         require_int("num_parameters", self.num_parameters, 1)
         require_int("seed", self.seed, 0)
         require_seed("noise_seed", self.noise_seed)
+        if self.settings.privacy is not None:
+            _ = self.settings.privacy.releases  # which needs a number of features
 
     @property
     def private(self) -> bool:
@@ -71,7 +73,7 @@ class NeuralBanditStudy(Study):
 
     @cached_property
     def promise(self) -> Promise:  # type: ignore[override]
-        """One charge for all releases of an agent: a trial is in one phase only."""
+        """One charge for all releases of an agent."""
         privacy = self.settings.privacy
         if privacy is None:
             return Promise()
@@ -107,9 +109,9 @@ class NeuralBanditStudy(Study):
         w = self.num_parameters if network is None else network.num_parameters
         size, of_privacy = w, {}
         if privacy is not None:
-            size = privacy.num_features
-            gradients = w * (1000 + 100 * size + 8000)
-            of_privacy = {**privacy.releases.steps, f"gradients of {w}": gradients}
+            size = privacy.releases.dimension
+            features = w * (1000 + 100 * size)
+            of_privacy = {**privacy.releases.steps, f"features of {w}": features}
         refined = self.settings.num_refinements
         return {
             f"num_parameters={w}": size**2 * (20 + size / 50),
@@ -131,7 +133,7 @@ class NeuralBanditStudy(Study):
         settings, network = dict(fields["settings"]), fields["network"]
         settings["regression"] = LangevinSettings(**settings["regression"])
         if settings["privacy"] is not None:
-            settings["privacy"] = NeuralPrivacy(**settings["privacy"])
+            settings["privacy"] = NeuralPrivacy.from_dict(settings["privacy"])
         return cls(
             settings=NeuralUCBSettings(**settings),
             num_agents=fields["num_agents"],
@@ -162,8 +164,8 @@ class NeuralBanditInstruction(Instruction):
     send_sums : bool
         Whether the answer should carry its sums.
     release, heard : int
-        With privacy: the step of phase I, or which release of phase II, is wanted now;
-        and how many of this agent's have come, of both phases together.
+        With privacy: which release is wanted now, and how many of this agent's have
+        come.
     """
 
     kind: ClassVar[str] = "neural-bandit"

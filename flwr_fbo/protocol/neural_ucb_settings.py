@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int, require_positive
@@ -21,22 +22,27 @@ class NeuralUCBSettings:
     Examples
     --------
     >>> from flwr_fbo import NeuralPrivacy, NeuralUCBSettings
-    >>> privacy = NeuralPrivacy(epsilon=8.0, delta=1e-3, num_synchronisations=4)
-    >>> settings = NeuralUCBSettings(num_exploration=0, beta=100.0, privacy=privacy)
+    >>> privacy = NeuralPrivacy(epsilon=8.0, delta=1e-3, num_features=16)
+    >>> settings = NeuralUCBSettings(privacy=privacy)
+    >>> settings.num_random_actions  # there is no phase I
+    0
     >>> settings.sums_shape(num_parameters=76)
     (17, 17)
 
     Attributes
     ----------
-    num_exploration : int
+    num_exploration : int, optional
         Number >= 0 of random actions of each agent in phase I. The paper's T0 is of all
         agents together. With 0 there is no phase I: w0 is the start of the regression.
+        With None it is 1, or 0 with privacy, where no other number is allowed.
     regression : LangevinSettings
+        Settings of phase I. With privacy only ``start`` has an effect.
     ridge : float
-        Regularisation lambda > 0.
+        Regularisation lambda > 0. With privacy it has no effect, as there is a prior.
     beta : float
         Squared radius > 0 of the confidence ball: a constant. The radius of the theory
         (lemma 8) is too large in practice, and that of the experiments is not printed.
+        With privacy the factor of the posterior's covariance in what agents draw.
     threshold : float
         Threshold gamma > 0 of the trigger: a larger one means fewer synchronisations.
         With privacy it has no effect, as synchronisations follow a public schedule.
@@ -53,7 +59,7 @@ class NeuralUCBSettings:
         evaluations, as in the paper. See `flwr_fbo.agents.bandits.private_fed_go_ucb`.
     """
 
-    num_exploration: int = 1
+    num_exploration: int | None = None
     regression: LangevinSettings = field(default_factory=LangevinSettings)
     ridge: float = 1e-5
     beta: float = 0.1
@@ -62,7 +68,8 @@ class NeuralUCBSettings:
     privacy: NeuralPrivacy | None = None
 
     def __post_init__(self) -> None:
-        require_int("num_exploration", self.num_exploration, 0)
+        if self.num_exploration is not None:
+            require_int("num_exploration", self.num_exploration, 0)
         for name in ("ridge", "beta", "threshold"):
             require_positive(name, getattr(self, name))
         require_int("num_refinements", self.num_refinements, 0)
@@ -73,17 +80,36 @@ class NeuralUCBSettings:
         if self.privacy is not None:
             steps = self.num_refinements
             require(steps == 0, "num_refinements", steps, "0, with privacy")
-            quiet = not self.regression.needs_losses
-            allowed = (
-                "keep='last' and patience=0, with privacy: losses are not released"
-            )
-            require(quiet, "regression", self.regression, allowed)
+            explored = self.num_exploration
+            allowed = "0, with privacy: gradients are not released"
+            require(explored in (None, 0), "num_exploration", explored, allowed)
+
+    @property
+    def num_random_actions(self) -> int:
+        """Random actions of each agent in phase I, by ``num_exploration``."""
+        if self.num_exploration is not None:
+            return self.num_exploration
+        return 1 if self.privacy is None else 0
+
+    def for_study(self, num_agents: int, num_evaluations: int) -> Self:
+        """Return these settings with all that depends on the size of a study.
+
+        Raises
+        ------
+        ValueError
+            See `NeuralPrivacy.for_study`.
+        """
+        if self.privacy is None:
+            return self
+        privacy = self.privacy.for_study(num_agents, num_evaluations)
+        return replace(self, privacy=privacy)
 
     def sums_shape(self, num_parameters: int) -> tuple[int, int]:
         """Return the shape of an agent's sums: see `Sums`."""
         if self.privacy is None:
             return num_parameters + 1, num_parameters
-        return self.privacy.num_features + 1, self.privacy.num_features + 1
+        size = self.privacy.releases.dimension + 1
+        return size, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +122,7 @@ class Sums:
         How many there are in it.
     values : ndarray of shape (d_w + 1, d_w), or (k + 1, k + 1) with privacy
         Sum of g g', and in the last row of g (y - f(x; w0)). With privacy a release of
-        the sum of z z', z an action's k features and its residual.
+        the sum of z z', z an action's k features and its clipped reward.
     """
 
     num_evaluations: int

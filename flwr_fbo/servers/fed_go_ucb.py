@@ -78,10 +78,7 @@ class FedGOUCBServer(Server):
     ledger : list of LedgerRow
         What was sent to all: the iterates of phase I, then the totals.
     heard : list of int
-        How many messages of the current phase have come from each agent: gradients, or
-        sums.
-    heard_before : list of int
-        In phase II, how many gradients have come from each agent.
+        How many sums have come from each agent.
 
     Notes
     -----
@@ -97,23 +94,20 @@ class FedGOUCBServer(Server):
         self.num_agents = study.num_agents
         self.ledger = []
         self.heard = [0] * self.num_agents
-        self.heard_before = list(self.heard)
         self._num_evaluations = num_evaluations
         self._half = NeuralBanditServer(study.settings, model, study.seed)
         self._asked = False  # whether an agent has asked for a synchronisation
-        explores = study.settings.num_exploration > 0
+        explores = study.settings.num_random_actions > 0
         self._first: int | None = None if explores else 0  # iteration of phase II
-        privacy, explored = study.settings.privacy, study.settings.num_exploration
-        self._due: tuple[int, ...] = ()
-        if privacy is not None:
-            self._due = privacy.schedule(num_evaluations - explored)
+        privacy = study.settings.privacy
+        self._due = () if privacy is None else privacy.schedule(num_evaluations)
 
     def step(self, iteration: int) -> NeuralStep:
         """Decide: a step of phase I; or an evaluation more, with sums or without.
 
         Sums are sent once an agent has asked for that, or by a public schedule.
         """
-        explored = self.study.settings.num_exploration
+        explored = self.study.settings.num_random_actions
         if self._first is None:
             return NeuralStep(iteration, 1, regresses=True, num_evaluations=explored)
         later = iteration + 1 - self._first
@@ -163,25 +157,20 @@ class FedGOUCBServer(Server):
         iteration = step.iteration
         if step.regresses:
             gradients = {slot: reply.array for slot, reply in messages.items()}
-            self._note(self._half.receive_gradients(gradients))
+            self._half.receive_gradients(gradients)
             self._record(iteration, 1, self._half.regression.w)
             if self._half.regression.is_done:
                 self._first = iteration + 1
-                self.heard_before = self.heard
-                self.heard = [0] * self.num_agents
         elif step.release:
             replies = messages.items()
             sums = {slot: Sums(r.num_evaluations, r.array) for slot, r in replies}
-            self._note(self._half.receive(sums))
+            for slot in self._half.receive(sums):
+                self.heard[slot] += 1
             self._asked = False
             self._record(iteration, 2, self._half.total)
         elif self.study.settings.privacy is None:
             wanted = (reply.wants_synchronisation for reply in messages.values())
             self._asked = any(wanted)
-
-    def _note(self, slots: list[int]) -> None:
-        for slot in slots:
-            self.heard[slot] += 1
 
     def _record(self, iteration: int, phase: int, vectors: FloatArray) -> None:
         facts = {"phase": phase, "private": self.study.private, "flwr_fbo": __version__}
@@ -194,7 +183,6 @@ class FedGOUCBServer(Server):
             "asked": np.array(self._asked),
             "first": np.array(-1 if self._first is None else self._first),
             "heard": np.array(self.heard),
-            "heard_before": np.array(self.heard_before),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -204,33 +192,31 @@ class FedGOUCBServer(Server):
         first = int(state["first"])
         self._first = None if first < 0 else first
         self.heard = state["heard"].tolist()
-        self.heard_before = state["heard_before"].tolist()
 
     def summary(self) -> list[str]:
         """Describe the settings, a line each."""
         s, size = self.study.settings, self.study.num_parameters
         model = "a network" if self.study.network is not None else "the clients' model"
-        steps = s.regression.num_iterations if s.num_exploration else 0
-        lines = [
-            f"{self.num_agents} agents; {model} of {size} parameters",
-            f"phase I: {s.num_exploration} evaluations an agent at random, {steps} "
-            "steps of gradient Langevin dynamics"
-            + (" at most" if s.regression.patience else ""),
-        ]
+        lines = [f"{self.num_agents} agents; {model} of {size} parameters"]
         if s.privacy is None:
+            explored = s.num_random_actions
+            steps = s.regression.num_iterations if explored else 0
             return [
                 *lines,
+                f"phase I: {explored} evaluations an agent at random, {steps} "
+                "steps of gradient Langevin dynamics"
+                + (" at most" if s.regression.patience else ""),
                 f"phase II: sums of {size} x {size + 1} numbers, once an agent's "
                 f"evaluations since the last ones are worth {s.threshold:g}",
                 "NOT PRIVATE: gradients and sums of raw evaluations are sent as they "
                 "are",
             ]
-        rows = s.privacy.num_features + 1
+        rows = s.privacy.releases.dimension + 1
         lines += [
-            f"phase II: {s.privacy.num_synchronisations} releases an agent of "
+            f"{s.privacy.num_synchronisations} releases an agent of "
             f"{rows} x {rows} numbers, {s.privacy.mechanism}",
             f"epsilon {s.privacy.epsilon:g} at delta {s.privacy.delta:g} for one trial "
-            "of an agent, in either phase",
+            "of an agent",
         ]
         if s.privacy.epsilon == math.inf:
             lines.append("NOT PRIVATE: epsilon is infinite, so there is no noise")

@@ -21,7 +21,6 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.langevin import LangevinDynamics
 from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.gradients import GradientSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.protocol.wire_arrays import is_array, is_raw_sum, is_release
 
@@ -64,12 +63,9 @@ class NeuralBanditServer:
         self.settings = settings
         self._size = model.num_parameters
         self._shape = settings.sums_shape(self._size)
-        # Made once, and not for each message: they hold factorisations.
-        self._gradients: GradientSettings | None = None
+        # Made once, and not for each message: they hold a factorisation.
         self._releases: ContinualSettings | None = None
         if settings.privacy is not None:
-            steps = settings.regression.num_iterations
-            self._gradients = settings.privacy.gradients(steps, self._size)
             self._releases = settings.privacy.releases
         start = settings.regression.initial(model, seed)
         longest_step = _LONGEST_STEP * (1 + float(np.linalg.norm(start)))
@@ -113,8 +109,6 @@ class NeuralBanditServer:
 
     def _is_gradient(self, message: Any) -> bool:
         """Return whether an honest agent may send it in phase I."""
-        if self._gradients is not None:
-            return is_array(message, (self._size,), self._gradients.largest_entry)
         if not self.settings.regression.needs_losses:
             return is_array(message, (self._size,))
         return is_array(message, (self._size + 1,)) and message[-1] >= 0

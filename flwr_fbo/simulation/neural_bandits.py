@@ -15,11 +15,9 @@ from typing import Literal, get_args
 
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
-from flwr_fbo.agents.bandits.private_fed_go_ucb import (
-    PrivateNeuralUCBAgent,
-    seeded_entropy,
-)
+from flwr_fbo.agents.bandits.private_fed_go_ucb import PrivateNeuralUCBAgent
 from flwr_fbo.models.network import LinearModel, RewardModel
+from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 from flwr_fbo.simulation.turns import Channel, Federation, TurnSimulation
@@ -59,7 +57,7 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        explored, rounds = self.settings.num_exploration, self.num_rounds
+        explored, rounds = self.settings.num_random_actions, self.num_rounds
         if self.total_exploration is not None:
             require_int("total_exploration", self.total_exploration, self.num_agents)
             allowed = "at least 1, with total_exploration"
@@ -71,9 +69,7 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
         if self.settings.privacy is not None:
             ok = self.sharing == "triggered"
             require(ok, "sharing", self.sharing, "'triggered', with privacy")
-            total = self.total_exploration
-            require(total is None, "total_exploration", total, "None, with privacy")
-            self.settings.privacy.schedule(rounds - explored)
+            self.settings.privacy.schedule(rounds)
 
     def baseline(self, name: Baseline) -> NeuralBanditSimulation:
         """Return one of the baselines, on the same task.
@@ -104,8 +100,9 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
 
     def federation(self, seed: int) -> _NeuralFederation:
         """Return the agents and their server, before the first round."""
-        settings, model, slots = self.settings, self.model, range(self.num_agents)
-        agents = [_agent(self, seed, slot) for slot in slots]
+        settings = self.settings.for_study(self.num_agents, self.num_rounds)
+        model, slots = self.model, range(self.num_agents)
+        agents = [_agent(self, settings, seed, slot) for slot in slots]
         server = NeuralBanditServer(settings, model, seed)
         return _NeuralFederation(self, agents, server, seed)
 
@@ -132,13 +129,11 @@ class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
         if self.simulation.total_exploration is not None:
             return
         settings, rounds = self.simulation.settings, self.simulation.num_rounds
-        evaluations = t + 1 - settings.num_exploration
-        if evaluations == 0:
+        if t + 1 == settings.num_random_actions:
             self._regress()
-        if settings.privacy is not None:
-            schedule = settings.privacy.schedule(rounds - settings.num_exploration)
-            if evaluations in schedule:
-                self.share()
+        privacy = settings.privacy
+        if privacy is not None and t + 1 in privacy.schedule(rounds):
+            self.share()
 
     def _regress(self) -> None:
         """Fit w0: together, or each agent its own, where nothing is sent."""
@@ -168,12 +163,17 @@ class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
             agent.receive(send(total), server.num_included(slot))
 
 
-def _agent(simulation: NeuralBanditSimulation, seed: int, slot: int) -> NeuralUCBAgent:
+def _agent(
+    simulation: NeuralBanditSimulation,
+    settings: NeuralUCBSettings,
+    seed: int,
+    slot: int,
+) -> NeuralUCBAgent:
     """Return an agent; the noise of a private one repeats, for experiments."""
-    about = simulation.settings, simulation.model, seed, slot
-    if simulation.settings.privacy is None:
+    about = settings, simulation.model, seed, slot
+    if settings.privacy is None:
         return NeuralUCBAgent(*about)
-    entropy = seeded_entropy(seed, slot)
+    entropy = SeededEntropy(seed, slot)
     return PrivateNeuralUCBAgent(*about, simulation.num_agents, entropy)
 
 

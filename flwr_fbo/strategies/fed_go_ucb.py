@@ -119,12 +119,13 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         require(ok, "settings", settings, "NeuralUCBSettings")
         ok = hasattr(model, "values_and_gradients")
         require(ok, "model", model, "a reward model, such as Network(6)")
-        explored = settings.num_exploration
+        explored = settings.num_random_actions
         require_int("num_evaluations", num_evaluations, explored + 1)
+        require_int("num_agents", num_agents, 2)
         require_seed("seed", seed)
         require_seed("noise_seed", noise_seed)
         study = NeuralBanditStudy(
-            settings,
+            settings.for_study(num_agents, num_evaluations),
             num_agents,
             model.num_parameters,
             model if isinstance(model, Network) else None,
@@ -140,7 +141,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     def default_rounds(self) -> int:
         """Return the steps of phase I, and the evaluations of phase II."""
         settings = self.study.settings
-        explored = settings.num_exploration
+        explored = settings.num_random_actions
         steps = settings.regression.num_iterations if explored else 0
         return steps + self._num_evaluations - explored
 
@@ -155,8 +156,6 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         server = self.server
         starts, totals = self._along(node, step)
         heard = server.heard[slot]
-        # A step of phase I is that of all; sums are an agent's next ones.
-        made = server.num_steps if step.regresses else heard
         return NeuralBanditInstruction(
             phase=Phase.ROUND,
             study=self.study,
@@ -168,8 +167,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
             totals=totals,
             included=server.num_included(slot),
             send_sums=step.release > 0 and not step.regresses,
-            release=made + 1,
-            heard=heard + server.heard_before[slot],
+            release=heard + 1,
+            heard=heard,
         ).to_config()
 
     def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:

@@ -17,17 +17,14 @@ from flwr_fbo.audit.default_studies import (
     fed_vote,
     fed_warm_start,
 )
-from flwr_fbo.audit.gradient_audit import GradientAuditPlan
 from flwr_fbo.audit.planted_faults import (
     COHORT_FAULTS,
     FAULTS,
-    GRADIENT_FAULTS,
 )
 from flwr_fbo.audit.stream_entropy import StreamEntropy
 from flwr_fbo.audit.study_audit import AuditTest, audit
 from flwr_fbo.audit.tuning_audit import TuningAuditPlan
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.privacy.gradients import GradientSettings
 from flwr_fbo.privacy.noise import OsEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 
@@ -183,14 +180,6 @@ def test_bad_cohorts_are_named(sizes: tuple[int, ...]) -> None:
         replace(fed_warm_start(1000), cohort_sizes=sizes)
 
 
-@pytest.mark.parametrize("fault", GRADIENT_FAULTS)
-def test_faults_of_gradients_are_found(fault: str) -> None:
-    settings = GradientSettings(4, 2, 2.0, DELTA)
-    num_draws = 5000 if fault == "correlated-noise" else 1000
-    audited = GradientAuditPlan(settings, num_requests=4, num_draws=num_draws)
-    assert audit(audited, StreamEntropy(3), GRADIENT_FAULTS[fault]).violated
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["presence-in-low-bits", "mask-in-low-bits"])
 def test_low_bits_tell_where_noise_fills_them(fault: str) -> None:
@@ -289,14 +278,6 @@ def test_bad_plans_are_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match="is not allowed") as error:
         replace(fed_vote(1000), **change)
     assert words in str(error.value)
-
-
-def test_bad_plans_of_gradients_are_named() -> None:
-    settings = GradientSettings(2, 2, math.inf, DELTA)
-    with pytest.raises(ValueError, match="epsilon=inf is not allowed"):
-        GradientAuditPlan(settings)
-    with pytest.raises(ValueError, match="num_requests=0 is not allowed"):
-        GradientAuditPlan(replace(settings, epsilon=1.0), num_requests=0)
 
 
 @pytest.mark.parametrize("study", STUDIES)

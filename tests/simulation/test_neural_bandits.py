@@ -193,7 +193,7 @@ def test_the_refined_bound_is_the_largest_value_on_a_grid_of_the_ball() -> None:
                     )
                 )
             },
-            "total_exploration=8 is not allowed: None, with privacy",
+            "num_exploration=0 is not allowed: at least 1, with total_exploration",
         ),
     ],
 )

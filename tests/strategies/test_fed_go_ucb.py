@@ -112,18 +112,19 @@ def played_without_flower(
             chosen = actions[agent.choose(actions)]
             agent.tell(chosen, bandit.reward(chosen))
 
-    for t in range(settings.num_exploration):
+    explored = settings.num_random_actions
+    for t in range(explored):
         play(t)
-    while settings.num_exploration and not server.regression.is_done:
+    while explored and not server.regression.is_done:
         w = server.regression.w
         server.receive_gradients(
             {i: agent.regression_message(w) for i, agent in enumerate(agents)}
         )
-    if settings.num_exploration:
+    if explored:
         for agent in agents:
             agent.start(server.w0)
     fresh = False
-    for t in range(settings.num_exploration, T):
+    for t in range(explored, T):
         if fresh:
             for i, agent in enumerate(agents):
                 agent.receive(server.total, server.num_included(i))

@@ -180,13 +180,11 @@ def test_a_long_gradient_ends_no_study(
     caplog.set_level(logging.WARNING, "flwr.fbo")
     lies = [np.full(neural.D_W, size)] * neural.STEPS
     lies += [np.zeros((neural.D_W + 1, neural.D_W))] * 50
-    strategy, result = _neural(neural.SETTINGS, lies)
+    _, result = _neural(neural.SETTINGS, lies)
     assert [r.results for r in result.rounds] == [neural.N] * len(result.rounds)
     assert np.isfinite(result.w0).all()
     said = "no gradient in step" if size > 1e100 else "long, and counts as"
     assert said in caplog.text
-    if size > 1e100:
-        assert strategy.server.heard_before[_LIAR] == 0
 
 
 def test_honest_gradients_are_as_long_as_they_are() -> None:

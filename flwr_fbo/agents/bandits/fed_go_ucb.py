@@ -95,7 +95,7 @@ class NeuralUCBAgent:
         self._total = self._own
         self._num_included = 0
         self._cached: tuple[Ellipsoid, float] | None = None
-        if settings.num_exploration == 0:
+        if settings.num_random_actions == 0:
             self.start(settings.regression.initial(model, seed))
 
     @property

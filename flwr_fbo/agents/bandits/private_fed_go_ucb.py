@@ -2,18 +2,18 @@
 
 Not in the paper. It differs from `flwr_fbo.agents.bandits.fed_go_ucb` in that
 
-- the gradients of phase I and the sums of phase II go through a mechanism each, and
-  what comes of a trial is clipped;
+- there is no phase I: gradients of hundreds of numbers drown in their noise, and
+  networks fitted by them were worse than random ones. So w0 is where the regression
+  would start, which all agents know, and f(x; w0) is left out of what is learned;
+- an action has a few features (`models.reference_features`) in place of the network's
+  gradient, which noise would cover, and its reward is clipped;
 - agents send by a public schedule;
-- in phase II an action has a few features (`models.reference_features`) in place of the
-  network's gradient, which noise would cover;
-- an agent acts on released totals only, its own trials in between are not used. Its
-  ellipsoid is that of `Confidence`: noise can leave the total with eigenvalues
-  below 0, so the total is shifted by twice what bounds its noise;
-- it draws its estimate from that ellipsoid, N(theta_hat, beta V^-1), and plays the best
-  action for it. The most optimistic estimate would be the same for all agents and all
-  trials between two totals, and so teach nothing. The draws' seed is known to all, and
-  no secret.
+- an agent acts on released totals only, its own trials in between are not used. What it
+  believes is a posterior that knows how large the noise is (`models.noisy_sums`);
+- it draws its estimate from that, N(theta_hat, beta V^-1), and plays the best action
+  for it; before the first total from the prior. The most optimistic estimate would be
+  the same for all agents and all trials between two totals, and so teach nothing. The
+  draws' seed is known to all, and no secret.
 """
 
 from __future__ import annotations
@@ -32,36 +32,39 @@ from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.network import RewardModel
-from flwr_fbo.models.reference_features import ReferenceFeatures
+from flwr_fbo.models.noisy_sums import posterior
+from flwr_fbo.models.reference_features import CONSTANT_SHARE, ReferenceFeatures
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
-from flwr_fbo.privacy.gradients import GradientRelease, clipped
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
-from flwr_fbo.privacy.noise import Entropy, SeededEntropy
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
+
+# Of rewards in [-1, 1]: the prior variance of what the features without the constant
+# add, and that of a reward about what the features say.
+_PRIOR_VARIANCE = 0.25
+_REWARD_VARIANCE = 0.05
 
 
 class PrivateNeuralUCBAgent(NeuralUCBAgent):
-    """As `NeuralUCBAgent`, with messages that are released.
+    """As `NeuralUCBAgent` in phase II, with sums that are released.
 
     Formal guarantees
     -----------------
-    Those of `NeuralPrivacy`, for all that `regression_message` and `message` return.
-    What `choose` returns is a function of these and of public randomness. Not covered:
-    ``state_dict``, which holds raw trials, and stays with the agent.
+    Those of `NeuralPrivacy`, for all that `message` returns. What `choose` returns is a
+    function of released totals and of public randomness. Not covered: ``state_dict``,
+    which holds raw trials, and stays with the agent.
 
     Parameters
     ----------
     settings : NeuralUCBSettings
-        With ``privacy``.
+        With ``privacy``, and its ``num_features``.
     model, seed, slot
         See `NeuralUCBAgent`.
     num_agents : int
         N, whose releases are in a total.
-    entropy : tuple of Entropy, optional
-        Where the noise of each phase comes from; none is needed without noise.
+    entropy : Entropy, optional
+        Where the noise comes from; none is needed without noise.
     journal : Journal, optional
         Of this agent: holds its releases.
     """
@@ -73,51 +76,27 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         seed: int,
         slot: int,
         num_agents: int,
-        entropy: tuple[Entropy, Entropy] | None = None,
+        entropy: Entropy | None = None,
         journal: Journal | None = None,
     ) -> None:
-        privacy, size = settings.privacy, model.num_parameters
+        privacy = settings.privacy
         ok = isinstance(privacy, NeuralPrivacy)
         require(ok, "settings.privacy", privacy, "NeuralPrivacy")
         assert privacy is not None
-        steps = settings.regression.num_iterations
-        first, second = (None, None) if entropy is None else entropy
-        self._gradients = GradientRelease(
-            privacy.gradients(steps, size), first, journal
-        )
-        self._sums = ContinualRelease(privacy.releases, second, journal, after=steps)
-        linear = LinearUCBSettings(privacy.releases, ridge=settings.ridge)
-        self._belief = Confidence.of(linear, num_agents)
+        releases = privacy.releases
+        self._scaled = privacy.scaled
+        self._sums = ContinualRelease(releases, entropy, journal)
+        # Of the last total: less for those before it, and if agents are away.
+        self._noise_std = math.sqrt(num_agents) * releases.largest_std(1)
+        variances = np.full(releases.dimension, _PRIOR_VARIANCE)
+        variances[0] = 1 / CONSTANT_SHARE  # any mean reward from -1 to 1
+        self._prior_variances = variances
         super().__init__(settings, model, seed, slot)
 
     @property
-    def num_released(self) -> tuple[int, int]:
-        """How many gradients, and sums, it has released."""
-        return self._gradients.num_released, self._sums.num_released
-
-    @one_blas_thread
-    def regression_message(self, w: FloatArray, step: int | None = None) -> FloatArray:
-        """Return the release of the clipped gradient at w, over the number of trials.
-
-        Parameters
-        ----------
-        w : ndarray of shape (d_w,)
-        step : int, optional
-            From 1; the next one unless given. For one that was released already that
-            is returned, wherever w is now.
-
-        Raises
-        ------
-        RuntimeError
-            If the agent is in phase II, or has seen nothing.
-        ValueError
-            If there is no such step, or w is not so many numbers.
-        """
-        error, gradients = self._errors(w)
-        with np.errstate(over="ignore", invalid="ignore"):  # counts as zero
-            own = self._gradients.settings.clipped_sum(error[:, None] * gradients)
-        k = self._gradients.num_released + 1 if step is None else step
-        return self._gradients.release(k, own) / len(error)
+    def num_released(self) -> int:
+        """How many sums it has released."""
+        return self._sums.num_released
 
     @one_blas_thread
     def message(self, number: int | None = None) -> Sums:
@@ -148,14 +127,13 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
     def _set_features(self) -> None:
         assert self.w0 is not None
         rng = generator(self._seed, Purpose.REFERENCE_POINTS)
-        size = self._bounds.num_features
+        size = self._sums.settings.dimension
         self._features = ReferenceFeatures(self.model, self.w0, size, rng)
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
         super().load_state_dict(state)
-        if self.w0 is not None:
-            self._set_features()
+        self._set_features()
 
     def receive(self, total: FloatArray, num_included: int = 0) -> None:
         """Take the sum of all agents' releases, shape (k + 1, k + 1).
@@ -167,20 +145,17 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
     def _observe(self, x: FloatArray, reward: float) -> None:
         assert self.w0 is not None
         with np.errstate(over="ignore", invalid="ignore"):
-            values, gradients = self.model.values_and_gradients(self.w0, x[None])
-        [phi] = clipped(self._features(gradients), self._bounds.feature_clip)
-        [[residual]] = clipped([[reward - values[0]]], self._bounds.residual_clip)
+            _, gradients = self.model.values_and_gradients(self.w0, x[None])
+        [phi] = self._features(gradients)
+        y = self._scaled(reward)
         # A new array, as the old one may be in use.
-        self._own = self._own + self._sums.settings.outer_products([phi], [residual])[0]
-        self._seen.append((phi, float(residual)))
-
-    @property
-    def _bounds(self) -> NeuralPrivacy:
-        assert self.settings.privacy is not None
-        return self.settings.privacy
+        self._own = self._own + self._sums.settings.outer_products([phi], [y])[0]
+        self._seen.append((phi, y))
 
     def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
-        return self._belief.ellipsoid(total)
+        return posterior(
+            total, self._noise_std, self._prior_variances, _REWARD_VARIANCE
+        )
 
     def _believe(self, ellipsoid: Ellipsoid) -> None:
         """Go on from what a total says alone: own raw trials are not acted on."""
@@ -189,15 +164,9 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
     def _finite_bounds(
         self, x: FloatArray, values: FloatArray, gradients: FloatArray
     ) -> FloatArray:
-        """Return each action's reward for a w that is drawn from the ellipsoid."""
-        features = clipped(self._features(gradients), self._bounds.feature_clip)
+        """Return each action's reward for a theta that is drawn from the posterior."""
         ellipsoid, _ = self._ellipsoid()
         key = (self._slot, self.num_in_sums, Purpose.SURROGATE_SAMPLE)
-        draw = generator(self._seed, *key).standard_normal((features.shape[1], 1))
+        draw = generator(self._seed, *key).standard_normal((len(self._own) - 1, 1))
         spread = math.sqrt(self.settings.beta) * ellipsoid.unwhitened(draw)[:, 0]
-        return np.asarray(values + features @ (ellipsoid.estimate + spread))
-
-
-def seeded_entropy(noise_seed: int, slot: int) -> tuple[SeededEntropy, SeededEntropy]:
-    """Return entropy of an agent's two phases that repeats: *experiments only*."""
-    return SeededEntropy(noise_seed, slot, 1), SeededEntropy(noise_seed, slot, 2)
+        return np.asarray(self._features(gradients) @ (ellipsoid.estimate + spread))

@@ -9,10 +9,7 @@ import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
-from flwr_fbo.agents.bandits.private_fed_go_ucb import (
-    PrivateNeuralUCBAgent,
-    seeded_entropy,
-)
+from flwr_fbo.agents.bandits.private_fed_go_ucb import PrivateNeuralUCBAgent
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.agents.durable.recorded_agent import (
     RecordedBanditAgent,
@@ -22,7 +19,7 @@ from flwr_fbo.agents.durable.recorded_agent import (
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.models.network import RewardModel
-from flwr_fbo.privacy.noise import Entropy, OsEntropy
+from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
 from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditInstruction,
     NeuralBanditStudy,
@@ -80,13 +77,13 @@ class RecordedNeuralAgent(RecordedBanditAgent):
             self.agent.load_state_dict(self._state)
         self._explored = int(self._state.get("num_explored", 0))
 
-    def _entropy(self) -> tuple[Entropy, Entropy] | None:
+    def _entropy(self) -> Entropy | None:
         privacy, seed = self.study.settings.privacy, self.study.noise_seed
         if privacy is None or np.isinf(privacy.epsilon):
             return None
         if seed is not None:
-            return seeded_entropy(seed, self.slot)
-        return OsEntropy(), OsEntropy()
+            return SeededEntropy(seed, self.slot)
+        return OsEntropy()
 
     @property
     def num_evaluations(self) -> int:
@@ -113,7 +110,7 @@ class RecordedNeuralAgent(RecordedBanditAgent):
             self._take(instruction, arrays)
         self._play(environment, instruction.num_evaluations)
         if instruction.regresses:
-            return [self._gradient(arrays[0], instruction)]
+            return [self.agent.regression_message(arrays[0])]
         return [self._sums(instruction)] if instruction.send_sums else []
 
     def _refuse_older_copy(self, heard: int) -> None:
@@ -124,13 +121,6 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         made = self._journal.num_releases
         if self.must_be_kept(self.study) and made < heard:
             raise older_copy(made, heard)
-
-    def _gradient(
-        self, w: FloatArray, instruction: NeuralBanditInstruction
-    ) -> FloatArray:
-        if not isinstance(self.agent, PrivateNeuralUCBAgent):
-            return self.agent.regression_message(w)
-        return self.agent.regression_message(w, instruction.release)
 
     def _sums(self, instruction: NeuralBanditInstruction) -> FloatArray:
         if isinstance(self.agent, PrivateNeuralUCBAgent):

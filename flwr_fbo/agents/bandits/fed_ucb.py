@@ -19,7 +19,7 @@ action with the largest upper confidence bound. Where this module differs:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,6 @@ class LinearUCBAgent:
         total = np.zeros((size, size)) if total is None else total
         self.receive(total, confidence.num_synchronisations, own)
 
-    @one_blas_thread
     def probabilities(
         self, actions: ArrayLike, rng: np.random.Generator | None = None
     ) -> FloatArray:
@@ -72,12 +71,24 @@ class LinearUCBAgent:
         Parameters and errors are those of `choose`. Exact for what `choose` draws by a
         generator of the same state.
         """
-        x = self._checked(actions)
-        rng = rng or np.random.default_rng()
-        found = self._belief.probabilities(x[None], [rng])
-        return np.asarray(found[0])
+        rngs = [rng or np.random.default_rng()]
+        [found] = self.probabilities_many(np.asarray(actions, dtype=float)[None], rngs)
+        return np.asarray(found)
 
     @one_blas_thread
+    def probabilities_many(
+        self, actions: FloatArray, rngs: Sequence[np.random.Generator]
+    ) -> FloatArray:
+        """Return what `probabilities` does for A decisions at once, shape (A, K).
+
+        Parameters
+        ----------
+        actions : ndarray of shape (A, K, d)
+        rngs : sequence of A numpy.random.Generator
+        """
+        self._check(actions)
+        return self._belief.probabilities(actions, rngs)
+
     def choose(
         self, actions: ArrayLike, rng: np.random.Generator | None = None
     ) -> tuple[int, float]:
@@ -98,20 +109,32 @@ class LinearUCBAgent:
         ValueError
             If there are no actions, or one is longer.
         """
-        x = self._checked(actions)
-        chosen, probabilities = self._belief.choose(
-            x[None], lambda: [rng or np.random.default_rng()]
-        )
-        return int(chosen[0]), float(probabilities[0])
+        x = np.asarray(actions, dtype=float)[None]
+        [chosen] = self.choose_many(x, lambda: [rng or np.random.default_rng()])
+        return chosen
 
-    def _checked(self, actions: ArrayLike) -> FloatArray:
-        releases = self.settings.releases
-        x = np.asarray(actions, dtype=float)
-        ok = x.ndim == 2 and len(x) > 0 and x.shape[1] == releases.dimension
+    @one_blas_thread
+    def choose_many(
+        self, actions: FloatArray, rngs: Callable[[], Sequence[np.random.Generator]]
+    ) -> list[tuple[int, float]]:
+        """Return what `choose` does, for A decisions at once.
+
+        Parameters
+        ----------
+        actions : ndarray of shape (A, K, d)
+        rngs : callable
+            Returns A generators; called only if there is chance.
+        """
+        self._check(actions)
+        chosen, probabilities = self._belief.choose(actions, rngs)
+        return list(zip(chosen.tolist(), probabilities.tolist(), strict=True))
+
+    def _check(self, actions: FloatArray) -> None:
+        releases, shape = self.settings.releases, actions.shape[1:]
+        ok = len(shape) == 2 and shape[0] > 0 and shape[1] == releases.dimension
         allowed = f"an array of shape (K, {releases.dimension}) with K >= 1"
-        require(ok, "actions", x.shape, allowed)
-        releases.check_norms(x)
-        return x
+        require(ok, "actions", shape, allowed)
+        releases.check_norms(actions.reshape(-1, releases.dimension))
 
     @one_blas_thread
     def tell(self, action: ArrayLike, reward: float) -> None:

@@ -13,9 +13,9 @@ import math
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Real
 from typing import Any
 
@@ -33,6 +33,9 @@ from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.exploration import exploration_rng
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+
+# Actions whose probabilities are computed together: enough to be fast.
+_ACTIONS_AT_ONCE = 1 << 14
 
 
 class LateRewardError(ValueError):
@@ -96,18 +99,36 @@ class RecordedDecisions(RecordedBanditAgent):
 
     def probabilities(self, offers: Sequence[Offer]) -> list[dict[str, float]]:
         """Return with which probability each action would be chosen, by name."""
-        first, found = self.num_trials, []
-        for number, offer in enumerate(offers, first):
-            agent, rng = self._agent_of(number), self._rng(number)
-            values = agent.probabilities(offer.features, rng).tolist()
-            found.append(dict(zip(offer.arms, values, strict=True)))
-        return found
+        found: dict[int, dict[str, float]] = {}
+        for agent, places, features in self._batches(offers):
+            rows = agent.probabilities_many(features, self._rngs(places)).tolist()
+            for i, row in zip(places, rows, strict=True):
+                found[i] = dict(zip(offers[i].arms, row, strict=True))
+        return [found[i] for i in range(len(offers))]
 
     def choose(self, offers: Sequence[Offer]) -> list[Choice]:
         """Choose once an offer, and record all: at once."""
+        found: dict[int, tuple[int, float]] = {}
+        for agent, places, features in self._batches(offers):
+            chosen = agent.choose_many(features, partial(self._rngs, places))
+            found.update(zip(places, chosen, strict=True))
+        return self._recorded(offers, [found[i] for i in range(len(offers))])
+
+    def _batches(
+        self, offers: Sequence[Offer]
+    ) -> Iterator[tuple[LinearUCBAgent, list[int], FloatArray]]:
+        """Yield agents with offers of as many actions: places and features."""
+        alike: dict[tuple[int, int], list[int]] = {}
         first = self.num_trials
-        chosen = [self._chosen(first + i, offer) for i, offer in enumerate(offers)]
-        return self._recorded(offers, chosen)
+        for i, offer in enumerate(offers):
+            key = id(self._agent_of(first + i)), len(offer.features)
+            alike.setdefault(key, []).append(i)
+        for (_, num_actions), places in alike.items():
+            at_once = max(1, _ACTIONS_AT_ONCE // max(1, num_actions))
+            for start in range(0, len(places), at_once):
+                some = places[start : start + at_once]
+                features = np.stack([offers[i].features for i in some])
+                yield self._agent_of(first + some[0]), some, features
 
     def choose_slate(self, offer: Offer, num_slots: int) -> list[Choice]:
         """Choose several different actions of one offer, and record all: at once."""
@@ -115,7 +136,8 @@ class RecordedDecisions(RecordedBanditAgent):
         first, left = self.num_trials, list(range(len(offer.arms)))
         offers, chosen, places = [], [], []
         for i in range(num_slots):
-            index, propensity = self._chosen(first + i, offer)
+            agent = self._agent_of(first + i)
+            index, propensity = agent.choose(offer.features, *self._rngs([i]))
             offers.append(offer)
             chosen.append((index, propensity))
             places.append(left.pop(index))
@@ -124,14 +146,12 @@ class RecordedDecisions(RecordedBanditAgent):
         choices = self._recorded(offers, chosen)
         return [replace(c, index=i) for c, i in zip(choices, places, strict=True)]
 
-    def _chosen(self, number: int, offer: Offer) -> tuple[int, float]:
-        return self._agent_of(number).choose(offer.features, self._rng(number))
-
-    def _rng(self, number: int) -> np.random.Generator:
-        seed = self.study.noise_seed
+    def _rngs(self, places: Sequence[int]) -> list[np.random.Generator]:
+        """Return what the decisions at these places after the last one draw from."""
+        seed, first = self.study.noise_seed, self.num_trials
         if seed is None:
-            return np.random.default_rng()
-        return exploration_rng(seed, self.slot, number)
+            return [np.random.default_rng()] * len(places)
+        return [exploration_rng(seed, self.slot, first + i) for i in places]
 
     def _recorded(
         self, offers: Sequence[Offer], chosen: Sequence[tuple[int, float]]

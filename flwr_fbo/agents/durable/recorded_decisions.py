@@ -118,12 +118,12 @@ class RecordedDecisions(RecordedBanditAgent):
         self, offers: Sequence[Offer]
     ) -> Iterator[tuple[LinearUCBAgent, list[int], FloatArray]]:
         """Yield agents with offers of as many actions: places and features."""
-        alike: dict[tuple[int, int], list[int]] = {}
+        alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         first = self.num_trials
         for i, offer in enumerate(offers):
-            key = id(self._agent_of(first + i)), len(offer.features)
+            key = id(self._agent_of(first + i)), offer.features.shape
             alike.setdefault(key, []).append(i)
-        for (_, num_actions), places in alike.items():
+        for (_, (num_actions, *_)), places in alike.items():
             at_once = max(1, _ACTIONS_AT_ONCE // max(1, num_actions))
             for start in range(0, len(places), at_once):
                 some = places[start : start + at_once]

@@ -115,10 +115,9 @@ def test_many_decisions_are_those_one_by_one(tmp_path: Path, kind: str) -> None:
         for context, eligible in zip(contexts, possible, strict=True)
     ]
     # But for rounding, as what is computed at once may be summed in another order.
-    for one, other in zip(many, few, strict=True):
-        assert one.propensity == pytest.approx(other.propensity, rel=1e-12)
-        leave = {"propensity": 0}
-        assert {**vars(one), **leave} == {**vars(other), **leave}
+    for choice, expected in zip(many, few, strict=True):
+        assert choice.propensity == pytest.approx(expected.propensity, rel=1e-12)
+        assert {**vars(choice), "propensity": 0} == {**vars(expected), "propensity": 0}
     for one, other in zip(again(tmp_path / "a"), again(tmp_path / "b"), strict=True):
         np.testing.assert_array_equal(one.features, other.features)
         assert one.propensity == pytest.approx(other.propensity, rel=1e-12)

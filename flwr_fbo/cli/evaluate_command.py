@@ -106,13 +106,10 @@ def evaluate(
 
 def _opened(journal: Path) -> LinearBanditPolicy:
     """Return the policy of a folder, or of a file of whatever name."""
-    is_folder = journal.is_dir()
-    path = journal / FILE_NAME if is_folder else journal
+    path = journal / FILE_NAME if journal.is_dir() else journal
     with open_patiently(None, path, _PATIENCE) as opened:
         opened.require_kind(KIND)
-    if is_folder:
-        return LinearBanditPolicy.open(journal, _PATIENCE)
-    return LinearBanditPolicy(journal, _PATIENCE)
+    return LinearBanditPolicy(path, _PATIENCE)
 
 
 def _evaluated(

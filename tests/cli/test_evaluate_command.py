@@ -26,7 +26,7 @@ from flwr_fbo import (
     evaluate_policy,
 )
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
-from flwr_fbo.cli import app
+from flwr_fbo.cli import app, evaluate_command
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.off_policy.policies import TargetPolicy, parse_policy
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
@@ -283,7 +283,10 @@ def test_a_site_that_knows_nothing_has_no_greedy_policy(tmp_path: Path) -> None:
     assert len(_rows(site, "--policy=uniform")) == 4
 
 
-def test_a_journal_that_is_held_is_told_at_once(site: Path) -> None:
+def test_a_journal_that_is_held_is_told(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate_command, "_PATIENCE", 0.1)
     with Journal(None, site / FILE_NAME):
         assert FILE_NAME in _error(site, "--policy=uniform")
 

@@ -105,13 +105,14 @@ class ArmTable:
         ValueError
             If a name is unknown, or there is no arm.
         """
-        chosen = self.names if names is None else names
-        is_list = isinstance(chosen, Collection) and not isinstance(chosen, str)
-        require(is_list, "names", chosen, "a collection of names")
-        for name in chosen:
-            self._require_known(name)
-        require(len(chosen) > 0, "names", chosen, "one arm or more")
-        wanted = set(chosen)
+        wanted = set(self._features)
+        if names is not None:
+            is_list = isinstance(names, Collection) and not isinstance(names, str)
+            require(is_list, "names", names, "a collection of names")
+            for name in names:
+                self._require_known(name)
+            wanted = set(names)
+        require(len(wanted) > 0, "names", names or (), "one arm or more")
         return tuple(
             (name, dict(features))
             for name, features in self._features.items()

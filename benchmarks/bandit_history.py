@@ -17,53 +17,17 @@ import argparse
 
 import numpy as np
 
+from benchmarks.released_bandits import Player, play, print_regrets
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
-from flwr_fbo.simulation.agent_group import AgentGroup
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 NUM_AGENTS, NUM_TRIALS, EVERY = 20, 1_000, 50
 TASK = LinearBanditTask(dimension=10, num_actions=30)
 LOGGED = (0, 100, 1_000)
 EPSILONS = (4.0, 1.0)
-
-
-class Player:
-    """All agents of a method: they act on what was released, and so alike."""
-
-    def __init__(
-        self, settings: ContinualSettings, seed: int, logged: FloatArray, informed: bool
-    ) -> None:
-        self._settings, self._informed = settings, informed
-        self._group = AgentGroup(Confidence.of(LinearUCBSettings(settings), NUM_AGENTS))
-        self._releases = [
-            ContinualRelease(settings, SeededEntropy(seed, agent))
-            for agent in range(NUM_AGENTS)
-        ]
-        self._sums = logged.copy()
-        self._group.believe(np.zeros_like(logged))
-        self.regret = 0.0
-
-    def play(self, bandits: LinearBandits, t: int) -> None:
-        """Play trial t, and synchronise if it is time."""
-        contexts = bandits.peek(t)
-        chosen = self._group.choose(contexts, lambda: [])
-        actions = contexts[np.arange(NUM_AGENTS), chosen]
-        rewards = bandits.rewards(t, chosen)
-        self._sums += self._settings.outer_products(actions, rewards)
-        self.regret += bandits.regrets(t, chosen).mean()
-        if (t + 1) % EVERY == 0:
-            sums = self._sums if self._informed else np.zeros_like(self._sums)
-            k = (t + 1) // EVERY
-            pairs = zip(self._releases, sums, strict=True)
-            self._group.believe(np.stack([one.release(k, own) for one, own in pairs]))
 
 
 def logged_sums(settings: ContinualSettings, seed: int) -> dict[int, FloatArray]:
@@ -89,14 +53,13 @@ def regrets(epsilon: float, seed: int) -> dict[str, float]:
         NUM_TRIALS // EVERY, TASK.dimension, epsilon, delta=1e-5
     )
     sums = logged_sums(settings, seed)
-    players = {f"log of {n}": Player(settings, seed, sums[n], True) for n in LOGGED}
-    players["noise-only"] = Player(settings, seed, sums[0], False)
-    bandits, random = LinearBandits(TASK, seed, range(NUM_AGENTS)), 0.0
-    for t in range(NUM_TRIALS):
-        for player in players.values():
-            player.play(bandits, t)
-        means = bandits.peek(t) @ bandits.theta
-        random += float((means.max(axis=1) - means.mean(axis=1)).mean())
+    players = {
+        f"log of {n}": Player(settings, EVERY, seed, sums[n], informed=True)
+        for n in LOGGED
+    }
+    players["noise-only"] = Player(settings, EVERY, seed, sums[0], informed=False)
+    bandits = LinearBandits(TASK, seed, range(NUM_AGENTS))
+    random = play(players, bandits, range(NUM_TRIALS))
     return {name: one.regret for name, one in players.items()} | {"random": random}
 
 
@@ -107,15 +70,7 @@ def main() -> None:
     given = parser.parse_args()
     for epsilon in EPSILONS:
         rows = [regrets(epsilon, seed) for seed in range(given.seeds)]
-        print(f"epsilon {epsilon:g}: regret of an agent, {len(rows)} seeds")
-        without = np.array([row["log of 0"] for row in rows])
-        for name in rows[0]:
-            own: FloatArray = np.array([row[name] for row in rows])
-            less = Estimate.of(without - own)
-            print(
-                f"  {name:12s} {own.mean():7.1f}   {less.mean:+6.1f} "
-                f"+- {less.standard_error:.1f} less than without a log"
-            )
+        print_regrets(epsilon, rows, "log of 0")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TESTS = (
     "clients/test_tuning_site.py::test_a_client_that_is_killed_repeats_and_loses_nothing",
-    "privacy/test_recorded_mechanism.py::test_an_agent_that_is_killed_draws_no_release_twice",
+    "privacy/test_recorded_releases.py::test_an_agent_that_is_killed_draws_no_release_twice",
     "clients/test_linear_bandit_client.py::test_a_site_that_is_killed_repeats_its_releases",
     "strategies/test_resume.py::test_a_killed_server_never_sends_two_vectors_for_one_round",
 )

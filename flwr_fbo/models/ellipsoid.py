@@ -13,10 +13,12 @@ so that no matrix is ever inverted.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsm
 
 from flwr_fbo._arrays import FloatArray
@@ -211,6 +213,23 @@ class WatchedEllipsoid(Ellipsoid):
         """Add a sum of ``count`` xx' to V, and that of x y to u, in O(d^3) time."""
         super().observe_sum(gram, target, count)
         self.least_eigenvalue = _least_eigenvalue(self.factor)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return its memory, as arrays."""
+        return {
+            "factor": self.factor.copy(),
+            "target": self.target.copy(),
+            "num_observed": np.array(self.num_observed),
+            "least_eigenvalue": self.least_eigenvalue.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        # The factor itself: it has been updated, and bits would not survive a product.
+        self.factor = np.array(state["factor"])
+        self.target = np.array(state["target"])
+        self.num_observed = int(state["num_observed"])
+        self.least_eigenvalue = np.array(state["least_eigenvalue"])
 
 
 def _least_eigenvalue(factor: FloatArray) -> FloatArray:

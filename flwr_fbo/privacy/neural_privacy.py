@@ -1,7 +1,7 @@
 """What the agents of Fed-GO-UCB may send, where it is to be private.
 
 Not in the paper, whose agents send gradients and sums as they are. Here agents release
-the sums of phase II by `ContinualRelease`, and there is no phase I: see
+the sums of phase II by `ContinualRelease`, and leave phase I out: see
 `flwr_fbo.agents.bandits.private_fed_go_ucb`.
 """
 

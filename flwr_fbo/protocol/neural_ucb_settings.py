@@ -24,7 +24,7 @@ class NeuralUCBSettings:
     >>> from flwr_fbo import NeuralPrivacy, NeuralUCBSettings
     >>> privacy = NeuralPrivacy(epsilon=8.0, delta=1e-3, num_features=16)
     >>> settings = NeuralUCBSettings(privacy=privacy)
-    >>> settings.num_random_actions  # there is no phase I
+    >>> settings.num_random_actions  # phase I is left out
     0
     >>> settings.sums_shape(num_parameters=76)
     (17, 17)
@@ -33,7 +33,7 @@ class NeuralUCBSettings:
     ----------
     num_exploration : int, optional
         Number >= 0 of random actions of each agent in phase I. The paper's T0 is of all
-        agents together. With 0 there is no phase I: w0 is the start of the regression.
+        agents together. With 0 phase I is left out: w0 is the start of the regression.
         With None it is 1, or 0 with privacy, where no other number is allowed.
     regression : LangevinSettings
         Settings of phase I. With privacy only ``start`` has an effect.

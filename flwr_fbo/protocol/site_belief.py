@@ -66,7 +66,7 @@ from flwr_fbo.models.ellipsoid import Ellipsoid, WatchedEllipsoid
 from flwr_fbo.protocol.belief import Belief
 from flwr_fbo.protocol.confidence import Confidence
 
-# The a and q of which a site takes the best.
+# The values of a and q that a site tries.
 _SHARES = np.linspace(0.0, 1.0, 5)
 _FACTORS = np.geomspace(1e-3, 1e6, 91)
 # Of what rounding makes of zero.
@@ -183,10 +183,7 @@ class SiteBelief:
             "shared_widths": self._shared_widths.copy(),
             "shared_precision": self._precision.copy(),
             "shared_target": self._target.copy(),
-            "own_factor": self._own.factor.copy(),
-            "own_target": self._own.target.copy(),
-            "own_num_observed": np.array(self._own.num_observed),
-            "own_least_eigenvalue": self._own.least_eigenvalue.copy(),
+            **{f"own_{name}": v for name, v in self._own.state_dict().items()},
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -195,10 +192,13 @@ class SiteBelief:
         self._shared_widths = np.array(state["shared_widths"])
         self._precision = np.array(state["shared_precision"])
         self._target = np.array(state["shared_target"])
-        self._own.factor = np.array(state["own_factor"])
-        self._own.target = np.array(state["own_target"])
-        self._own.num_observed = int(state["own_num_observed"])
-        self._own.least_eigenvalue = np.array(state["own_least_eigenvalue"])
+        self._own.load_state_dict(
+            {
+                name.removeprefix("own_"): value
+                for name, value in state.items()
+                if name.startswith("own_")
+            }
+        )
         self._fused = None
 
 

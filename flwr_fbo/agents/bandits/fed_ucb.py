@@ -237,22 +237,15 @@ class LinearUCBAgent:
         """Return the agent's memory, as arrays."""
         return {
             "running_sum": self.running_sum.copy(),
-            "factor": self._ellipsoid.factor.copy(),
-            "target": self._ellipsoid.target.copy(),
             "synchronised_log_det": self._synchronised_log_det.copy(),
-            "num_observed": np.array(self._ellipsoid.num_observed),
-            "least_eigenvalue": self._ellipsoid.least_eigenvalue.copy(),
+            **self._ellipsoid.state_dict(),
             **({} if self._site is None else self._site.state_dict()),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
         self.running_sum = np.array(state["running_sum"])
-        # The factor itself: it has been updated, and bits would not survive a product.
-        self._ellipsoid.factor = np.array(state["factor"])
-        self._ellipsoid.target = np.array(state["target"])
         self._synchronised_log_det = np.array(state["synchronised_log_det"])
-        self._ellipsoid.num_observed = int(state["num_observed"])
-        self._ellipsoid.least_eigenvalue = np.array(state["least_eigenvalue"])
+        self._ellipsoid.load_state_dict(state)
         if self._site is not None:
             self._site.load_state_dict(state)

@@ -2,7 +2,7 @@
 
 Not in the paper. It differs from `flwr_fbo.agents.bandits.fed_go_ucb` in that
 
-- there is no phase I: gradients of hundreds of numbers drown in their noise, and
+- phase I is left out: gradients of hundreds of numbers drown in their noise, and
   networks fitted by them were worse than random ones. So w0 is where the regression
   would start, which all agents know, and f(x; w0) is left out of what is learned;
 - an action has a few features (`models.reference_features`) in place of the network's

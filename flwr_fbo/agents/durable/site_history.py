@@ -22,8 +22,8 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.npy import from_json_array, to_json_array
+from flwr_fbo.privacy.continual import is_on_grid
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.recorded_mechanism import is_on_grid
 
 
 @dataclass(frozen=True, eq=False)

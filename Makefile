@@ -3,20 +3,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What runs pytest and the benchmarks (`.ci/run` puts pytest into a network namespace
 # with nothing but loopback, where Ray may be started), with what pytest runs, and in how
-# many processes. Only the whole suite measures coverage: it would double the time of
-# `make test`.
+# many processes.
 LAUNCHER ?=
 WORKERS ?= 2
-PYTEST_ARGS ?= -m "not slow" --no-cov
+PYTEST_ARGS ?= -m "not slow"
 
-.PHONY: help demo test lint wheel newest docs bench clean
+.PHONY: help demo test coverage lint wheel newest docs bench clean
 
 demo: .venv/core  ## Run the main job on an embedded default
 	$(BIN)/flwr-fbo run digits-start
 
 test: .venv/test  ## Run the fast tests
 	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses $(WORKERS) \
-		--dist worksteal --cov --cov-report=term --cov-fail-under=90
+		--dist worksteal
+
+# Apart from `make test`, whose time it would double.
+coverage:  ## Run the fast tests, and show which lines they do not reach
+	$(MAKE) test PYTEST_ARGS='$(PYTEST_ARGS) --cov --cov-report=term --cov-fail-under=90'
 
 lint: .venv/dev  ## Check style and types
 	$(BIN)/ruff check .

@@ -87,6 +87,7 @@ def flwr_run(loopback_only: None, flower_home: Path, tmp_path: Path) -> FlwrRun:
                 *("--federation-config", f"num-supernodes={num_nodes}"),
                 *(("--run-config", config) if config else ()),
             ],
+            cwd=tmp_path,  # an app may write where it is run
             env=environment,
             capture_output=True,
             text=True,

@@ -10,6 +10,7 @@ from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import common_seeds
 from flwr_fbo.experiment_runner.methods import Look
 from flwr_fbo.experiment_runner.runs import Run
+from flwr_fbo.experiment_runner.wording import counted
 
 # Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
 # A method without a look of its own takes these in turn.
@@ -77,7 +78,7 @@ def literal(label: str) -> str:
 
 def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
     """Return what the figure says of itself."""
-    agents = f"mean over {experiment.num_compared} agents"
+    agents = "mean over " + counted(experiment.num_compared, "agent")
     # Two lines: one would run into names beside the axes.
     return f"{experiment.name}: {agents}\n{seeds_of(experiment, runs)}"
 

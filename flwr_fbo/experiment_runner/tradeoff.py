@@ -38,6 +38,7 @@ from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
+from flwr_fbo.experiment_runner.wording import counted
 
 # Of the lines of a method, at one value each of what else is swept.
 _STYLES = ("-", "--", "-.")
@@ -145,8 +146,8 @@ def draw_lengths(
         points = list(zip(lengths, ends, strict=True))
         _draw_either(axes, points, all(lengths), looks[name], first.label_of(name))
     axes.set(xscale="log", xlabel="numbers in a message", ylabel=_in_the_end(first))
-    title = f"{first.task.name}: mean over {first.num_targets} targets"
-    _set_title(axes, title)
+    targets = counted(first.num_targets, "target")
+    _set_title(axes, f"{first.task.name}: mean over {targets}")
     name_beside(figure, [run for _, runs in results for run in runs], path)
 
 
@@ -156,8 +157,7 @@ def draw_times(
     """Write a PNG: best value against a target's CPU time, objective included.
 
     Evaluations are taken to last equally long, the mean over the runs of a method:
-    times compare only where all runs were made on one
-    machine.
+    times compare only where all runs were made on one machine.
     """
     figure, axes = new_figure()
     looks = looks_of(experiment)
@@ -172,7 +172,8 @@ def draw_times(
         axes.plot(x, curves.mean(axis=0), color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
-    title = f"{experiment.task.name}: mean over {experiment.num_targets} targets"
+    targets = counted(experiment.num_targets, "target")
+    title = f"{experiment.task.name}: mean over {targets}"
     _set_title(axes, f"{title}, {seeds_of(experiment, runs)}")
     name_beside(figure, runs, path)
 

@@ -9,6 +9,11 @@ from flwr_fbo.experiment_runner.estimates import Estimate
 _UNITS = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun: 1 release, 2 releases."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def helped(gain: Estimate, control: str) -> str:
     """Say what a gain over a control shows; positive is better."""
     text = {

@@ -34,7 +34,7 @@ from flwr_fbo.experiment_runner.figure import (
 from flwr_fbo.experiment_runner.results import read_results, version_of
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.tuning_table import TuningRun
-from flwr_fbo.experiment_runner.wording import humanised
+from flwr_fbo.experiment_runner.wording import counted, humanised
 
 _NOT_PRIVATE = (
     "An experiment: not private. Its noise is seeded, so that it can be repeated, or "
@@ -66,12 +66,11 @@ def experiment_page(path: Path) -> Page:
         settings_section(experiment.to_dict()),
         versions_section([version_of(path)]),
     ]
-    counted = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
     about = f"{experiment.description}. " if experiment.description else ""
     labels = ", ".join(experiment.label_of(name) for name in experiment.methods)
     lead = (
-        f"{about}{experiment.num_agents} agents, {experiment.num_steps} "
-        f"{experiment.step}s, {counted}, methods {labels}."
+        f"{about}{counted(experiment.num_agents, 'agent')}, {experiment.num_steps} "
+        f"{experiment.step}s, {counted(len(seeds), 'seed')}, methods {labels}."
     )
     private = all(run.private for run in runs)
     warning = "" if private else _NOT_PRIVATE

@@ -195,11 +195,6 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number and its noun: 1 release, 2 releases."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def bytes_text(numbers: float) -> str:
     """Return how many bytes so many numbers of 8 bytes are."""
     text = humanised(8 * numbers)

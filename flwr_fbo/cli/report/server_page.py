@@ -20,12 +20,11 @@ from flwr_fbo.cli.report.page import (
     Section,
     Table,
     bytes_text,
-    counted,
     journal_settings,
     versions_section,
 )
 from flwr_fbo.cli.report.server_score import score_map, slices
-from flwr_fbo.experiment_runner.wording import humanised
+from flwr_fbo.experiment_runner.wording import counted, humanised
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent

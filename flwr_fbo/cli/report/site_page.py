@@ -21,7 +21,6 @@ from flwr_fbo.cli.report.page import (
     Page,
     Section,
     Table,
-    counted,
     journal_settings,
     params_text,
     versions_section,
@@ -30,6 +29,7 @@ from flwr_fbo.cli.report.site_parameters import parameter_sections
 from flwr_fbo.cli.report.site_worth import convergence_figure, worth_section
 from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.experiment_runner.looks import BLUE
+from flwr_fbo.experiment_runner.wording import counted
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.tuning_settings import Direction

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from flwr.app import Context
-
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import (
-    did_you_mean,
     is_number,
     require,
     require_int,
     require_positive,
 )
-from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
+from flwr_fbo.protocol.exploration import Exploration
 from flwr_fbo.protocol.secure_sums import SecureSums
 
-# Entries of a node config that are no limits.
-_OTHER_ENTRIES = {"fbo-folder", "fbo-roster", "fbo-key"}
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6
 
@@ -148,6 +143,10 @@ class Limits:
         ``max_epsilon=math.inf`` alone the site takes part in any study.
     max_releases : int, optional
         Number of releases, >= 1; all releases of a bandit study count as one.
+    max_uniform_share : float, optional
+        In [0, 1]: largest share of a bandit's decisions that may be made without regard
+        to their rewards. Below 1, `InverseGapWeighting` is refused, for which there is
+        no such bound.
     sums : SumLimits
         What the site wants of secure sums.
     max_agents : int, optional
@@ -195,6 +194,7 @@ class Limits:
     max_epsilon: float | None = None
     max_delta: float | None = None
     max_releases: int | None = None
+    max_uniform_share: float | None = None
     max_agents: int | None = None
     max_peers: int | None = None
     max_features: int | None = None
@@ -225,6 +225,9 @@ class Limits:
         for field in ("max_releases", *DEFAULT_SIZES):
             if field != "max_seconds" and getattr(self, field) is not None:
                 require_int(field, getattr(self, field), 1)
+        share = self.max_uniform_share
+        ok = share is None or (is_number(share) and 0 <= share <= 1)
+        require(ok, "max_uniform_share", share, "a number in [0, 1]")
         if self.max_seconds is not None:
             require_positive("max_seconds", self.max_seconds)
         ok = isinstance(self.sums, SumLimits)
@@ -256,6 +259,16 @@ class Limits:
             raise refused(f"the study {promise.caveat}")
         if unprotected:
             raise refused(f"the study asks for {unprotected}, which is not private")
+
+    def check_exploration(self, exploration: Exploration) -> None:
+        """Raise `StudyRefusedError` if too many decisions are made at random."""
+        most, share = self.max_uniform_share, exploration.largest_uniform_share
+        if most is not None and share > most:
+            raise refused(
+                f"the study's {exploration.kind} makes up to a share of {share:g} of "
+                f"all decisions at random, and max_uniform_share={most:g}",
+                public="max_uniform_share",
+            )
 
     def check_release(self, promise: Promise, release: int) -> None:
         """Raise `StudyRefusedError` if a release, from 1, is not promised."""
@@ -322,62 +335,3 @@ def refused(why: str, public: str = "") -> StudyRefusedError:
     """Return the error; all of it is public, unless another reason is."""
     text = "This site takes no part: {}."
     return StudyRefusedError(text.format(why), public=text.format(public or why))
-
-
-def node_limits(context: Context) -> Limits:
-    """Return the limits of the node config: ``fbo-max-epsilon`` and its like.
-
-    Raises
-    ------
-    NodeConfigError
-        If one is not allowed or not known; the text names the key.
-    """
-    of_sums, names = _node_names(SumLimits), _node_names(Limits)
-    limits = {*of_sums.values(), *names.values()}
-    _check_known(context.node_config, limits | _OTHER_ENTRIES)
-    sums, given = (
-        {
-            field: _number(context.node_config[key])
-            for field, key in known.items()
-            if key in context.node_config
-        }
-        for known in (of_sums, names)
-    )
-    names |= of_sums
-    try:
-        if not sums and not given:
-            return NO_LIMITS
-        return Limits(**given, sums=SumLimits(**sums))
-    except ValueError as error:
-        text = str(error)
-        for field, key in names.items():
-            text = text.replace(field, key)
-        key = text.partition("=")[0]
-        raise NodeConfigError(
-            f"node config {text}", public=f"node config {key} is not allowed."
-        ) from None
-
-
-def _check_known(given: Iterable[str], known: Set[str]) -> None:
-    """Raise NodeConfigError if an entry is misspelled: it would not hold."""
-    for key in given:
-        if key.startswith("fbo-") and key not in known:
-            text = f"node config {key} is not allowed: no such entry"
-            meant = did_you_mean(key, known)
-            raise NodeConfigError(f"{text}{meant}.", public=f"{text}.")
-
-
-def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:
-    """Return the key of the node config for each limit that is a number."""
-    names = [f.name for f in fields(kind) if f.name != "sums"]
-    return {name: f"fbo-{name.replace('_', '-')}" for name in names}
-
-
-def _number(value: Any) -> Any:
-    """Return a number that a SuperNode's --node-config may give as text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return int(value) if value.isdecimal() else float(value)
-    except ValueError:
-        return value

@@ -75,13 +75,18 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         return super().folder_of(context) if own is None else Path(own)
 
     def check(self, context: Context, study: LinearBanditStudy) -> None:
-        """Raise NodeConfigError if there is neither a folder nor an environment."""
+        """Raise NodeConfigError if there is neither a folder nor an environment.
+
+        And `StudyRefusedError` if more is decided at random than the site allows.
+        """
         if self.make_environment is None and self.folder_of(context) is None:
             text = (
                 "This site has no folder for its policy: give linear_bandit_app one, "
                 "or its node config an fbo-folder."
             )
             raise NodeConfigError(text, public=text)
+        for limits in self.all_limits(context):
+            limits.check_exploration(study.settings.exploration)
 
     def agent_in(
         self, journal: Journal, study: LinearBanditStudy, context: Context

@@ -26,7 +26,6 @@ from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.clients.limits import (
     NO_LIMITS,
     Limits,
-    node_limits,
     require_private,
     size_limits,
 )
@@ -36,6 +35,7 @@ from flwr_fbo.clients.message_sizes import (
     check_numbers,
     check_steps,
 )
+from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site_budget import SiteBudget
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.time_limit import TimeLimit
@@ -110,7 +110,7 @@ class Site(ABC, Generic[AskedT, AgentT]):
         JournalHeldError
             If an earlier evaluation still runs.
         """
-        limits = self._limits(context)
+        limits = self.all_limits(context)
         sizes = size_limits(limits)
         check_config(sizes, config)
         check_arrays(sizes, arrays)
@@ -140,9 +140,10 @@ class Site(ABC, Generic[AskedT, AgentT]):
     def check_data(self, context: Context, lengths: Sequence[int]) -> None:
         """Raise `StudyRefusedError` if arrays of so many bytes are too large."""
         numbers = [length / 8 for length in lengths]
-        check_numbers(size_limits(self._limits(context)), numbers)
+        check_numbers(size_limits(self.all_limits(context)), numbers)
 
-    def _limits(self, context: Context) -> tuple[Limits, Limits]:
+    def all_limits(self, context: Context) -> tuple[Limits, Limits]:
+        """Return the app's limits, and those of the node config: both hold."""
         return self.limits or NO_LIMITS, node_limits(context)
 
     def _read(self, config: Mapping[str, Any]) -> AskedT:

@@ -129,7 +129,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         """Return who the site is in the study's sums; raise unless it wants them."""
         identity = sum_identity(context)
         identity.check(study.secure, known_slot)
-        for limits in self._limits(context):
+        for limits in self.all_limits(context):
             limits.sums.check(study.secure, study.promise)
         return identity
 

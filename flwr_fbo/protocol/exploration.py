@@ -41,6 +41,11 @@ class Exploration(ABC):
 
     kind: ClassVar[str]
 
+    @property
+    @abstractmethod
+    def largest_uniform_share(self) -> float:
+        """The largest share of decisions that is made without regard to rewards."""
+
     @abstractmethod
     def probabilities(
         self,
@@ -82,6 +87,11 @@ class Optimism(Exploration):
     """
 
     kind: ClassVar[str] = "optimism"
+
+    @property
+    def largest_uniform_share(self) -> float:
+        """0."""
+        return 0.0
 
     def probabilities(
         self,
@@ -139,6 +149,11 @@ class EllipsoidSampling(Exploration):
         require(ok, "uniform_share", share, "a number in (0, 1]")
         ok = is_number(radius) and 0 < radius <= 1
         require(ok, "radius", radius, "a number in (0, 1]")
+
+    @property
+    def largest_uniform_share(self) -> float:
+        """Gamma."""
+        return self.uniform_share
 
     def probabilities(
         self,
@@ -202,6 +217,11 @@ class InverseGapWeighting(Exploration):
 
     def __post_init__(self) -> None:
         require_positive("scale", self.scale)
+
+    @property
+    def largest_uniform_share(self) -> float:
+        """1: any scale is allowed, and with a small one all actions are alike."""
+        return 1.0
 
     def probabilities(
         self,

@@ -24,7 +24,8 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
 from flwr_fbo._errors import PublicError
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.clients.limits import node_limits, refused, size_limits
+from flwr_fbo.clients.limits import refused, size_limits
+from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError, reported
 from flwr_fbo.clients.site_budget import SiteBudget
 from flwr_fbo.clients.site_journal import configured_folder

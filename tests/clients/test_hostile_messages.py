@@ -40,12 +40,12 @@ from flwr_fbo.clients.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
     StudyRefusedError,
-    node_limits,
     size_limits,
 )
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.message_sizes import CAPPED_BY, FREE, check_config, check_steps
 from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.models.langevin import LangevinSettings

@@ -18,7 +18,8 @@ from flwr_fbo import (
     tuning_app,
     with_tuning,
 )
-from flwr_fbo.clients.limits import StudyRefusedError, node_limits
+from flwr_fbo.clients.limits import StudyRefusedError
+from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.site_journal import NodeConfigError
 from flwr_fbo.privacy.spending import Charge, Promise
@@ -41,6 +42,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_releases": 0}, r"max_releases=0 .* an integer >= 1"),
     ({"max_releases": 2.5}, r"max_releases=2.5"),
     ({"max_releases": "many"}, r"max_releases='many'"),
+    ({"max_uniform_share": 1.1}, r"max_uniform_share=1.1 .* in \[0, 1\]"),
+    ({"max_uniform_share": -0.1}, r"max_uniform_share=-0.1"),
+    ({"max_uniform_share": "few"}, r"max_uniform_share='few'"),
 ]  # fmt: skip
 
 
@@ -54,8 +58,9 @@ def test_a_wrong_limit_is_named(given: dict[str, Any], named: str) -> None:
 
 def _key(named: str) -> str:
     """Return a pattern of field names as one of keys."""
-    for name in ("epsilon", "delta", "releases"):
-        named = named.replace(f"max_{name}", f"fbo-max-{name}")
+    for name in ("epsilon", "delta", "releases", "uniform_share"):
+        key = f"fbo-max-{name.replace('_', '-')}"
+        named = named.replace(f"max_{name}", key)
     return named
 
 

@@ -10,19 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, RecordDict, UserConfig
 from flwr.serverapp.exception import AggregationError
 from typer.testing import CliRunner
 
 from flwr_fbo import (
+    EllipsoidSampling,
     InProcessGrid,
+    InverseGapWeighting,
     Limits,
     LinearBanditPolicy,
     LinearUCBSettings,
+    Optimism,
     linear_bandit_app,
 )
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME
 from flwr_fbo.cli import app
+from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -30,6 +34,7 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import Exploration
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
     LinearBanditStudy,
@@ -257,6 +262,33 @@ def test_a_site_takes_part_in_what_it_wants(
         strategy.start(sites)
     assert re.search(refusal, caplog.text)
     assert not any(folder.exists() for folder in sites.folders)
+
+
+@pytest.mark.parametrize(
+    ("exploration", "most", "refused"),
+    [
+        (Optimism(), 0.0, ""),
+        (EllipsoidSampling(uniform_share=0.05), 0.05, ""),
+        (EllipsoidSampling(uniform_share=0.06), 0.05, "ellipsoid-sampling .* of 0.06"),
+        (InverseGapWeighting(), 0.99, "inverse-gap-weighting makes up to a share of 1"),
+        (InverseGapWeighting(), 1.0, ""),
+    ],
+)
+@pytest.mark.parametrize("by_node", [False, True])
+def test_a_site_says_how_much_may_be_left_to_chance(
+    tmp_path: Path, exploration: Exploration, most: float, refused: str, by_node: bool
+) -> None:
+    limits = None if by_node else Limits(max_uniform_share=most)
+    node_config: UserConfig = {"fbo-max-uniform-share": most} if by_node else {}
+    site = LinearBanditSite(tmp_path, limits=limits)
+    study = LinearBanditStudy(replace(SETTINGS, exploration=exploration), M)
+    context = Context(1, 1, {"agent-id": 0, **node_config}, RecordDict(), {})
+    if not refused:
+        site.answer(context, [], study.enrolment())
+        return
+    with pytest.raises(StudyRefusedError, match=refused) as error:
+        site.answer(context, [], study.enrolment())
+    assert error.value.public == "This site takes no part: max_uniform_share."
 
 
 def test_an_older_copy_is_noticed_by_the_site_too(

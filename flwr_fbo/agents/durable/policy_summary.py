@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
@@ -126,7 +128,21 @@ class PolicySummary:
             ("Other agents", f"{others}; their numbers of trials are not sent"),
             ("Promised", f"{promised} for one trial, all releases together"),
             ("Spent", f"epsilon {self.epsilon_spent:g}"),
+            *self._too_different,
         ]
+
+    @property
+    def _too_different(self) -> list[tuple[str, str]]:
+        """That the site differs by more than was said, if its intervals tell."""
+        deviation = self.settings.site_deviation
+        if deviation is None:
+            return []
+        beyond = np.maximum(np.abs(self.deviation) - self.deviation_width, 0.0)
+        least = float(np.linalg.norm(beyond, axis=-1).max())
+        if least <= deviation.bound:
+            return []
+        text = f"at least {least:.4g}, and its bound is {deviation.bound:g}: too small"
+        return [("Deviation", text)]
 
     @property
     def coordinates(self) -> list[tuple[str, float, float]]:

@@ -152,6 +152,23 @@ def test_the_summary_shows_the_deviation(tmp_path: Path) -> None:
     assert f"{value:.4g}" in page
 
 
+@pytest.mark.parametrize(("bound", "says"), [(0.01, True), (0.4, False)])
+def test_the_summary_says_when_the_bound_is_too_small(
+    tmp_path: Path, bound: float, says: bool
+) -> None:
+    """The site's deviation has norm 0.22 sqrt(2)."""
+    deviation = replace(DEVIATION, bound=bound)
+    policy = enrolled(tmp_path, replace(RAW, site_deviation=deviation))
+    synchronise(policy)
+    play(policy, 100)
+    said = dict(policy.summary().facts).get("Deviation", "")
+    assert bool(said) == says
+    if says:
+        least = float(said.partition("at least ")[2].partition(",")[0])
+        assert bound < least < math.hypot(0.1, 0.2) * math.sqrt(2)
+        assert said.endswith("and its bound is 0.01: too small")
+
+
 def test_without_one_there_is_nothing_to_show(tmp_path: Path) -> None:
     summary: PolicySummary = enrolled(tmp_path, BLOCK_SETTINGS).summary()
     assert summary.deviation.shape == summary.deviation_width.shape == (0,)

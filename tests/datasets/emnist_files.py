@@ -152,7 +152,12 @@ WRITE: dict[str, Callable[[Path], Path]] = {
 
 
 def data_folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a data folder, and let the loader look there."""
+    """Make a data folder, and let the loader look there.
+
+    It remembers the last file by its path, and pytest may give the path of a test that
+    has passed to another one.
+    """
+    emnist._writers.cache_clear()
     # A name with what a URI would read as something else.
     path = tmp_path / "a folder?mode=rwc#50%25"
     path.mkdir()

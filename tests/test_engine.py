@@ -188,7 +188,7 @@ def _sent_to_all(folder: Path) -> list[FloatArray]:
     ("epsilon", "fewest"),
     [
         (0.0, 11),  # ten steps of phase I, and at least one total
-        (8.0, 10),  # ten releases: there is no phase I
+        (8.0, 10),  # ten releases: phase I is left out
     ],
 )
 def test_the_engine_gives_the_same_neural_bandits(

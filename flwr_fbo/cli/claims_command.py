@@ -14,7 +14,6 @@ from rich.console import Console
 from flwr_fbo._text import printable
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import count
 from flwr_fbo.experiment_runner.base import Claim, Experiment
 from flwr_fbo.experiment_runner.claims import Finding, finding_of, findings
 from flwr_fbo.experiment_runner.config import (
@@ -27,7 +26,7 @@ from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.places import place_of
 from flwr_fbo.experiment_runner.results import read_results
 from flwr_fbo.experiment_runner.runs import Run
-from flwr_fbo.experiment_runner.wording import humanised
+from flwr_fbo.experiment_runner.wording import counted, humanised
 
 _HEADER = """\
 | figure | seeds | claim (section) | what came out | verdict |
@@ -91,7 +90,7 @@ def _listed() -> list[str]:
     claimed = {name: plan.claims for name, plan in plans.items() if plan.claims}
     width = max(map(len, claimed), default=0)
     return [
-        f"{name:{width}}  {count(len(claims), 'claim')}"
+        f"{name:{width}}  {counted(len(claims), 'claim')}"
         for name, claims in sorted(claimed.items())
     ]
 

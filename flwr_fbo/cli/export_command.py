@@ -9,7 +9,7 @@ import optuna
 import typer
 
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import count
+from flwr_fbo.experiment_runner.wording import counted
 from flwr_fbo.integrations.optuna_export import export_journal, export_tuner
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge
 
@@ -55,7 +55,7 @@ def export(
         of = export_tuner if source.is_dir() else export_journal
         study = of(source, storage)
     number = len(study.get_trials(deepcopy=False))
-    typer.echo(f"{count(number, 'trial')} in study {study.study_name} of {storage}")
+    typer.echo(f"{counted(number, 'trial')} in study {study.study_name} of {storage}")
 
 
 def _export_knowledge(folder: Path, file: Path) -> None:
@@ -64,9 +64,9 @@ def _export_knowledge(folder: Path, file: Path) -> None:
         knowledge.save(file)
     for release in knowledge.releases:
         typer.echo(
-            f"release {release.release_id}: {count(release.num_sites, 'site')}, "
+            f"release {release.release_id}: {counted(release.num_sites, 'site')}, "
             f"epsilon {release.epsilon:.3f} at delta {release.delta:g} each"
         )
     if not knowledge.private:
         typer.echo("NOT PRIVATE: seeded noise, or none; for experiments only.")
-    typer.echo(f"{count(len(knowledge.releases), 'release')} in {file}")
+    typer.echo(f"{counted(len(knowledge.releases), 'release')} in {file}")

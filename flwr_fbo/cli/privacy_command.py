@@ -16,7 +16,8 @@ from rich.table import Table
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.tables import RULED, count, finite
+from flwr_fbo.cli.tables import RULED, finite
+from flwr_fbo.experiment_runner.wording import counted
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
@@ -215,10 +216,10 @@ def _print(
     s = question.settings
     published = question.delta == published_delta(s.num_agents)
     console.print(
-        f"{s.num_agents} agents, {count(question.num_releases, 'release')}, q = "
+        f"{s.num_agents} agents, {counted(question.num_releases, 'release')}, q = "
         f"{s.sampling_probability:g}, delta = {question.delta:.3g}"
         f"{' (1/N^1.1, as in the paper)' if published else ''}; "
-        f"{count(s.num_sub_regions, 'sub-region')} and weights of {named}"
+        f"{counted(s.num_sub_regions, 'sub-region')} and weights of {named}"
     )
     if question.epsilon is None:
         title = f"epsilon at z = {question.noise_multiplier:g}"

@@ -23,12 +23,13 @@ from rich.progress import (
 from flwr_fbo.cli.claims_command import print_claims
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
-from flwr_fbo.cli.tables import TextConsole, count, print_report, report_json
+from flwr_fbo.cli.tables import TextConsole, print_report, report_json
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.config import find_experiment
 from flwr_fbo.experiment_runner.places import place_of
 from flwr_fbo.experiment_runner.results import ResultsFile
 from flwr_fbo.experiment_runner.runner import Runs
+from flwr_fbo.experiment_runner.wording import counted
 
 
 def run(
@@ -81,14 +82,14 @@ def run(
         taken_over = sum(results.take_over(path, plan) for path in place.others)
     wanted = range(plan.num_seeds if seeds is None else seeds)
     if taken_over:
-        runs_of_others = count(taken_over, "run")
+        runs_of_others = counted(taken_over, "run")
         console.print(f"Taken over from other experiments: {runs_of_others}.")
     with plain_errors(), results, ends_like_ctrl_c(signal.SIGTERM):
         try:
             _run(plan, wanted, jobs, results, console)
         except KeyboardInterrupt:
             console.print(
-                f"Stopped. {results.path} has {count(len(results.runs), 'run')}: the "
+                f"Stopped. {results.path} has {counted(len(results.runs), 'run')}: the "
                 "same command goes on with the others."
             )
             raise typer.Exit(130) from None
@@ -132,8 +133,8 @@ def _run(
     todo = [one for one in every if one not in there]
     labels = [plan.label_of(name) for name in plan.methods]
     console.print(
-        f"{plan.name}: {count(plan.num_agents, 'agent')}, "
-        f"{count(plan.num_steps, plan.step)}, {count(len(seeds), 'seed')}, "
+        f"{plan.name}: {counted(plan.num_agents, 'agent')}, "
+        f"{counted(plan.num_steps, plan.step)}, {counted(len(seeds), 'seed')}, "
         f"methods {', '.join(labels)}"
     )
     if not todo:

@@ -25,7 +25,7 @@ from flwr_fbo.experiment_runner.curves import (
 )
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.runs import Run
-from flwr_fbo.experiment_runner.wording import humanised
+from flwr_fbo.experiment_runner.wording import counted, humanised
 
 # A rule below the headings, in characters that any file and terminal has.
 RULED = box.Box(str(box.SIMPLE_HEAD).replace("\u2500", "-"), ascii=True)
@@ -53,11 +53,6 @@ def wide_console() -> TextConsole:
     return console
 
 
-def count(number: int, noun: str) -> str:
-    """Return a number of things, as a person writes it."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def print_report(
     experiment: Experiment,
     runs: Sequence[Run],
@@ -69,7 +64,7 @@ def print_report(
     num_seeds = len(common_seeds(experiment.methods, runs))
     title, (first, *notes) = experiment.notes(runs, until)
     console.print(_table(title, experiment, rows))
-    console.print(f"± one standard error over {count(num_seeds, 'seed')}. {first}")
+    console.print(f"± one standard error over {counted(num_seeds, 'seed')}. {first}")
     for note in notes:
         console.print(note)
     console.print()

@@ -86,9 +86,8 @@ def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
 def seeds_of(experiment: Experiment, runs: Sequence[Run]) -> str:
     """Return how many seeds a figure shows, and how it shows that."""
     number = len(common_seeds(experiment.methods, runs))
-    if number == 1:
-        return "1 seed"
-    return f"{number} seeds; band, bar: one standard error"
+    bands = "" if number == 1 else "; band, bar: one standard error"
+    return counted(number, "seed") + bands
 
 
 def new_figure(num_panels: int = 1) -> tuple[Any, Any]:

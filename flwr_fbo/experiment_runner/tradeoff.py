@@ -146,8 +146,7 @@ def draw_lengths(
         points = list(zip(lengths, ends, strict=True))
         _draw_either(axes, points, all(lengths), looks[name], first.label_of(name))
     axes.set(xscale="log", xlabel="numbers in a message", ylabel=_in_the_end(first))
-    targets = counted(first.num_targets, "target")
-    _set_title(axes, f"{first.task.name}: mean over {targets}")
+    _set_title(axes, _mean_over_targets(first))
     name_beside(figure, [run for _, runs in results for run in runs], path)
 
 
@@ -172,10 +171,14 @@ def draw_times(
         axes.plot(x, curves.mean(axis=0), color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
-    targets = counted(experiment.num_targets, "target")
-    title = f"{experiment.task.name}: mean over {targets}"
-    _set_title(axes, f"{title}, {seeds_of(experiment, runs)}")
+    title = f"{_mean_over_targets(experiment)}, {seeds_of(experiment, runs)}"
+    _set_title(axes, title)
     name_beside(figure, runs, path)
+
+
+def _mean_over_targets(experiment: TransferExperiment) -> str:
+    targets = counted(experiment.num_targets, "target")
+    return f"{experiment.task.name}: mean over {targets}"
 
 
 def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> None:

@@ -153,7 +153,7 @@ class ContinualRelease:
         Raises
         ------
         ValueError
-            If there is no release k, or ``total`` cannot be such a sum.
+            If k is not from 1 to n, or ``total`` cannot be such a sum.
         JournalError
             If the release could not be recorded, or another is missing.
         """

@@ -11,6 +11,7 @@ from flwr_fbo.agents.tuning.comparison import Comparison
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table, params_text
 from flwr_fbo.experiment_runner.looks import BLUE, ORANGE, VERMILION
+from flwr_fbo.experiment_runner.wording import counted
 from flwr_fbo.journal.trial_table import Trial, TrialSource
 from flwr_fbo.protocol.tuning_settings import Direction
 
@@ -132,7 +133,7 @@ def _score(score: float) -> str:
 
 
 def _evaluations(trials: Sequence[Trial]) -> str:
-    return "1 evaluation" if len(trials) == 1 else f"{len(trials)} evaluations"
+    return counted(len(trials), "evaluation")
 
 
 def convergence_figure(done: Sequence[Trial], direction: Direction) -> Figure:

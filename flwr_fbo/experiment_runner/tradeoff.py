@@ -214,8 +214,9 @@ def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> 
     y_label = f"{experiment.axes[1]}, {experiment.num_iterations:,} trials"
     axes.set(xlabel=field.text, ylabel=y_label, yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
-    title = f"{experiment.name}: {_fixed(experiment, sweep)}"
-    _set_title(axes, f"{title}\n{seeds_of(experiment, runs)}")
+    # Three lines: in one, names and settings would run into those beside the axes.
+    lines = (experiment.name, _fixed(experiment, sweep), seeds_of(experiment, runs))
+    _set_title(axes, "\n".join(lines))
 
 
 def _lines_of(

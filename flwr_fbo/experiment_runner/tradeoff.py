@@ -215,8 +215,8 @@ def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> 
     axes.set(xlabel=field.text, ylabel=y_label, yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     # Three lines: in one, names and settings would run into those beside the axes.
-    lines = (experiment.name, _fixed(experiment, sweep), seeds_of(experiment, runs))
-    _set_title(axes, "\n".join(lines))
+    title = f"{experiment.name}\n{_fixed(experiment, sweep)}"
+    _set_title(axes, f"{title}\n{seeds_of(experiment, runs)}")
 
 
 def _lines_of(

@@ -40,6 +40,9 @@ sampling_probability = 0.35
 delta = 1e-3
 """
 
+# Of one process: starting workers takes longer than to play so little.
+SHORT = ("--evaluations=11", "--jobs=1")
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
@@ -105,8 +108,8 @@ def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
 
 
 def test_json_is_all_that_goes_to_stdout(tmp_path: Path, file: str) -> None:
-    short = ("--seeds=1", "--evaluations=11", "--jobs=1")
-    result = _invoke("run", file, *short, f"--output={tmp_path}", "--json")
+    options = ("--seeds=1", *SHORT, f"--output={tmp_path}", "--json")
+    result = _invoke("run", file, *options)
     values = json.loads(result.stdout)
     assert values["experiment"]["num_evaluations"] == 11
     assert values["methods"]["open"]["epsilon"] is None
@@ -120,8 +123,7 @@ def test_json_is_all_that_goes_to_stdout(tmp_path: Path, file: str) -> None:
 
 
 def test_show_prints_csv_by_seed_and_curves_by_step(tmp_path: Path, file: str) -> None:
-    short = ("--seeds=2", "--evaluations=11", "--jobs=1")
-    run = ("run", file, *short, f"--output={tmp_path}")
+    run = ("run", file, "--seeds=2", *SHORT, f"--output={tmp_path}")
     assert _invoke(*run).exit_code == 0
     folder = str(tmp_path / "mine")
     for options, until in (((), 11), (("--until=3",), 3)):
@@ -156,8 +158,7 @@ def test_show_prints_csv_by_seed_and_curves_by_step(tmp_path: Path, file: str) -
 
 
 def test_a_single_seed_has_curves_without_errors(tmp_path: Path, file: str) -> None:
-    short = ("--seeds=1", "--evaluations=11", "--jobs=1")
-    run = ("run", file, *short, f"--output={tmp_path}")
+    run = ("run", file, "--seeds=1", *SHORT, f"--output={tmp_path}")
     values = json.loads(_invoke(*run, "--json").stdout)
     assert values["curves"]["methods"]["alone"]["standard_error"] == [None] * 11
 
@@ -313,12 +314,12 @@ def test_results_of_another_experiment_are_left_alone(
     tmp_path: Path, file: str
 ) -> None:
     options = ("--seeds=1", f"--output={tmp_path}")
-    assert _invoke("run", file, "--evaluations=11", "--jobs=1", *options).exit_code == 0
+    assert _invoke("run", file, *SHORT, *options).exit_code == 0
     before = (tmp_path / "mine" / "results.jsonl").read_bytes()
     line = _one_line_error(_invoke("run", file, *options))
     assert "another experiment: num_evaluations: 11 there, 12 now. Give" in line
     assert (tmp_path / "mine" / "results.jsonl").read_bytes() == before
-    again = _invoke("run", file, "--evaluations=11", "--jobs=1", *options)
+    again = _invoke("run", file, *SHORT, *options)
     said = " ".join(again.output.split())
     assert "4 agents, 11 evaluations, 1 seed, methods" in said
     assert "All 5 runs are in" in said
@@ -335,7 +336,7 @@ def test_help_and_version() -> None:
 def test_what_the_machine_refuses_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    arguments = ("run", file, "--seeds=1", "--evaluations=11", "--jobs=1", "--output")
+    arguments = ("run", file, "--seeds=1", *SHORT, "--output")
     result = _invoke(*arguments, os.devnull + "/x")
     assert "Error: Not a directory" in _one_line_error(result)
     (tmp_path / "mine" / "figure.png").mkdir(parents=True)

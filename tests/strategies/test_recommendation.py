@@ -59,9 +59,9 @@ def test_votes_that_agree_give_a_setting_near_the_maximum(seed: int) -> None:
 
 @pytest.mark.parametrize("strategy_type", [FedVote, FedWarmStart, DPFTSDE])
 def test_noise_alone_recommends_nothing(strategy_type: Any) -> None:
-    """At most 5 % of studies may: of 4 more than 1 with probability .014."""
+    """At most 5 % of studies may: of 8 more than 2 with probability .006."""
     given = 0
-    for seed in range(4):
+    for seed in range(8):
         seeds = Seeds(study=seed, features=seed, noise=seed)
         more: Any = {"epsilon": 2} if strategy_type is not DPFTSDE else {}
         privacy = Privacy(noise_only=True)
@@ -70,7 +70,7 @@ def test_noise_alone_recommends_nothing(strategy_type: Any) -> None:
         given += found.params is not None
         if found.params is None:
             assert found.reason
-    assert given <= 1
+    assert given <= 2
 
 
 @pytest.mark.parametrize("seed", range(4))

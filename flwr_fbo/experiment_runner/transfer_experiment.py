@@ -46,7 +46,7 @@ from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
-from flwr_fbo.simulation.progress import counted
+from flwr_fbo.simulation.progress import telling
 
 _OF_MESSAGES = ("num_features", "lengthscale", "regularization")
 
@@ -171,7 +171,7 @@ class TransferExperiment(OptimisationExperiment):
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
         """Run some of the methods on one seed, after what all agents do first."""
-        return [_run(self, method, seed) for method in counted(methods)]
+        return [_run(self, method, seed) for method in telling(methods)]
 
     def spending(self, method: str) -> FloatArray:
         """Return epsilon after each evaluation: infinite, once messages are used."""

@@ -23,7 +23,7 @@ from flwr_fbo.experiment_runner.tuning_play import run_one, sending, spending
 from flwr_fbo.experiment_runner.tuning_table import TuningRun, at_the_end
 from flwr_fbo.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.simulation.progress import counted
+from flwr_fbo.simulation.progress import telling
 from flwr_fbo.strategies.presets import preset_of
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -120,7 +120,7 @@ class TuningExperiment(TuningDesign):
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
         """Run some of the methods on one seed."""
-        return [run_one(self, method, seed) for method in counted(methods)]
+        return [run_one(self, method, seed) for method in telling(methods)]
 
     def spending(self, method: str) -> FloatArray:
         """Return a site's epsilon after each evaluation; see `Experiment`."""

@@ -42,7 +42,7 @@ from flwr_fbo.protocol.linear_ucb_settings import (
 )
 from flwr_fbo.protocol.peer_graph import PeerGraph
 from flwr_fbo.simulation.agent_group import AgentGroup
-from flwr_fbo.simulation.progress import counted
+from flwr_fbo.simulation.progress import telling
 from flwr_fbo.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
 
 Baseline = Literal["non-private", "independent", "full"]
@@ -230,7 +230,7 @@ def play_together(
     task, num_trials, num_agents = first
     bandits = LinearBandits(task, seed, range(num_agents))
     everybody = [_Agents(simulation, noise_seed) for simulation in simulations]
-    for t in counted(range(num_trials)):
+    for t in telling(range(num_trials)):
         for agents in everybody:
             agents.play(bandits, t)
     return [agents.run for agents in everybody]

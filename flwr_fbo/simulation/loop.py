@@ -10,7 +10,7 @@ from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.blocks import run_together
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.servers.base import Server
-from flwr_fbo.simulation.progress import counted
+from flwr_fbo.simulation.progress import telling
 
 
 def run_loop(
@@ -37,7 +37,7 @@ def run_loop(
         An agent that has made so many is asked for no more.
     """
     most = math.inf if num_evaluations is None else num_evaluations
-    for iteration in counted(range(num_iterations + 1)):
+    for iteration in telling(range(num_iterations + 1)):
         vectors, step = server.vectors, server.step(iteration)
         playing = [
             (agent, objective)

@@ -1,6 +1,6 @@
 """How far a simulation is, for whoever shows it.
 
-A loop that takes long goes over `counted`; whoever waits for it listens with `told`.
+A loop that takes long goes over `telling`; whoever waits for it listens with `told`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def told(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
-def counted(items: Sequence[T]) -> Iterator[T]:
+def telling(items: Sequence[T]) -> Iterator[T]:
     """Yield the items, and tell after each what share of them is done.
 
     What a loop inside tells is a part of the item's share.

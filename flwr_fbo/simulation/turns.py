@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.simulation.progress import counted
+from flwr_fbo.simulation.progress import telling
 from flwr_fbo.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
 
 Sharing = Literal["triggered", "always", "never"]
@@ -158,7 +158,7 @@ class Federation(ABC, Generic[A, Server]):
         actions = np.empty((rounds, len(self.agents)), dtype=np.int64)
         regret, sent = np.zeros(rounds), np.zeros(rounds, dtype=np.int64)
         regret_before = self.before_rounds()
-        for t in counted(range(rounds)):
+        for t in telling(range(rounds)):
             for slot in range(len(self.agents)):
                 actions[t, slot] = chosen = self.play(slot, t)
                 regret[t] += bandit.regret(chosen)

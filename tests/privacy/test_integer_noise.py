@@ -90,7 +90,10 @@ def test_the_sum_has_the_planned_gaussian_noise() -> None:
 
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_a_deviation_that_is_wrong_by_5_percent_is_noticed(factor: float) -> None:
-    assert variance_p_value(factor * released_noise()) < SIGNIFICANCE
+    """In this sample: in 1 % and 2 % of samples of this size it is not."""
+    units = np.random.default_rng(0).standard_normal(10_000)
+    assert variance_p_value(units) > SIGNIFICANCE
+    assert variance_p_value(factor * units) < SIGNIFICANCE
 
 
 def test_another_law_of_the_same_variance_is_noticed() -> None:
@@ -114,7 +117,8 @@ def masses_p_value(drawn: NDArray[np.int64], std: float) -> float:
     """Return the chi-square p-value of one share's masses; rare ones are pooled."""
     expected = drawn.size * mass_of_shares(std, 1, 40)
     counts = np.bincount(drawn + 40, minlength=81)
-    likely = expected > 5
+    # Above 5, all others would be 0.07 in 20,000: two of them, a p-value of 1e-9.
+    likely = expected > 10
     pooled = [np.append(x[likely], x[~likely].sum()) for x in (counts, expected)]
     return float(chisquare(*pooled).pvalue)
 

@@ -177,12 +177,12 @@ def test_the_noise_is_that_of_the_sites() -> None:
     assert sums is not None
     noise, z = sums.noise(0), sums.settings.noise_multiplier
     scores: list[float] = []
-    for _ in range(100):
+    for _ in range(200):
         total = sum(noise.wrapped(noise.draw_share()) for _ in group.slots)
         summed = SecureTotal(tuple(group.slots), np.asarray(total))
         found = chooser.choose(0, summed, 40)
         scores += found.scores.tolist()
-    assert kstest(scores, "norm", (0, z / 5 * math.sqrt(5 / 3))).pvalue > 1e-3
+    assert kstest(scores, "norm", (0, z / 5 * math.sqrt(5 / 3))).pvalue > 1e-6
     assert found.facts["noise_multiplier"] == z
     assert found.facts["noise_std"] == pytest.approx([z / 5 * math.sqrt(5 / 3)])
 

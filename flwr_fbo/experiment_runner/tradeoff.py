@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
@@ -74,9 +76,12 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
             suffix = "" if members is names else ", noise-only"
             _draw_points(axes, points, (color, style, marker), label + suffix)
     # Random search is far away: it would press all others together.
-    near = [estimate.mean for name, estimate in ends.items() if name != "random"]
-    margin = 0.3 * (max(near) - min(near) or 1.0)
-    axes.set_ylim(min(near) - margin, max(near) + margin)
+    near = [estimate for name, estimate in ends.items() if name != "random"]
+    means = np.array([estimate.mean for estimate in near])
+    bars = np.nan_to_num([estimate.standard_error for estimate in near])
+    low, high = (means - bars).min(), (means + bars).max()
+    margin = 0.05 * (high - low or 1.0)
+    axes.set_ylim(low - margin, high + margin)
     epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
     _label_epsilon(axes, epsilons, [experiment.privacy])
     axes.set_ylabel(_in_the_end(experiment))

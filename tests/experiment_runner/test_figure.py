@@ -17,9 +17,9 @@ from flwr_fbo.cli import app
 from flwr_fbo.experiment_runner.base import Claim
 from flwr_fbo.experiment_runner.claims import findings
 from flwr_fbo.experiment_runner.config import load_experiment
-from flwr_fbo.experiment_runner.figure import draw
+from flwr_fbo.experiment_runner.figure import draw, draw_own_form
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
-from flwr_fbo.experiment_runner.looks import looks_of
+from flwr_fbo.experiment_runner.looks import looks_of, new_figure
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
@@ -336,6 +336,19 @@ def test_a_picture_begins_where_methods_differ_and_has_all_names(
     assert legend.get_window_extent().width <= made.bbox.width
     starts = {line.get_xdata()[0] for line in made.axes[0].get_lines()}
     assert starts == {plan.base.agent.num_initial}
+
+
+def test_bars_end_within_the_picture(figure: TuningExperiment) -> None:
+    _, axes = new_figure()
+    draw_own_form(axes, figure, _runs(figure, {"quiet": [0.2, 0.51, 0.9]}))
+    low, high = axes.get_ylim()
+    bars = np.concatenate(
+        [bar for drawn in axes.containers for bar in drawn.lines[2][0].get_segments()]
+    )
+    assert len(bars) == 2 * 4
+    assert np.ptp(bars[:, 1]) > 0.3
+    assert low < bars[:, 1].min()
+    assert high > bars[:, 1].max()
 
 
 def test_curves_are_drawn_against_epsilon(

@@ -29,11 +29,8 @@ from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.wording import counted, humanised
 
 _HEADER = """\
-| figure | seeds | claim (section) | what came out | verdict |
-| --- | --- | --- | --- | --- |"""
-_COST_HEADER = """\
-| figure | runs | CPU minutes |
-| --- | --- | --- |"""
+| figure | seeds | CPU minutes | claim (section) | what came out | verdict |
+| --- | --- | --- | --- | --- | --- |"""
 _WHEN = {"final": "in the end", "mean": "in the mean", "scalars": "fewer scalars"}
 
 
@@ -50,7 +47,7 @@ def claims(
         ),
     ] = None,
 ) -> None:
-    """Print Markdown tables: what papers claim, what came out, and what it cost.
+    """Print a Markdown table: what papers claim, what came out, and what it cost.
 
     The verdicts follow a rule: see flwr_fbo/experiment_runner/claims.py. An experiment
     without results is "not run". Without a name the command lists the
@@ -66,9 +63,7 @@ def claims(
             typer.echo("\n".join(_listed()))
             return
         found = [_Found.of(name, output) for name in experiments]
-    rows = [one.row() for one in found]
-    costs = [one.cost() for one in found]
-    text = "\n".join([_HEADER, *rows, "", _COST_HEADER, *costs])
+    text = "\n".join([_HEADER, *(one.row() for one in found)])
     typer.echo(printable(text))
 
 
@@ -136,15 +131,11 @@ class _Found:
         """Return the row of the claims, which are numbered in each of its cells."""
         cells = [self._cells(claim) for claim in self.plan.claims]
         seeds = "-".join(map(str, sorted({num_seeds for num_seeds, *_ in cells})))
+        minutes = f"{sum(run.seconds for run in self.runs) / 60:.3g}"
         columns = [
             _numbered(column) for column in zip(*(c[1:] for c in cells), strict=True)
         ]
-        return f"| {self.plan.name} | {seeds} | {' | '.join(columns)} |"
-
-    def cost(self) -> str:
-        """Return the row of what the runs cost."""
-        minutes = sum(run.seconds for run in self.runs) / 60
-        return f"| {self.plan.name} | {len(self.runs)} | {minutes:.3g} |"
+        return f"| {' | '.join([self.plan.name, seeds, minutes, *columns])} |"
 
     def _cells(self, claim: Claim) -> tuple[int, str, str, str]:
         """Return the seeds, the text, what came out and the verdict."""

@@ -177,7 +177,7 @@ def test_the_noise_is_that_of_the_sites() -> None:
     assert sums is not None
     noise, z = sums.noise(0), sums.settings.noise_multiplier
     scores: list[float] = []
-    for _ in range(200):
+    for _ in range(300):
         total = sum(noise.wrapped(noise.draw_share()) for _ in group.slots)
         summed = SecureTotal(tuple(group.slots), np.asarray(total))
         found = chooser.choose(0, summed, 40)

@@ -20,11 +20,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsm
+from scipy.linalg.lapack import dtpqrt
 
 from flwr_fbo._arrays import FloatArray
 
 # Arguments of `dtrsm`, which by keyword take a third of the time of a small solve.
 _RIGHT, _IN_PLACE = 1, 1
+# Columns that `dtpqrt` takes together: for 20 to 600 of them the fastest, or nearly so.
+_BLOCK = 16
 
 
 class Ellipsoid:
@@ -241,8 +244,28 @@ def _least_eigenvalue(factor: FloatArray) -> FloatArray:
 def _update(factor: FloatArray, x: FloatArray) -> None:
     """Turn the factor of V into that of V + xx', in place.
 
-    Column by column a Givens rotation of [L, x] makes x zero: orthogonal, and so
-    stable, where the inverse's rank-one formula would lose digits at every step.
+    That is the triangle of a QR decomposition of [L, x]': orthogonal, and so stable,
+    where the inverse's rank-one formula would lose digits at every step.
+    """
+    if factor.ndim == 2:
+        _update_one(factor, x)
+    else:
+        _update_batch(factor, x)
+
+
+def _update_one(factor: FloatArray, x: FloatArray) -> None:
+    """Update one model's factor by LAPACK: for d = 276 in a fourteenth of the time."""
+    assert factor.flags.c_contiguous
+    block = min(_BLOCK, len(x))
+    # L' in place, as LAPACK has columns where we have rows.
+    triangle, *_ = dtpqrt(0, block, factor.T, x[None], overwrite_a=1)
+    factor *= np.sign(np.diagonal(triangle))  # a reflection may leave it negative
+
+
+def _update_batch(factor: FloatArray, x: FloatArray) -> None:
+    """Update a batch's factors, all at once: a call of LAPACK each would take longer.
+
+    Column by column a Givens rotation of [L, x] makes x zero.
     """
     x = np.array(x, dtype=float)
     for i in range(x.shape[-1]):

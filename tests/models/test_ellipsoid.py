@@ -1,0 +1,58 @@
+"""Tests of the ellipsoid's factor."""
+
+import numpy as np
+import pytest
+
+from flwr_fbo.models.ellipsoid import Ellipsoid
+
+
+def _observed(d: int, n: int, ridge: float = 1.0) -> tuple[Ellipsoid, np.ndarray]:
+    """Return an ellipsoid after n observations, and its V as a sum."""
+    x = np.random.default_rng(d).normal(size=(n, d))
+    ellipsoid = Ellipsoid(ridge * np.eye(d), np.zeros(d))
+    for row in x:
+        ellipsoid.observe(row, 1.0)
+    return ellipsoid, x.T @ x + ridge * np.eye(d)
+
+
+@pytest.mark.parametrize("d", [1, 2, 15, 16, 17, 40])
+def test_the_factor_is_that_of_the_sum_of_all_observations(d: int) -> None:
+    ellipsoid, matrix = _observed(d, n=60)
+    assert ellipsoid.factor == pytest.approx(np.linalg.cholesky(matrix), abs=1e-12)
+    assert ellipsoid.num_observed == 60
+
+
+def test_a_batch_has_the_factors_of_its_models() -> None:
+    single = [Ellipsoid(np.eye(20), np.zeros(20)) for _ in range(3)]
+    batch = Ellipsoid(np.eye(20), np.zeros(20)).repeated(3)
+    for x in np.random.default_rng(0).normal(size=(30, 3, 20)):
+        batch.observe(x, np.ones(3))
+        for ellipsoid, own in zip(single, x, strict=True):
+            ellipsoid.observe(own, 1.0)
+    factors = np.array([ellipsoid.factor for ellipsoid in single])
+    assert batch.factor == pytest.approx(factors, abs=1e-12)
+
+
+def test_an_observation_of_zeros_changes_nothing() -> None:
+    ellipsoid, _ = _observed(20, n=5)
+    before = ellipsoid.factor.copy()
+    ellipsoid.observe(np.zeros(20), 1.0)
+    assert ellipsoid.factor == pytest.approx(before, abs=1e-15)
+
+
+def test_a_direction_that_is_hardly_seen_keeps_its_digits() -> None:
+    # V's least eigenvalue is its regularisation, 1e-10 of the greatest or less.
+    seen = np.random.default_rng(0).normal(size=(500, 30))
+    seen[:, -1] = 0
+    ellipsoid = Ellipsoid(1e-8 * np.eye(30), np.zeros(30))
+    for x in seen:
+        ellipsoid.observe(x, 1.0)
+    unseen = np.eye(30)[-1:]
+    norm = ellipsoid.upper_bounds(unseen, 1.0) - ellipsoid.upper_bounds(unseen, 0.0)
+    assert norm == pytest.approx(1e4, rel=1e-9)
+    rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(30, 30)))[0]
+    turned = Ellipsoid(1e-8 * np.eye(30), np.zeros(30))
+    for x in seen @ rotation:
+        turned.observe(x, 1.0)
+    least = np.linalg.svd(turned.factor, compute_uv=False)[-1]
+    assert least == pytest.approx(1e-4, rel=1e-6)

@@ -92,10 +92,7 @@ class Ellipsoid:
 
     def unwhitened(self, right: FloatArray) -> FloatArray:
         """Return L'^-1 R, shape (..., d, k): V^-1 R, if R was whitened before."""
-        # With rows and columns turned round, L' is lower triangular.
-        reversed_factor = np.swapaxes(self.factor, -1, -2)[..., ::-1, ::-1]
-        solved = _solve_lower(reversed_factor, right[..., ::-1, :].copy())
-        return solved[..., ::-1, :]
+        return _solve_lower(self.factor, np.array(right, order="C"), transposed=True)
 
     def observe(self, x: FloatArray, y: FloatArray | float) -> None:
         """Add xx' to V and x y to u, in O(d^2) time.
@@ -279,8 +276,10 @@ def _update_batch(factor: FloatArray, x: FloatArray) -> None:
         )
 
 
-def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
-    """Return L^-1 R, in the place of R, by one call of BLAS a matrix.
+def _solve_lower(
+    factor: FloatArray, right: FloatArray, transposed: bool = False
+) -> FloatArray:
+    """Return L^-1 R, or L'^-1 R, in the place of R, by one call of BLAS a matrix.
 
     One L for each R, or for all; R has shape (..., d, k), in C's order.
     """
@@ -288,6 +287,6 @@ def _solve_lower(factor: FloatArray, right: FloatArray) -> FloatArray:
     d, k = right.shape[-2:]
     factors = np.broadcast_to(factor, (*right.shape[:-2], d, d)).reshape(-1, d, d)
     for L, R in zip(factors, right.reshape(-1, d, k), strict=True):
-        # R' L'^-1, as BLAS has columns where we have rows.
-        dtrsm(1.0, L.T, R.T, _RIGHT, 0, 0, 0, _IN_PLACE)
+        # R' L'^-1, or R' L^-1, as BLAS has columns where we have rows.
+        dtrsm(1.0, L.T, R.T, _RIGHT, 0, int(transposed), 0, _IN_PLACE)
     return right

@@ -56,3 +56,13 @@ def test_a_direction_that_is_hardly_seen_keeps_its_digits() -> None:
         turned.observe(x, 1.0)
     least = np.linalg.svd(turned.factor, compute_uv=False)[-1]
     assert least == pytest.approx(1e-4, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 7)])
+def test_what_was_whitened_is_solved_for_by_unwhitening(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(*shape, 7))
+    matrix = np.swapaxes(x, -1, -2) @ x + np.eye(7)
+    ellipsoid, right = Ellipsoid(matrix, np.zeros(shape)), rng.normal(size=(*shape, 2))
+    solved = ellipsoid.unwhitened(ellipsoid.whitened(right))
+    assert solved == pytest.approx(np.linalg.solve(matrix, right), rel=1e-9)

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import curves_by_method
+from flwr_fbo.experiment_runner.ends import name_beside
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
     Target,
+    draw_mean,
     line_styles,
     new_figure,
     save,
@@ -20,7 +22,9 @@ from flwr_fbo.experiment_runner.looks import (
     title_of,
 )
 from flwr_fbo.experiment_runner.runs import Run
-from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep, name_beside
+from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep
+from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
+from flwr_fbo.experiment_runner.transfer_figure import draw_lengths, draw_times
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 # Names of more lines than this stand beside a figure: below it they would be cut off.
@@ -28,9 +32,11 @@ _MOST_NAMES_BELOW = 12
 
 
 def _own_form(experiment: Experiment) -> Callable[..., None] | None:
-    """Return what draws the ends of curves into axes, where that is the figure."""
+    """Return what draws into axes, where the figure is not the curves themselves."""
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         return draw_series
+    if isinstance(experiment, TransferExperiment):
+        return {"lengths": draw_lengths, "times": draw_times}.get(experiment.form)
     sweep = experiment.sweep if isinstance(experiment, BanditExperiment) else None
     if sweep is not None and sweep.axis is not None:
         return draw_sweep
@@ -38,19 +44,19 @@ def _own_form(experiment: Experiment) -> Callable[..., None] | None:
 
 
 def has_own_form(experiment: Experiment) -> bool:
-    """Return whether its figure shows what curves end at, and not the curves."""
+    """Return whether its figure is another than curves against steps."""
     return _own_form(experiment) is not None
 
 
 def draw_own_form(axes: Any, experiment: Experiment, runs: Sequence[Run]) -> None:
-    """Draw what curves end at, for an experiment that has such a form."""
+    """Draw the figure of an experiment that has a form of its own."""
     own_form = _own_form(experiment)
     assert own_form is not None
     own_form(axes, experiment, runs)
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
-    """Write a picture: curves, or what they end at where that is the form.
+    """Write a picture: curves, or what else the experiment's form is.
 
     A PNG, unless matplotlib's settings say otherwise.
     """
@@ -127,12 +133,4 @@ def draw_curves(
     shown = slice(experiment.first_shown, None)
     x = experiment.steps[shown]
     for name, style in line_styles(experiment, dict.fromkeys(curves, x)).items():
-        values = curves[name][:, shown]
-        mean = values.mean(axis=0)
-        axes.plot(x, mean, linewidth=1.6, **style)
-        if len(values) > 1:
-            error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-            color = style["color"]
-            axes.fill_between(
-                x, mean - error, mean + error, color=color, alpha=0.15, lw=0
-            )
+        draw_mean(axes, x, curves[name][:, shown], linewidth=1.6, **style)

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import common_seeds
 from flwr_fbo.experiment_runner.methods import Look
@@ -69,6 +73,16 @@ def line_styles(
         }
         for name, curve in curves.items()
     }
+
+
+def draw_mean(axes: Any, x: NDArray[Any], curves: FloatArray, **style: Any) -> None:
+    """Draw the mean of curves, one a seed, and a band of one standard error."""
+    mean = curves.mean(axis=0)
+    axes.plot(x, mean, **style)
+    if len(curves) > 1:
+        error = curves.std(axis=0, ddof=1) / np.sqrt(len(curves))
+        color = style["color"]
+        axes.fill_between(x, mean - error, mean + error, color=color, alpha=0.15, lw=0)
 
 
 def literal(label: str) -> str:

@@ -1,4 +1,4 @@
-"""Draw what more epsilon buys, or longer messages, or any setting that is swept."""
+"""Draw what more epsilon buys, or any setting that is swept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ import numpy as np
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import curves_by_method, epsilon_of
+from flwr_fbo.experiment_runner.ends import (
+    draw_level,
+    draw_points,
+    ends_of,
+    in_the_end,
+    label_values,
+    name_beside,
+    set_title,
+)
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.linear_bandit_methods import METHODS
@@ -18,10 +27,8 @@ from flwr_fbo.experiment_runner.looks import (
     COLORS,
     MARKERS,
     Target,
-    literal,
     looks_of,
     new_figure,
-    save,
     seeds_of,
     title_of,
 )
@@ -36,11 +43,8 @@ from flwr_fbo.experiment_runner.sweep import (
     label_at,
     text_of,
 )
-from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
 from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
-from flwr_fbo.experiment_runner.wording import counted
 
 # Of the lines of a method, at one value each of what else is swept.
 _STYLES = ("-", "--", "-.")
@@ -56,13 +60,13 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     Each series of curves is a line, its noise-only controls a dotted one; what does not
     depend on epsilon is a level.
     """
-    ends = _ends(experiment, runs)
+    ends = ends_of(experiment, runs)
     looks = looks_of(experiment)
     known = experiment.known_methods
     levels = [name for name in experiment.methods if not known[name].noisy]
     for name in levels:
         label = f"{experiment.label_of(name)}: {ends[name].mean:.4f}"
-        _draw_level(axes, ends[name], looks[name], label)
+        draw_level(axes, ends[name], looks[name], label)
     taken = {part for name in levels for part in looks[name]}
     colors = [color for color in COLORS if color not in taken]
     series = dict.fromkeys(s for c in experiment.curves.values() for s in c.series)
@@ -74,7 +78,7 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
         for members, style in ((names, "-"), (controls, ":")):
             points = list(zip(x, (ends[name] for name in members), strict=True))
             suffix = "" if members is names else ", noise-only"
-            _draw_points(axes, points, (color, style, marker), label + suffix)
+            draw_points(axes, points, (color, style, marker), label + suffix)
     # Random search is far away: it would press all others together.
     near = [estimate for name, estimate in ends.items() if name != "random"]
     means = np.array([estimate.mean for estimate in near])
@@ -84,8 +88,8 @@ def draw_series(axes: Any, experiment: TuningExperiment, runs: Sequence[Run]) ->
     axes.set_ylim(low - margin, high + margin)
     epsilons = [epsilon_of(runs, n) for n, c in experiment.curves.items() if c.series]
     _label_epsilon(axes, epsilons, [experiment.privacy])
-    axes.set_ylabel(_in_the_end(experiment))
-    _set_title(axes, title_of(experiment, runs))
+    axes.set_ylabel(in_the_end(experiment))
+    set_title(axes, title_of(experiment, runs))
 
 
 def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -> None:
@@ -118,72 +122,8 @@ def draw_tradeoff(results: Sequence[Results], until: int | None, path: Target) -
     _label_epsilon(axes, [_epsilon_of(*one) for one in results], settings)
     axes.set_ylabel(f"best {first.task.unit}, mean of evaluations 1 to {until}")
     title = f"{first.task.name}: {first.num_agents} agents"
-    _set_title(axes, title)
+    set_title(axes, title)
     name_beside(figure, [run for _, runs in results for run in runs], path)
-
-
-def draw_lengths(
-    results: Sequence[tuple[TransferExperiment, Sequence[Run]]], path: Target
-) -> None:
-    """Write a PNG: best value in the end against how many numbers an agent sends.
-
-    Parameters
-    ----------
-    results : sequence of (TransferExperiment, runs)
-        Of one task and its agents, with messages of different lengths.
-    path : Path or binary file
-
-    Raises
-    ------
-    ValueError
-        If the results differ in more.
-    """
-    first = results[0][0]
-    shared = [name for name in first.to_dict() if name not in ("name", "num_features")]
-    for experiment, _ in results:
-        _require_same(first, experiment, shared)
-    figure, axes = new_figure()
-    looks = looks_of(first)
-    tables = [_ends(*one) for one in results]
-    for name in first.methods:
-        lengths = [e.message_length(name) for e, _ in results]
-        ends = (table[name] for table in tables)
-        points = list(zip(lengths, ends, strict=True))
-        _draw_either(axes, points, all(lengths), looks[name], first.label_of(name))
-    axes.set(xscale="log", xlabel="numbers in a message", ylabel=_in_the_end(first))
-    _set_title(axes, _mean_over_targets(first))
-    name_beside(figure, [run for _, runs in results for run in runs], path)
-
-
-def draw_times(
-    experiment: TransferExperiment, runs: Sequence[Run], path: Target
-) -> None:
-    """Write a PNG: best value against a target's CPU time, objective included.
-
-    Evaluations are taken to last equally long, the mean over the runs of a method:
-    times compare only where all runs were made on one machine.
-    """
-    figure, axes = new_figure()
-    looks = looks_of(experiment)
-    steps = experiment.steps / experiment.num_steps
-    names = experiment.methods
-    times = curves_by_method(names, runs, "seconds")
-    for name, curves in curves_by_method(names, runs).items():
-        seconds = Estimate.of(times[name] / experiment.num_targets)
-        color, style, _ = looks[name]
-        label = f"{experiment.label_of(name)}: {seconds.mean:.2g} s"
-        x = steps * seconds.mean
-        axes.plot(x, curves.mean(axis=0), color=color, ls=style, label=label)
-    x_label = "CPU seconds of a target, on a log scale"
-    axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
-    title = f"{_mean_over_targets(experiment)}, {seeds_of(experiment, runs)}"
-    _set_title(axes, title)
-    name_beside(figure, runs, path)
-
-
-def _mean_over_targets(experiment: TransferExperiment) -> str:
-    targets = counted(experiment.num_targets, "target")
-    return f"{experiment.task.name}: mean over {targets}"
 
 
 def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> None:
@@ -196,7 +136,7 @@ def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> 
     sweep = experiment.sweep
     assert sweep is not None
     assert sweep.axis is not None
-    ends = _ends(experiment, runs)
+    ends = ends_of(experiment, runs)
     field, values = FIELDS[sweep.axis], sweep.values[sweep.axis]
     places = _places(field, values)
     lines = _lines_of(experiment, sweep.axis)
@@ -209,19 +149,19 @@ def draw_sweep(axes: Any, experiment: BanditExperiment, runs: Sequence[Run]) -> 
             if field.scale == "names":  # nothing lies between two of them
                 look = (look[0], "", look[2])
             pairs = [(places[dict(m.point)[sweep.axis]], ends[m.name]) for m in methods]
-            _draw_points(axes, sorted(pairs, key=itemgetter(0)), look, label)
+            draw_points(axes, sorted(pairs, key=itemgetter(0)), look, label)
         else:
             end = ends[names[0]]
-            _draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
+            draw_level(axes, end, look, f"{label}: {end.mean:.3g}")
     scale = "linear" if field.scale == "names" else field.scale
     texts = [text_of(value) for value in values]
-    _label_values(axes, scale, [places[value] for value in values], texts)
+    label_values(axes, scale, [places[value] for value in values], texts)
     y_label = f"{experiment.axes[1]}, {experiment.num_iterations:,} trials"
     axes.set(xlabel=field.text, ylabel=y_label, yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     # Three lines: in one, names and settings would run into those beside the axes.
     title = f"{experiment.name}\n{_fixed(experiment, sweep)}"
-    _set_title(axes, f"{title}\n{seeds_of(experiment, runs)}")
+    set_title(axes, f"{title}\n{seeds_of(experiment, runs)}")
 
 
 def _lines_of(
@@ -262,51 +202,6 @@ def _places(field: SweptField, values: Sequence[Value]) -> dict[Value, float]:
     return {value: float(value) for value in values}
 
 
-def _ends(experiment: Experiment, runs: Sequence[Run]) -> dict[str, Estimate]:
-    """Return what the methods' curves end at."""
-    curves = curves_by_method(experiment.methods, runs)
-    return {name: Estimate.of(curve[:, -1]) for name, curve in curves.items()}
-
-
-def _in_the_end(experiment: OptimisationExperiment) -> str:
-    return f"best {experiment.task.unit}, evaluation {experiment.num_evaluations}"
-
-
-def _set_title(axes: Any, title: str) -> None:
-    axes.set_title(title, fontsize=10)
-
-
-def name_beside(figure: Any, runs: Sequence[Run], path: Target) -> None:
-    """Write the PNG, with its legend beside it."""
-    # More names would be cut off at the lower edge.
-    size = 8 if len(figure.axes[0].get_legend_handles_labels()[1]) <= 26 else 6.5
-    figure.legend(loc="outside right upper", frameon=False, fontsize=size)
-    save(figure, runs, path)
-
-
-def _draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
-    color, style, _ = look
-    mean, error = estimate.mean, estimate.standard_error
-    axes.axhline(mean, color=color, ls=style, lw=1.4, label=literal(label))
-    axes.axhspan(mean - error, mean + error, color=color, alpha=0.1, lw=0)
-
-
-def _draw_points(
-    axes: Any, points: Sequence[tuple[float, Estimate]], look: Look, label: str
-) -> None:
-    color, style, marker = look
-    axes.errorbar(
-        [epsilon for epsilon, _ in points],
-        [estimate.mean for _, estimate in points],
-        [estimate.standard_error for _, estimate in points],
-        label=literal(label),
-        color=color,
-        marker=marker,
-        ls=style,
-        capsize=3,
-    )
-
-
 def _draw_either(
     axes: Any,
     points: Sequence[tuple[float, Estimate]],
@@ -316,31 +211,20 @@ def _draw_either(
 ) -> None:
     """Draw points, or the level with the most runs where x has no part in them."""
     if varies:
-        _draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
+        draw_points(axes, sorted(points, key=itemgetter(0)), look, label)
     else:
         level = max((end for _, end in points), key=lambda end: end.num_runs)
-        _draw_level(axes, level, look, label)
+        draw_level(axes, level, look, label)
 
 
 def _label_epsilon(
     axes: Any, epsilons: Sequence[float], settings: Sequence[TuningPrivacy]
 ) -> None:
     ticks = _ticks(epsilons)
-    _label_values(axes, "log", ticks, [f"{tick:.2g}" for tick in ticks])
+    label_values(axes, "log", ticks, [f"{tick:.2g}" for tick in ticks])
     deltas = ", ".join(f"{d:.3g}" for d in sorted({s.delta for s in settings}))
     accountants = ", ".join(sorted({s.accountant.upper() for s in settings}))
     axes.set_xlabel(f"epsilon at delta = {deltas} ({accountants})")
-
-
-def _label_values(
-    axes: Any, scale: str, values: Sequence[float], texts: Sequence[str]
-) -> None:
-    """Put ticks on the x axis at some values only."""
-    from matplotlib.ticker import NullLocator
-
-    axes.set_xscale(scale)
-    axes.set_xticks(values, texts)
-    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _ticks(epsilons: Sequence[float]) -> list[float]:

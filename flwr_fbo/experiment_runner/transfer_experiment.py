@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.transfer_methods import (
     METHODS,
+    Messages,
     TransferCurve,
     TransferMethod,
     methods_of,
@@ -48,8 +49,6 @@ from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.simulation.progress import telling
 
-_OF_MESSAGES = ("num_features", "lengthscale", "regularization")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TransferExperiment(OptimisationExperiment):
@@ -64,33 +63,38 @@ class TransferExperiment(OptimisationExperiment):
         agents that have finished.
     num_observations : int
         t_n of those, their initial points included.
-    num_features : int
-        M.
     follow : str
         1 - p_t of FTS: see `FTSSettings`.
-    lengthscale, regularization : float
-        l and lambda of the messages, as in the authors' code for real data: see
-        `FTSSettings`.
+    messages : Messages
     methods : tuple of str
         All but curves unless given. All curves are added.
     curves : dict of TransferCurve
         Methods with settings of their own, by name; those of FTS bring their noise-only
         control with them, as ``NAME-noise-only``.
+    form : {"convergence", "lengths", "times"}
+        The figure: best value against evaluation or against CPU time, or in the end
+        against the length of a message.
     """
 
-    tables: ClassVar[Mapping[str, type[Any]]] = {"curves": TransferCurve}
+    _presentation: ClassVar[tuple[str, ...]] = (
+        *OptimisationExperiment._presentation,
+        "form",
+    )
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "curves": TransferCurve,
+        "messages": Messages,
+    }
 
     num_targets: int
     num_initial: int = 3
     num_observations: int = 50
-    num_features: int = 100
     follow: Follow = "inverse-square"
-    lengthscale: float = 0.01
-    regularization: float = 1e-6
+    messages: Messages = field(default_factory=Messages)
     privacy: None = None
     methods: tuple[str, ...] = tuple(METHODS)
     # Experiments are keys of a cache.
     curves: dict[str, TransferCurve] = field(default_factory=dict, hash=False)
+    form: Literal["convergence", "lengths", "times"] = "convergence"
 
     def __post_init__(self) -> None:
         for name in self.curves:
@@ -99,7 +103,7 @@ class TransferExperiment(OptimisationExperiment):
         added = [name for name in methods_of(self.curves) if name not in self.methods]
         object.__setattr__(self, "methods", (*self.methods, *added))
         super().__post_init__()
-        for name in ("num_targets", "num_initial", "num_observations", "num_features"):
+        for name in ("num_targets", "num_initial", "num_observations"):
             require_int(name, getattr(self, name), 1)
         allowed = f"at most num_agents={self.num_agents}"
         ok = self.num_targets <= self.num_agents
@@ -113,6 +117,11 @@ class TransferExperiment(OptimisationExperiment):
             ok = value is None or value >= self.num_initial
             require(ok, "num_observations", value, allowed)
         self.settings_of("fts")  # which names what it does not allow
+        if self.form == "lengths":
+            for base, lengths in self.lengths.items():
+                ok = len(set(lengths.values())) == len(lengths)
+                allowed = "curves of other lengths each, where form is 'lengths'"
+                require(ok and base in lengths, "curves", sorted(lengths), allowed)
 
     @property
     def known_methods(self) -> Mapping[str, TransferMethod]:
@@ -134,9 +143,9 @@ class TransferExperiment(OptimisationExperiment):
         settings = replace(
             settings,
             num_initial=self.num_initial,
-            num_features=curve.num_features or self.num_features,
-            lengthscale=self.lengthscale,
-            regularization=self.regularization,
+            num_features=curve.num_features or self.messages.num_features,
+            lengthscale=self.messages.lengthscale,
+            regularization=self.messages.regularization,
         )
         if isinstance(settings, FTSSettings):
             follow = curve.follow or self.follow
@@ -157,10 +166,19 @@ class TransferExperiment(OptimisationExperiment):
             return 0
         return settings.message_length
 
+    @property
+    def lengths(self) -> dict[str, dict[str, int]]:
+        """Message lengths of methods, by the method that each is a variant of."""
+        lengths: dict[str, dict[str, int]] = {}
+        for name in self.methods:
+            base = self.known_methods[name].base or name
+            lengths.setdefault(base, {})[name] = self.message_length(name)
+        return lengths
+
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
         values = super().recipe(method)
-        for name in ("curves", "follow", "num_observations", *_OF_MESSAGES):
+        for name in ("curves", "follow", "num_observations", "messages"):
             del values[name]
         chosen = self.known_methods[method]
         values["method"] = chosen.base or method

@@ -24,6 +24,28 @@ _CONTROLS = ("alone", "random", "noise-only")
 
 
 @dataclass(frozen=True)
+class Messages:
+    """What agents send that have finished.
+
+    Attributes
+    ----------
+    num_features : int
+        M.
+    lengthscale, regularization : float
+        l and lambda, as in the authors' code for real data: see `FTSSettings`.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    num_features: int = 100
+    lengthscale: float = 0.01
+    regularization: float = 1e-6
+
+    def __post_init__(self) -> None:
+        require_int("num_features", self.num_features, 1)
+
+
+@dataclass(frozen=True)
 class TransferCurve:
     """A curve of a published figure: a method, and what it sets otherwise.
 

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
+from flwr_fbo.experiment_runner.figure import draw_own_form
+from flwr_fbo.experiment_runner.looks import new_figure
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.transfer_experiment import (
     TransferExperiment,
@@ -22,7 +24,8 @@ from flwr_fbo.experiment_runner.transfer_experiment import (
     _received,
     messages_of,
 )
-from flwr_fbo.experiment_runner.transfer_methods import TransferCurve
+from flwr_fbo.experiment_runner.transfer_methods import Messages, TransferCurve
+from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.protocol.tuning_settings import FTSSettings
 from flwr_fbo.tasks.har import HarTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
@@ -34,13 +37,15 @@ num_targets = 2
 num_evaluations = 6
 num_seeds = 2
 num_observations = 6
-num_features = 12
 follow = "inverse-sqrt"
 
 [task]
 name = "synthetic"
 deviation = 0.5
 num_exact = 2
+
+[messages]
+num_features = 12
 
 [[claims]]
 text = "FTS is faster"
@@ -122,7 +127,7 @@ def test_those_who_finished_did_so_on_their_own(experiment: TransferExperiment) 
 def test_messages_of_the_ignorant_are_prior_draws(
     experiment: TransferExperiment,
 ) -> None:
-    wide = replace(experiment, num_features=2000)
+    wide = replace(experiment, messages=Messages(num_features=2000))
     finished = _finished_agents(experiment, 1, 6)
     study = wide.study(wide.settings_of("noise-only"), Seeds.of_run(1))
     vectors = messages_of(study, finished, 7, zeroed=True)
@@ -190,6 +195,76 @@ def test_a_curve_has_settings_of_its_own(tmp_path: Path) -> None:
             load_experiment(tmp_path / "a.toml")
 
 
+def _played(plan: TransferExperiment) -> list[TuningRun]:
+    """Return runs, made up, of two seeds: each method's best value is its place."""
+    return [
+        TuningRun(
+            method=name,
+            seed=seed,
+            epsilon=0.0,
+            private=False,
+            seconds=4.0,
+            best_so_far=[[i / 10] * plan.num_evaluations] * plan.num_targets,
+            failed_trials=0,
+        )
+        for i, name in enumerate(plan.methods)
+        for seed in (0, 1)
+    ]
+
+
+def test_a_figure_shows_what_longer_messages_buy(tmp_path: Path) -> None:
+    curves = """
+[curves.long]
+label = "FTS, M = 20"
+method = "fts"
+num_features = 20
+"""
+    methods = (
+        'form = "lengths"\nmethods = ["alone", "random", "fts", "rgpe", "noise-only"]\n'
+    )
+    (tmp_path / "a.toml").write_text(methods + TOML + curves)
+    plan = load_experiment(tmp_path / "a.toml")
+    assert isinstance(plan, TransferExperiment)
+    assert plan.lengths == {
+        "alone": {"alone": 0},
+        "random": {"random": 0},
+        "fts": {"fts": 12, "long": 20},
+        "noise-only": {"noise-only": 12, "long-noise-only": 20},
+        "rgpe": {"rgpe": 12 + 12**2},
+    }
+    _, axes = new_figure()
+    draw_own_form(axes, plan, _played(plan))
+    drawn = {bars.get_label(): bars.lines[0].get_xydata() for bars in axes.containers}
+    places = {name: i / 10 for i, name in enumerate(plan.methods)}
+    assert set(drawn) == {"FTS", "noise-only", "RGPE"}
+    expected = [[12, places["fts"]], [20, places["long"]]]
+    np.testing.assert_allclose(drawn["FTS"], expected)
+    np.testing.assert_allclose(drawn["RGPE"], [[12 + 144, places["rgpe"]]])
+    labels = [line.get_label() for line in axes.get_lines()]
+    assert "TS: 0.0000" in labels
+    # Rows do not depend on it.
+    assert replace(plan, form="convergence").to_dict() == plan.to_dict()
+    # Two points of a line would have one place.
+    again = curves.replace("num_features = 20", "num_observations = 5")
+    (tmp_path / "b.toml").write_text(methods + TOML + again)
+    with pytest.raises(ValueError, match=r"curves=\['fts', 'long'\] is not allowed"):
+        load_experiment(tmp_path / "b.toml")
+    (tmp_path / "c.toml").write_text(methods.replace("lengths", "length") + TOML)
+    with pytest.raises(ValueError, match="form='length' is not allowed"):
+        load_experiment(tmp_path / "c.toml")
+
+
+def test_a_figure_shows_what_more_time_buys(experiment: TransferExperiment) -> None:
+    """Of one target: 4 s for two of them, and 6 evaluations."""
+    plan = replace(experiment, form="times")
+    _, axes = new_figure()
+    draw_own_form(axes, plan, _played(plan))
+    lines = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
+    assert set(lines) == {f"{plan.label_of(name)}: 2 s" for name in plan.methods}
+    np.testing.assert_allclose(lines["TS: 2 s"][:, 0], 2 * np.arange(1, 7) / 6)
+    np.testing.assert_allclose(lines["random: 2 s"][:, 1], 0.1)
+
+
 def test_concurrent_agents_send_what_they_know_by_then(
     experiment: TransferExperiment,
 ) -> None:
@@ -225,26 +300,11 @@ def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "NOT PRIVATE: messages are passed on" in said
     assert "- FTS is faster: in the mean" in said
     assert "TAF (0.1) cannot be told from TS by these runs: " in said
-    longer = TOML.replace("num_features = 12", "num_features = 20")
-    (tmp_path / "longer.toml").write_text(longer.replace('"transfer"', '"longer"'))
-    assert runner.invoke(app, ["run", "longer.toml", "--jobs=1"]).exit_code == 0
-    drawn = runner.invoke(app, ["tradeoff", "results/transfer", "results/longer"])
-    assert drawn.exit_code == 0, drawn.output
-    assert (tmp_path / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
-    other = longer.replace('"transfer"', '"other"').replace(
-        "num_observations = 6", "num_observations = 5"
-    )
-    (tmp_path / "other.toml").write_text(other)
-    assert runner.invoke(app, ["run", "other.toml", "--jobs=1"]).exit_code == 0
-    refused = runner.invoke(app, ["tradeoff", "results/transfer", "results/other"])
+    refused = runner.invoke(app, ["tradeoff", "results/transfer"])
     assert refused.exit_code == 1
-    assert "num_observations=5 is not allowed: 6, as in" in refused.output
-    picture = "--figure=time.png"
-    timed = runner.invoke(app, ["tradeoff", "--time", "results/transfer", picture])
-    assert timed.exit_code == 0, timed.output
-    assert (tmp_path / "time.png").read_bytes().startswith(b"\x89PNG")
-    both = ["results/transfer", "results/longer"]
-    assert runner.invoke(app, ["tradeoff", "--time", *both]).exit_code == 1
+    assert "results='results/transfer' is not allowed: results of tuning" in " ".join(
+        refused.output.split()
+    )
     refused = runner.invoke(app, ["run", "transfer.toml", "--epsilon=2"])
     assert refused.exit_code == 1
     assert "epsilon=2.0 is not allowed" in " ".join(refused.output.split())

@@ -115,9 +115,8 @@ def _convergence(
     parts: list[str | Table | Figure] = [figure]
     if has_own_form(experiment):
         caption = (
-            "Chart of where each method ends against what is varied, as published: "
-            "mean over seeds; bars and bands are one standard error. The table above "
-            "has the numbers."
+            "Chart of the form in which the figure was published: mean over seeds; "
+            "bars and bands are one standard error. The table above has the numbers."
         )
 
         def draw(axes: Any) -> None:

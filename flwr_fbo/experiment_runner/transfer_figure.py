@@ -1,0 +1,69 @@
+"""Draw what longer messages buy, and what more time does, as in the paper of FTS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flwr_fbo.experiment_runner.curves import curves_by_method
+from flwr_fbo.experiment_runner.ends import (
+    draw_level,
+    draw_points,
+    ends_of,
+    in_the_end,
+    set_title,
+)
+from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.looks import draw_mean, literal, looks_of, seeds_of
+from flwr_fbo.experiment_runner.runs import Run
+from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
+from flwr_fbo.experiment_runner.wording import counted
+
+
+def draw_lengths(
+    axes: Any, experiment: TransferExperiment, runs: Sequence[Run]
+) -> None:
+    """Draw what is best in the end against how many numbers an agent sends.
+
+    A line for each method that sends messages, through its curves; a level for each
+    that sends none. As in fig. 2 of the paper of FTS.
+    """
+    ends, looks = ends_of(experiment, runs), looks_of(experiment)
+    for base, lengths in experiment.lengths.items():
+        label = experiment.label_of(base)
+        if lengths[base]:
+            names = sorted(lengths, key=lengths.__getitem__)
+            points = [(lengths[name], ends[name]) for name in names]
+            draw_points(axes, points, looks[base], label)
+        else:
+            draw_level(axes, ends[base], looks[base], f"{label}: {ends[base].mean:.4f}")
+    axes.set(xscale="log", xlabel="numbers in a message", ylabel=in_the_end(experiment))
+    set_title(axes, _title_of(experiment, runs))
+
+
+def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
+    """Draw the best value so far against a target's CPU time, objective included.
+
+    As in fig. 3 of the paper of FTS. Evaluations are taken to last equally long, the
+    mean over the runs of a method: times compare only where all runs were made on one
+    machine.
+    """
+    looks = looks_of(experiment)
+    steps = experiment.steps / experiment.num_steps
+    names = experiment.methods
+    times = curves_by_method(names, runs, "seconds")
+    for name, curves in curves_by_method(names, runs).items():
+        seconds = Estimate.of(times[name] / experiment.num_targets)
+        color, style, _ = looks[name]
+        label = literal(f"{experiment.label_of(name)}: {seconds.mean:.2g} s")
+        draw_mean(
+            axes, steps * seconds.mean, curves, color=color, ls=style, label=label
+        )
+    x_label = "CPU seconds of a target, on a log scale"
+    axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
+    set_title(axes, _title_of(experiment, runs))
+
+
+def _title_of(experiment: TransferExperiment, runs: Sequence[Run]) -> str:
+    targets = counted(experiment.num_targets, "target")
+    return f"{experiment.name}: mean over {targets}\n{seeds_of(experiment, runs)}"

@@ -21,7 +21,7 @@ def ends_of(experiment: Experiment, runs: Sequence[Run]) -> dict[str, Estimate]:
 
 
 def in_the_end(experiment: OptimisationExperiment) -> str:
-    """Return what an axis is called that has what is best in the end."""
+    """Return the label of an axis of final best values."""
     return f"best {experiment.task.unit}, evaluation {experiment.num_evaluations}"
 
 
@@ -39,7 +39,7 @@ def draw_points(
     """Draw estimates at their x, with bars of one standard error."""
     color, style, marker = look
     axes.errorbar(
-        [epsilon for epsilon, _ in points],
+        [x for x, _ in points],
         [estimate.mean for _, estimate in points],
         [estimate.standard_error for _, estimate in points],
         label=literal(label),

@@ -32,7 +32,7 @@ _MOST_NAMES_BELOW = 12
 
 
 def _own_form(experiment: Experiment) -> Callable[..., None] | None:
-    """Return what draws into axes, where the figure is not the curves themselves."""
+    """Return what draws a figure that does not show curves against steps."""
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         return draw_series
     if isinstance(experiment, TransferExperiment):
@@ -44,7 +44,7 @@ def _own_form(experiment: Experiment) -> Callable[..., None] | None:
 
 
 def has_own_form(experiment: Experiment) -> bool:
-    """Return whether its figure is another than curves against steps."""
+    """Return whether its figure does not show curves against steps."""
     return _own_form(experiment) is not None
 
 
@@ -56,7 +56,7 @@ def draw_own_form(axes: Any, experiment: Experiment, runs: Sequence[Run]) -> Non
 
 
 def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
-    """Write a picture: curves, or what else the experiment's form is.
+    """Write a picture: curves against steps, or the experiment's own form.
 
     A PNG, unless matplotlib's settings say otherwise.
     """

@@ -66,6 +66,7 @@ class TransferExperiment(OptimisationExperiment):
     follow : str
         1 - p_t of FTS: see `FTSSettings`.
     messages : Messages
+        What finished agents send, unless a curve says otherwise.
     methods : tuple of str
         All but curves unless given. All curves are added.
     curves : dict of TransferCurve
@@ -119,9 +120,11 @@ class TransferExperiment(OptimisationExperiment):
         self.settings_of("fts")  # which names what it does not allow
         if self.form == "lengths":
             for base, lengths in self.lengths.items():
+                allowed = f"{base}, too, beside its curves, where form is 'lengths'"
+                require(base in lengths, "methods", self.methods, allowed)
                 ok = len(set(lengths.values())) == len(lengths)
                 allowed = "curves of other lengths each, where form is 'lengths'"
-                require(ok and base in lengths, "curves", sorted(lengths), allowed)
+                require(ok, "curves", sorted(lengths), allowed)
 
     @property
     def known_methods(self) -> Mapping[str, TransferMethod]:

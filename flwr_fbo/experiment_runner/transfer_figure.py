@@ -1,9 +1,11 @@
-"""Draw what longer messages buy, and what more time does, as in the paper of FTS."""
+"""Draw best values against message length, and against CPU time: FTS, figs. 2 and 3."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from flwr_fbo.experiment_runner.curves import curves_by_method
 from flwr_fbo.experiment_runner.ends import (
@@ -44,21 +46,21 @@ def draw_lengths(
 def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
     """Draw the best value so far against a target's CPU time, objective included.
 
-    As in fig. 3 of the paper of FTS. Evaluations are taken to last equally long, the
-    mean over the runs of a method: times compare only where all runs were made on one
-    machine.
+    As in fig. 3 of the paper of FTS. Queries are taken to last equally long, the mean
+    over the runs of a method, and initial points no time: times compare only where all
+    runs were made on one machine.
     """
     looks = looks_of(experiment)
-    steps = experiment.steps / experiment.num_steps
+    first, num_queries = experiment.num_initial, experiment.num_queries
+    part = np.arange(1, num_queries + 1) / num_queries
     names = experiment.methods
     times = curves_by_method(names, runs, "seconds")
     for name, curves in curves_by_method(names, runs).items():
         seconds = Estimate.of(times[name] / experiment.num_targets)
         color, style, _ = looks[name]
         label = literal(f"{experiment.label_of(name)}: {seconds.mean:.2g} s")
-        draw_mean(
-            axes, steps * seconds.mean, curves, color=color, ls=style, label=label
-        )
+        x, y = part * seconds.mean, curves[:, first:]
+        draw_mean(axes, x, y, color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
     set_title(axes, _title_of(experiment, runs))

@@ -25,7 +25,7 @@ _CONTROLS = ("alone", "random", "noise-only")
 
 @dataclass(frozen=True)
 class Messages:
-    """What agents send that have finished.
+    """Settings of the messages that finished agents send.
 
     Attributes
     ----------

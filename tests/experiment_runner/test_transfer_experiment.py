@@ -249,6 +249,11 @@ num_features = 20
     (tmp_path / "b.toml").write_text(methods + TOML + again)
     with pytest.raises(ValueError, match=r"curves=\['fts', 'long'\] is not allowed"):
         load_experiment(tmp_path / "b.toml")
+    rgpe = curves.replace('"fts"', '"rgpe"')
+    alone = methods.replace('"rgpe", ', "")
+    (tmp_path / "d.toml").write_text(alone + TOML + rgpe)
+    with pytest.raises(ValueError, match="is not allowed: rgpe, too, beside its cur"):
+        load_experiment(tmp_path / "d.toml")
     (tmp_path / "c.toml").write_text(methods.replace("lengths", "length") + TOML)
     with pytest.raises(ValueError, match="form='length' is not allowed"):
         load_experiment(tmp_path / "c.toml")
@@ -261,7 +266,8 @@ def test_a_figure_shows_what_more_time_buys(experiment: TransferExperiment) -> N
     draw_own_form(axes, plan, _played(plan))
     lines = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
     assert set(lines) == {f"{plan.label_of(name)}: 2 s" for name in plan.methods}
-    np.testing.assert_allclose(lines["TS: 2 s"][:, 0], 2 * np.arange(1, 7) / 6)
+    # From the first query on, after three initial points.
+    np.testing.assert_allclose(lines["TS: 2 s"][:, 0], 2 * np.arange(1, 4) / 3)
     np.testing.assert_allclose(lines["random: 2 s"][:, 1], 0.1)
 
 

@@ -115,8 +115,8 @@ def _convergence(
     parts: list[str | Table | Figure] = [figure]
     if has_own_form(experiment):
         caption = (
-            "Chart of the form in which the figure was published: mean over seeds; "
-            "bars and bands are one standard error. The table above has the numbers."
+            "Chart in the form of the paper's figure: mean over seeds; bars and bands "
+            "are one standard error."
         )
 
         def draw(axes: Any) -> None:

@@ -553,10 +553,8 @@ _TRANSFER = {
     "num_targets": 1,
     "num_initial": 3,
     "num_observations": 6,
-    "num_features": 20,
     "follow": "inverse-sqrt",
-    "lengthscale": 0.03,
-    "regularization": 0.01,
+    "messages": {"num_features": 20, "lengthscale": 0.03, "regularization": 0.01},
     "methods": [
         "alone",
         "random",

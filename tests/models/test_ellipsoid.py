@@ -1,5 +1,7 @@
 """Tests of the ellipsoid's factor."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -70,7 +72,7 @@ def test_any_order_and_type_of_stored_numbers_can_be_gone_on_from() -> None:
 
 def test_whole_numbers_are_whitened_as_their_floats() -> None:
     ellipsoid, _ = _observed(7, n=5)
-    ones = np.ones((7, 2), dtype=np.int64)
+    ones: Any = np.ones((7, 2), dtype=np.int64)
     np.testing.assert_array_equal(
         ellipsoid.whitened(ones), ellipsoid.whitened(ones.astype(float))
     )

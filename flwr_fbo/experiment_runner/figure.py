@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import curves_by_method
-from flwr_fbo.experiment_runner.ends import name_beside
+from flwr_fbo.experiment_runner.ends import name_beside, set_title
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.looks import (
     Target,
@@ -79,7 +79,7 @@ def _draw_convergence(
     figure, axes = new_figure()
     draw_curves(axes, experiment, curves_by_method(experiment.methods, runs))
     axes.set(xlabel=experiment.axes[0], ylabel=experiment.axes[1])
-    axes.set_title(title_of(experiment, runs), fontsize=10)
+    set_title(axes, title_of(experiment, runs))
     if experiment.log_axes:
         axes.set(xscale="log", yscale="log")
     else:

@@ -15,7 +15,6 @@ from flwr_fbo.experiment_runner.ends import (
     in_the_end,
     set_title,
 )
-from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.looks import draw_mean, literal, looks_of, seeds_of
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
@@ -56,10 +55,10 @@ def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -
     names = experiment.methods
     times = curves_by_method(names, runs, "seconds")
     for name, curves in curves_by_method(names, runs).items():
-        seconds = Estimate.of(times[name] / experiment.num_targets)
+        seconds = times[name].mean() / experiment.num_targets
         color, style, _ = looks[name]
-        label = literal(f"{experiment.label_of(name)}: {seconds.mean:.2g} s")
-        x, y = part * seconds.mean, curves[:, first:]
+        label = literal(f"{experiment.label_of(name)}: {seconds:.2g} s")
+        x, y = part * seconds, curves[:, first:]
         draw_mean(axes, x, y, color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])

@@ -88,14 +88,11 @@ class Ellipsoid:
 
     def whitened(self, right: FloatArray) -> FloatArray:
         """Return L^-1 R, for R of shape (..., d, k)."""
-        right = np.array(right, dtype=np.float64, order="C")
-        return _solve_lower(self.factor, right)
+        return _solve_lower(self.factor, _copied(right))
 
     def unwhitened(self, right: FloatArray) -> FloatArray:
         """Return L'^-1 R, shape (..., d, k): V^-1 R, if R was whitened before."""
-        return _solve_lower(
-            self.factor, np.array(right, dtype=np.float64, order="C"), transposed=True
-        )
+        return _solve_lower(self.factor, _copied(right), transposed=True)
 
     def observe(self, x: FloatArray, y: FloatArray | float) -> None:
         """Add xx' to V and x y to u, in O(d^2) time.
@@ -229,7 +226,7 @@ class WatchedEllipsoid(Ellipsoid):
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what ``state_dict`` returned."""
         # The factor itself: it has been updated, and bits would not survive a product.
-        self.factor = np.array(state["factor"], dtype=np.float64, order="C")
+        self.factor = _copied(state["factor"])
         self.target = np.array(state["target"])
         self.num_observed = int(state["num_observed"])
         self.least_eigenvalue = np.array(state["least_eigenvalue"])
@@ -239,6 +236,11 @@ def _least_eigenvalue(factor: FloatArray) -> FloatArray:
     """Return that of LL', from the singular values of L."""
     singular_values = np.linalg.svd(factor, compute_uv=False)
     return np.asarray(singular_values[..., -1] ** 2)
+
+
+def _copied(array: NDArray[Any]) -> FloatArray:
+    """Return a copy that BLAS and LAPACK can work in."""
+    return np.array(array, dtype=np.float64, order="C")
 
 
 def _update(factor: FloatArray, x: FloatArray) -> None:

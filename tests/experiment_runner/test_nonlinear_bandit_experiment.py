@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import tomllib
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -46,7 +47,9 @@ from flwr_fbo.tasks.nonlinear_bandit import (
     NonlinearBandit,
 )
 
-ROOT = Path(__file__).parents[2]
+FIGURES = Path(__file__).parents[2] / "experiments" / "fed-go-ucb"
+FIG2 = "fig2-cosine", "fig2-hartmann"
+FIG3 = "fig3-magic", "fig3-magic-hadron", "fig3-shuttle", "fig3-shuttle-normal"
 TOML = """
 name = "mine"
 num_agents = 3
@@ -512,8 +515,8 @@ def test_missing_data_are_named_before_any_work(
 
 def test_the_published_figures() -> None:
     """Each has the paper's sizes, phase I, baselines and claims."""
-    folder, sizes = ROOT / "experiments" / "fed-go-ucb", {}
-    for path in sorted(folder.glob("*.toml")):
+    sizes = {}
+    for path in FIGURES.glob("*.toml"):
         experiment = load_experiment(path)
         assert isinstance(experiment, NonlinearBanditExperiment)
         agents, rounds = experiment.num_agents, experiment.num_iterations
@@ -534,15 +537,26 @@ def test_the_published_figures() -> None:
         assert ("fed-go-ucb", "one-go-ucb", "scalars") in claimed
     synthetic, real = (20, 100, 10), (100, 100, 10)
     assert sizes == {
-        "fed-go-ucb/fig2-cosine": synthetic,
-        "fed-go-ucb/fig2-cosine-noise": synthetic,
-        "fed-go-ucb/fig2-hartmann": synthetic,
-        "fed-go-ucb/fig2-hartmann-noise": synthetic,
-        "fed-go-ucb/fig3-magic": real,
-        "fed-go-ucb/fig3-magic-hadron": real,
-        "fed-go-ucb/fig3-shuttle": real,
-        "fed-go-ucb/fig3-shuttle-normal": real,
+        f"fed-go-ucb/{name}{noise}": real if name in FIG3 else synthetic
+        for name in FIG2 + FIG3
+        for noise in ("", "-noise")
     }
+
+
+@pytest.mark.parametrize("name", FIG2 + FIG3)
+def test_a_figure_with_more_noise_is_else_the_same(name: str) -> None:
+    quiet, noisy = (
+        tomllib.loads((FIGURES / f"{name}{noise}.toml").read_text())
+        for noise in ("", "-noise")
+    )
+    assert quiet["task"].pop("noise_std") == 0.01
+    assert noisy["task"].pop("noise_std") == 0.3
+    for values in (quiet, noisy):
+        for constants in ("settings", "linear", "glm", "kernel"):  # of searches apart
+            values.pop(constants, None)
+    for key in ("name", "description"):
+        assert quiet.pop(key) != noisy.pop(key)
+    assert quiet == noisy
 
 
 def test_the_builtin_experiment() -> None:

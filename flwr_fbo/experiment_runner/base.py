@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo._validation import require, require_int, require_known
 from flwr_fbo.experiment_runner.methods import Method
 from flwr_fbo.experiment_runner.runs import RegretRun, Run, run_reader
 from flwr_fbo.tasks.base import STRICT
@@ -48,8 +48,9 @@ class Claim:
         Where the paper says it, as in "5.1"; empty where it does not.
     better, than : str
         Names of methods.
-    by : {"final", "mean", "scalars"}
-        At the last step, or in the mean of all; or by fewer scalars sent, if counted.
+    by : {"final", "mean", "scalars", "seconds"}
+        At the last step, or in the mean of all; by fewer scalars sent, if counted; or
+        by less CPU time of a whole run.
     until : int, optional
         The last step that counts, from 1; all unless given.
     """
@@ -59,7 +60,7 @@ class Claim:
     text: str
     better: str
     than: str
-    by: Literal["final", "mean", "scalars"] = "final"
+    by: Literal["final", "mean", "scalars", "seconds"] = "final"
     until: int | None = None
     section: str = ""
 
@@ -70,6 +71,8 @@ class Claim:
         require(self.better != self.than, "than", self.than, "another than better")
         if self.until is not None:
             require_int("until", self.until, 1)
+            ok = self.by != "seconds"
+            require(ok, "until", self.until, "left out, with by='seconds'")
 
     @property
     def methods(self) -> tuple[str, str]:
@@ -161,6 +164,8 @@ class Experiment(ABC):
     counts_scalars: ClassVar[bool] = False
     # What curves are against; ``num_<step>s`` says how many there are.
     step: ClassVar[Literal["iteration", "evaluation"]] = "iteration"
+    # Whom a curve is the mean of; `num_compared` says how many there are.
+    compared: ClassVar[Literal["agent", "target"]] = "agent"
 
     name: str
     num_agents: int
@@ -177,7 +182,7 @@ class Experiment(ABC):
             require_int(attribute, getattr(self, attribute), 1)
         known = self.known_methods
         for name in self.methods:
-            require(name in known, "methods", name, nearest(name, known))
+            require_known("methods", name, known)
         twice = len(set(self.methods)) < len(self.methods)
         ok = len(self.methods) > 0 and not twice
         require(ok, "methods", self.methods, "at least one, none twice")
@@ -186,8 +191,7 @@ class Experiment(ABC):
             allowed = f"{name} beside its controls: {sorted(missing)} missing"
             require(not missing, "methods", self.methods, allowed)
         for name in (one for claim in self.claims for one in claim.methods):
-            ok = name in self.methods
-            require(ok, "claims", name, nearest(name, self.methods))
+            require_known("claims", name, self.methods)
         for claim in self.claims:
             ok = claim.until is None or claim.until <= self.num_steps
             require(ok, "until", claim.until, f"at most {self.num_steps}")

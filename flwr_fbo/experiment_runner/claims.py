@@ -2,10 +2,11 @@
 
 A claim says that one method is better than another. With d the paired difference over
 seeds, at the last step or in the mean of all, and its 95% t interval (of the
-scalars sent, where a claim is about these: fewer are better):
+scalars sent, or of CPU seconds, where a claim is about these: fewer are better):
 
 - *confirmed*: the interval of d lies above 0; and if the better method has a noise-only
-  control (private methods, FTS), so does that of its paired difference to it;
+  control (private methods, FTS), so does that of its paired difference to it, unless
+  the claim is about seconds: messages of zeros take as long;
 - *noise-only does as well*: d lies above 0, but the difference to noise-only does not,
   so what was gained is no gain of the federation;
 - *not confirmed*: the interval of d does not lie above 0; *the contrary* if it lies
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
 from flwr_fbo.experiment_runner.base import Claim, Experiment
@@ -73,20 +75,30 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
         If there is no such seed, or the claim is of steps that were not kept.
     """
     control = experiment.known_methods[claim.better].noise_only
+    if claim.by == "seconds":
+        control = None
     needed = [*claim.methods, *([control] if control is not None else [])]
-    by_scalars = claim.by == "scalars"
-    curves = curves_by_method(needed, runs, "scalars" if by_scalars else "curve")
-    sign = -1.0 if by_scalars or experiment.lower_is_better else 1.0
+    of = claim.by if claim.by in ("scalars", "seconds") else "curve"
+    values = curves_by_method(needed, runs, of)
+    sign = -1.0 if of != "curve" or experiment.lower_is_better else 1.0
+    counted = _counted_steps(claim, experiment)
+
+    def over(other: str) -> Estimate:
+        gap = sign * (values[claim.better] - values[other])
+        if claim.by == "seconds":  # one number a run
+            return Estimate.of(gap)
+        gap = gap[:, counted]
+        return Estimate.of(gap.mean(axis=1) if claim.by == "mean" else gap[:, -1])
+
+    beside = over(control) if control is not None else None
+    return Finding(claim, over(claim.than), beside)
+
+
+def _counted_steps(claim: Claim, experiment: Experiment) -> NDArray[np.bool_]:
+    """Return which of the experiment's steps a claim is of."""
     steps, step = experiment.steps, experiment.step
     last = claim.until or steps[-1]
     require(last in steps, "until", claim.until, f"an {step} that was kept")
     every = claim.by != "mean" or len(np.unique(np.diff(steps))) <= 1
     require(every, "by", claim.by, f"not 'mean', where not all {step}s are kept")
-    counted = steps <= last
-
-    def over(other: str) -> Estimate:
-        gap = sign * (curves[claim.better] - curves[other])[:, counted]
-        return Estimate.of(gap.mean(axis=1) if claim.by == "mean" else gap[:, -1])
-
-    beside = over(control) if control is not None else None
-    return Finding(claim, over(claim.than), beside)
+    return np.asarray(steps <= last)

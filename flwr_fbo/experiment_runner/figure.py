@@ -24,11 +24,16 @@ from flwr_fbo.experiment_runner.looks import (
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.tradeoff import draw_series, draw_sweep
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.experiment_runner.transfer_figure import draw_lengths, draw_times
+from flwr_fbo.experiment_runner.transfer_figure import (
+    draw_agents,
+    draw_lengths,
+    draw_times,
+)
 from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
 
 # Names of more lines than this stand beside a figure: below it they would be cut off.
 _MOST_NAMES_BELOW = 12
+_FORMS = {"lengths": draw_lengths, "times": draw_times, "agents": draw_agents}
 
 
 def _own_form(experiment: Experiment) -> Callable[..., None] | None:
@@ -36,7 +41,7 @@ def _own_form(experiment: Experiment) -> Callable[..., None] | None:
     if isinstance(experiment, TuningExperiment) and experiment.form == "tradeoff":
         return draw_series
     if isinstance(experiment, TransferExperiment):
-        return {"lengths": draw_lengths, "times": draw_times}.get(experiment.form)
+        return _FORMS.get(experiment.form)
     sweep = experiment.sweep if isinstance(experiment, BanditExperiment) else None
     if sweep is not None and sweep.axis is not None:
         return draw_sweep

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo._validation import require, require_int, require_known
 from flwr_fbo.experiment_runner.base import Column, Row
 from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
@@ -29,6 +29,7 @@ from flwr_fbo.experiment_runner.linear_bandit_methods import (
     METHODS,
     OF_SCHEDULE,
     BanditMethod,
+    methods_at,
 )
 from flwr_fbo.experiment_runner.runs import RegretRun, Run
 from flwr_fbo.experiment_runner.sweep import FIELDS, Value, text_of
@@ -85,8 +86,8 @@ class BanditExperiment(BanditDesign):
 
     def __post_init__(self) -> None:
         for name in self.methods:
-            known = name in {*METHODS, *self.known_methods}
-            require(known, "methods", name, nearest(name, METHODS))
+            if name not in self.known_methods:
+                require_known("methods", name, METHODS)
         at_points = [one for name in self.methods for one in self._at_points(name)]
         object.__setattr__(self, "methods", tuple(at_points))
         super().__post_init__()
@@ -255,12 +256,7 @@ class BanditExperiment(BanditDesign):
     @property
     def known_methods(self) -> Mapping[str, BanditMethod]:
         """All methods that it could have, by name."""
-        if self.sweep is None:
-            return METHODS
-        at_points = [
-            m.at(p) for m in METHODS.values() for p in self.sweep.points(m.depends_on)
-        ]
-        return {method.name: method for method in at_points}
+        return METHODS if self.sweep is None else methods_at(self.sweep)
 
     def estimates(self) -> dict[str, Column]:
         """Return how the estimates of rows are made and shown, by name."""

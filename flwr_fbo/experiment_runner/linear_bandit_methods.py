@@ -6,15 +6,15 @@ Each is registered where it is defined, and nowhere else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from flwr_fbo.experiment_runner import looks
 from flwr_fbo.experiment_runner.linear_bandit_design import BanditDesign, BanditPrivacy
 from flwr_fbo.experiment_runner.methods import Method, by_name
-from flwr_fbo.experiment_runner.sweep import Point, label_at, name_at
+from flwr_fbo.experiment_runner.sweep import Point, Sweep, label_at, name_at
 from flwr_fbo.protocol.linear_ucb_settings import (
     LinearUCBSettings,
     LocalData,
@@ -241,6 +241,13 @@ METHODS = by_name(
     _control("noise-only", noisy=True, look=looks.UNINFORMED),
     _control("random", scheduled=False, look=looks.RANDOM),
 )
+
+
+@lru_cache(maxsize=8)  # it is asked for at each of many methods
+def methods_at(sweep: Sweep) -> Mapping[str, BanditMethod]:
+    """Return all methods at the points of a sweep, by name."""
+    at_points = [m.at(p) for m in METHODS.values() for p in sweep.points(m.depends_on)]
+    return by_name(*at_points)
 
 
 def _name_at(method: str, point: Point) -> str:

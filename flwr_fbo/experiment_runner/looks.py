@@ -92,9 +92,10 @@ def literal(label: str) -> str:
 
 def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
     """Return what the figure says of itself."""
-    agents = "mean over " + counted(experiment.num_compared, "agent")
+    compared = counted(experiment.num_compared, experiment.compared)
     # Two lines: one would run into names beside the axes.
-    return f"{experiment.name}: {agents}\n{seeds_of(experiment, runs)}"
+    title = f"{experiment.name}: mean over {compared}"
+    return f"{title}\n{seeds_of(experiment, runs)}"
 
 
 def seeds_of(experiment: Experiment, runs: Sequence[Run]) -> str:

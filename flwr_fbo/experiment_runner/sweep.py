@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict
 
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import require, require_known
 from flwr_fbo.protocol.peer_graph import GraphName
 from flwr_fbo.tasks.base import STRICT
 
@@ -92,9 +92,8 @@ class Sweep:
         for name, values in self.values.items():
             ok = 0 < len(values) == len(set(values))
             require(ok, f"sweep.{name}", values, "at least one value, none twice")
-        axis = self.axis
-        known = axis is None or axis in self.values
-        require(known, "sweep.axis", axis, nearest(str(axis), self.values))
+        if self.axis is not None:
+            require_known("sweep.axis", self.axis, self.values)
 
     @property
     def values(self) -> dict[str, tuple[Value, ...]]:

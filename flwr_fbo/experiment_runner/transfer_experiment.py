@@ -72,9 +72,9 @@ class TransferExperiment(OptimisationExperiment):
     curves : dict of TransferCurve
         Methods with settings of their own, by name; those of FTS bring their noise-only
         control with them, as ``NAME-noise-only``.
-    form : {"convergence", "lengths", "times"}
+    form : {"convergence", "lengths", "times", "agents"}
         The figure: best value against evaluation or against CPU time, or in the end
-        against the length of a message.
+        against the length of a message; or CPU time against the number of agents.
     """
 
     _presentation: ClassVar[tuple[str, ...]] = (
@@ -85,6 +85,7 @@ class TransferExperiment(OptimisationExperiment):
         "curves": TransferCurve,
         "messages": Messages,
     }
+    compared = "target"
 
     num_targets: int
     num_initial: int = 3
@@ -95,7 +96,7 @@ class TransferExperiment(OptimisationExperiment):
     methods: tuple[str, ...] = tuple(METHODS)
     # Experiments are keys of a cache.
     curves: dict[str, TransferCurve] = field(default_factory=dict, hash=False)
-    form: Literal["convergence", "lengths", "times"] = "convergence"
+    form: Literal["convergence", "lengths", "times", "agents"] = "convergence"
 
     def __post_init__(self) -> None:
         for name in self.curves:
@@ -117,14 +118,23 @@ class TransferExperiment(OptimisationExperiment):
             value = curve.num_observations
             ok = value is None or value >= self.num_initial
             require(ok, "num_observations", value, allowed)
+            value = curve.num_agents
+            ok = value is None or self.num_targets <= value <= self.num_agents
+            senders = f"{self.num_targets} (all targets) to {self.num_agents}"
+            require(ok, "num_agents", value, senders)
         self.settings_of("fts")  # which names what it does not allow
-        if self.form == "lengths":
-            for base, lengths in self.lengths.items():
-                allowed = f"{base}, too, beside its curves, where form is 'lengths'"
-                require(base in lengths, "methods", self.methods, allowed)
-                ok = len(set(lengths.values())) == len(lengths)
-                allowed = "curves of other lengths each, where form is 'lengths'"
-                require(ok, "curves", sorted(lengths), allowed)
+        if self.form in ("lengths", "agents"):
+            self._require_places()
+
+    def _require_places(self) -> None:
+        """Raise unless each curve has a place of its own on its method's line."""
+        where = f"where form is {self.form!r}"
+        for base, places in self.places.items():
+            allowed = f"{base}, too, beside its curves, {where}"
+            require(base in places, "methods", self.methods, allowed)
+            ok = len(set(places.values())) == len(places)
+            allowed = f"curves of other {self.form} each, {where}"
+            require(ok, "curves", sorted(places), allowed)
 
     @property
     def known_methods(self) -> Mapping[str, TransferMethod]:
@@ -169,14 +179,24 @@ class TransferExperiment(OptimisationExperiment):
             return 0
         return settings.message_length
 
+    def num_senders(self, method: str) -> int:
+        """Return how many agents send; 0 if none."""
+        if self.message_length(method) == 0:
+            return 0
+        return self.known_methods[method].curve.num_agents or self.num_agents
+
     @property
-    def lengths(self) -> dict[str, dict[str, int]]:
-        """Message lengths of methods, by the method that each is a variant of."""
-        lengths: dict[str, dict[str, int]] = {}
+    def places(self) -> dict[str, dict[str, int]]:
+        """Where curves are on the figure's x axis, by the method each is a variant of.
+
+        Message lengths, or numbers of agents; 0 where no messages are used.
+        """
+        place = self.num_senders if self.form == "agents" else self.message_length
+        places: dict[str, dict[str, int]] = {}
         for name in self.methods:
             base = self.known_methods[name].base or name
-            lengths.setdefault(base, {})[name] = self.message_length(name)
-        return lengths
+            places.setdefault(base, {})[name] = place(name)
+        return places
 
     def recipe(self, method: str) -> dict[str, Any]:
         """Return what decides a method's runs, whatever experiment they are part of."""
@@ -188,6 +208,7 @@ class TransferExperiment(OptimisationExperiment):
         if self.message_length(method) > 0:
             values["agent"] = asdict(self.settings_of(method))
             values["num_observations"] = self.num_sent_observations(method)
+            values["num_senders"] = self.num_senders(method)
         return values
 
     def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
@@ -208,8 +229,8 @@ class TransferExperiment(OptimisationExperiment):
         Where agents are concurrent, before each query.
         """
         sent = np.zeros(self.num_evaluations)
-        per_agent = self.message_length(method)
-        sent[self.num_initial :] = self.num_agents * per_agent * (1 + self.num_targets)
+        per_query = self.num_senders(method) * self.message_length(method)
+        sent[self.num_initial :] = per_query * (1 + self.num_targets)
         if self.known_methods[method].curve.concurrent:
             sent[self.num_initial :] *= np.arange(1, self.num_queries + 1)
         return sent
@@ -234,10 +255,6 @@ class TransferExperiment(OptimisationExperiment):
     def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
         """Return the table's title, and what is to be said below it."""
         title, lines = super().notes(runs, until)
-        targets = (
-            "the target" if self.num_targets == 1 else f"{self.num_targets} targets"
-        )
-        title = title.replace("over agents", f"over {targets}")
         return title, [*lines, "NOT PRIVATE: messages are passed on as they are."]
 
 
@@ -313,6 +330,7 @@ def _received(
     last = experiment.num_queries if chosen.curve.concurrent else 1
     num = {t: experiment.num_sent_observations(method, t) for t in range(1, last + 1)}
     finished = _finished_agents(experiment, seed, num[last])
+    finished = finished[: experiment.num_senders(method)]
     about = study, finished, Seeds.of_run(seed).noise, chosen.zeroed
     return {t: messages_of(*about, num_sent, t - 1) for t, num_sent in num.items()}
 

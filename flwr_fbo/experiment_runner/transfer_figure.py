@@ -1,8 +1,8 @@
-"""Draw best values against message length, and against CPU time: FTS, figs. 2 and 3."""
+"""Draw what longer messages, more time and more agents do: FTS, figs. 2 and 3."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from flwr_fbo.experiment_runner.ends import (
     in_the_end,
     set_title,
 )
-from flwr_fbo.experiment_runner.looks import draw_mean, literal, looks_of, seeds_of
+from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.experiment_runner.looks import draw_mean, literal, looks_of, title_of
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
-from flwr_fbo.experiment_runner.wording import counted
 
 
 def draw_lengths(
@@ -29,17 +29,9 @@ def draw_lengths(
     A line for each method that sends messages, through its curves; a level for each
     that sends none. As in fig. 2 of the paper of FTS.
     """
-    ends, looks = ends_of(experiment, runs), looks_of(experiment)
-    for base, lengths in experiment.lengths.items():
-        label = experiment.label_of(base)
-        if lengths[base]:
-            names = sorted(lengths, key=lengths.__getitem__)
-            points = [(lengths[name], ends[name]) for name in names]
-            draw_points(axes, points, looks[base], label)
-        else:
-            draw_level(axes, ends[base], looks[base], f"{label}: {ends[base].mean:.4f}")
+    _draw_at_places(axes, experiment, ends_of(experiment, runs), ".4f")
     axes.set(xscale="log", xlabel="numbers in a message", ylabel=in_the_end(experiment))
-    set_title(axes, _title_of(experiment, runs))
+    set_title(axes, title_of(experiment, runs))
 
 
 def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
@@ -62,9 +54,39 @@ def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -
         draw_mean(axes, x, y, color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"
     axes.set(xscale="log", xlabel=x_label, ylabel=experiment.axes[1])
-    set_title(axes, _title_of(experiment, runs))
+    set_title(axes, title_of(experiment, runs))
 
 
-def _title_of(experiment: TransferExperiment, runs: Sequence[Run]) -> str:
-    targets = counted(experiment.num_targets, "target")
-    return f"{experiment.name}: mean over {targets}\n{seeds_of(experiment, runs)}"
+def draw_agents(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -> None:
+    """Draw a target's CPU time against how many agents there are, as in fig. 3d.
+
+    A line for each method that sends messages, a level for each that sends none. Times
+    compare only where all runs were made on one machine.
+    """
+    seconds = curves_by_method(experiment.methods, runs, "seconds")
+    of_target = {
+        name: Estimate.of(values / experiment.num_targets)
+        for name, values in seconds.items()
+    }
+    _draw_at_places(axes, experiment, of_target, ".2g")
+    axes.set(xlabel="agents", ylabel="CPU seconds of a target", ylim=(0, None))
+    set_title(axes, title_of(experiment, runs))
+
+
+def _draw_at_places(
+    axes: Any,
+    experiment: TransferExperiment,
+    values: Mapping[str, Estimate],
+    precision: str,
+) -> None:
+    """Draw a method's values at its curves' places, or as a level if it has none."""
+    looks = looks_of(experiment)
+    for base, places in experiment.places.items():
+        label = experiment.label_of(base)
+        if places[base]:
+            names = sorted(places, key=places.__getitem__)
+            points = [(places[name], values[name]) for name in names]
+            draw_points(axes, points, looks[base], label)
+        else:
+            mean = format(values[base].mean, precision)
+            draw_level(axes, values[base], looks[base], f"{label}: {mean}")

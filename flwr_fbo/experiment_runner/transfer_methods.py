@@ -57,6 +57,8 @@ class TransferCurve:
         For tables and figures.
     method : {"fts", "rgpe", "taf"}
         The first one comes with a noise-only control of its own.
+    num_agents : int, optional
+        N: messages are of the first so many agents alone.
     num_features : int, optional
         M.
     num_observations : int, optional
@@ -73,6 +75,7 @@ class TransferCurve:
 
     label: str
     method: Literal["fts", "rgpe", "taf"]
+    num_agents: int | None = None
     num_features: int | None = None
     num_observations: int | None = None
     follow: Follow | None = None
@@ -80,7 +83,7 @@ class TransferCurve:
 
     def __post_init__(self) -> None:
         require_bool("concurrent", self.concurrent)
-        for name in ("num_features", "num_observations"):
+        for name in ("num_agents", "num_features", "num_observations"):
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), 1)
         for name in ("follow", "concurrent"):

@@ -20,6 +20,7 @@ from flwr_fbo.experiment_runner.curves import summarize
 from flwr_fbo.experiment_runner.estimates import Estimate
 from flwr_fbo.experiment_runner.runs import Run, run_reader, six_digits
 from flwr_fbo.experiment_runner.seeds import Seeds
+from flwr_fbo.experiment_runner.wording import counted
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tasks.base import Task
@@ -213,7 +214,8 @@ class OptimisationExperiment(Experiment):
         if shares:
             each = (f"{self.label_of(n)} {share:.2%}" for n, share in shares.items())
             lines.append(f"Messages clipped: {', '.join(each)}.")
-        return f"Best {self.task.unit} so far, mean over agents", lines
+        compared = counted(self.num_compared, self.compared)
+        return f"Best {self.task.unit} so far, mean over {compared}", lines
 
     def clipped_shares(self, runs: Sequence[Run]) -> dict[str, float]:
         """Return the share of messages that were clipped, by method that clips."""

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
+from flwr_fbo.cli.claims_command import outcome
 from flwr_fbo.experiment_runner.base import Claim
 from flwr_fbo.experiment_runner.claims import findings
 from flwr_fbo.experiment_runner.config import load_experiment
@@ -262,6 +263,24 @@ def test_final_and_mean_are_what_they_say(figure: TuningExperiment) -> None:
     assert early.gain.mean == pytest.approx(0.0 - 0.51)
     with pytest.raises(ValueError, match="until=0 is not allowed"):
         Claim("d", "fts", "alone", until=0)
+
+
+def test_fewer_seconds_are_better(figure: TuningExperiment) -> None:
+    """And messages of zeros, which take as long, decide nothing."""
+    runs = [
+        replace(r, seconds=(2.0 if r.method == "quiet" else 5.0) + r.seed**2)
+        for r in _runs(figure, {"alone": HIGH})
+        if r.method in ("quiet", "alone")
+    ]
+    runs[0] = replace(runs[0], seconds=runs[0].seconds + 0.5)
+    claim = Claim("it is quick", "quiet", "alone", by="seconds")
+    (finding,) = findings(replace(figure, claims=(claim,)), runs)
+    assert finding.verdict == "confirmed"
+    assert finding.over_noise_only is None
+    said = "fewer CPU seconds +3.1667 ± 0.1667"
+    assert outcome(finding, "evaluation") == said
+    with pytest.raises(ValueError, match=r"until=3 .*left out, with by='seconds'"):
+        replace(claim, until=3)
 
 
 def test_a_claim_needs_the_seeds_of_its_own_methods_only(

@@ -15,8 +15,6 @@ from typer.testing import CliRunner
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
-from flwr_fbo.experiment_runner.figure import draw_own_form
-from flwr_fbo.experiment_runner.looks import new_figure
 from flwr_fbo.experiment_runner.seeds import Seeds
 from flwr_fbo.experiment_runner.transfer_experiment import (
     TransferExperiment,
@@ -25,7 +23,6 @@ from flwr_fbo.experiment_runner.transfer_experiment import (
     messages_of,
 )
 from flwr_fbo.experiment_runner.transfer_methods import Messages, TransferCurve
-from flwr_fbo.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.protocol.tuning_settings import FTSSettings
 from flwr_fbo.tasks.har import HarTask
 from flwr_fbo.tasks.synthetic import SyntheticTask
@@ -195,80 +192,38 @@ def test_a_curve_has_settings_of_its_own(tmp_path: Path) -> None:
             load_experiment(tmp_path / "a.toml")
 
 
-def _played(plan: TransferExperiment) -> list[TuningRun]:
-    """Return runs, made up, of two seeds: each method's best value is its place."""
-    return [
-        TuningRun(
-            method=name,
-            seed=seed,
-            epsilon=0.0,
-            private=False,
-            seconds=4.0,
-            best_so_far=[[i / 10] * plan.num_evaluations] * plan.num_targets,
-            failed_trials=0,
-        )
-        for i, name in enumerate(plan.methods)
-        for seed in (0, 1)
-    ]
-
-
-def test_a_figure_shows_what_longer_messages_buy(tmp_path: Path) -> None:
-    curves = """
-[curves.long]
-label = "FTS, M = 20"
-method = "fts"
-num_features = 20
-"""
-    methods = (
-        'form = "lengths"\nmethods = ["alone", "random", "fts", "rgpe", "noise-only"]\n'
-    )
-    (tmp_path / "a.toml").write_text(methods + TOML + curves)
+def test_a_curve_of_fewer_agents_has_the_messages_of_the_first_ones(
+    tmp_path: Path,
+) -> None:
+    curve = '[curves.few]\nlabel = "FTS, N = 3"\nmethod = "fts"\nnum_agents = 3\n'
+    (tmp_path / "a.toml").write_text(TOML + curve)
     plan = load_experiment(tmp_path / "a.toml")
     assert isinstance(plan, TransferExperiment)
-    assert plan.lengths == {
-        "alone": {"alone": 0},
-        "random": {"random": 0},
-        "fts": {"fts": 12, "long": 20},
-        "noise-only": {"noise-only": 12, "long-noise-only": 20},
-        "rgpe": {"rgpe": 12 + 12**2},
-    }
-    _, axes = new_figure()
-    draw_own_form(axes, plan, _played(plan))
-    drawn = {bars.get_label(): bars.lines[0].get_xydata() for bars in axes.containers}
-    places = {name: i / 10 for i, name in enumerate(plan.methods)}
-    assert set(drawn) == {"FTS", "noise-only", "RGPE"}
-    expected = [[12, places["fts"]], [20, places["long"]]]
-    np.testing.assert_allclose(drawn["FTS"], expected)
-    np.testing.assert_allclose(drawn["RGPE"], [[12 + 144, places["rgpe"]]])
-    labels = [line.get_label() for line in axes.get_lines()]
-    assert "TS: 0.0000" in labels
-    # Rows do not depend on it.
-    assert replace(plan, form="convergence").to_dict() == plan.to_dict()
-    # Two points of a line would have one place.
-    again = curves.replace("num_features = 20", "num_observations = 5")
-    (tmp_path / "b.toml").write_text(methods + TOML + again)
-    with pytest.raises(ValueError, match=r"curves=\['fts', 'long'\] is not allowed"):
-        load_experiment(tmp_path / "b.toml")
-    rgpe = curves.replace('"fts"', '"rgpe"')
-    alone = methods.replace('"rgpe", ', "")
-    (tmp_path / "d.toml").write_text(alone + TOML + rgpe)
-    with pytest.raises(ValueError, match="is not allowed: rgpe, too, beside its cur"):
-        load_experiment(tmp_path / "d.toml")
-    (tmp_path / "c.toml").write_text(methods.replace("lengths", "length") + TOML)
-    with pytest.raises(ValueError, match="form='length' is not allowed"):
-        load_experiment(tmp_path / "c.toml")
-
-
-def test_a_figure_shows_what_more_time_buys(experiment: TransferExperiment) -> None:
-    """Of one target: 4 s for two of them, and 6 evaluations."""
-    plan = replace(experiment, form="times")
-    _, axes = new_figure()
-    draw_own_form(axes, plan, _played(plan))
-    lines = {line.get_label(): line.get_xydata() for line in axes.get_lines()}
-    assert set(lines) == {f"{plan.label_of(name)}: 2 s" for name in plan.methods}
-    # From the first query on, after three initial points.
-    np.testing.assert_allclose(lines["TS: 2 s"][:, 0], 2 * np.arange(1, 4) / 3)
-    np.testing.assert_allclose(lines["random: 2 s"][:, 1], 0.1)
+    assert (plan.num_senders("few"), plan.num_senders("fts")) == (3, 5)
+    assert plan.num_senders("few-noise-only") == 3
+    assert plan.num_senders("alone") == plan.num_senders("random") == 0
+    study = plan.study(plan.settings_of("few"), Seeds.of_run(1))
+    (few,), (fts,) = (
+        _received(plan, study, name, 1).values() for name in ("few", "fts")
+    )
+    assert few is not None
+    assert fts is not None
+    assert fts.shape == (5, 12)
+    np.testing.assert_array_equal(few, fts[:3])
+    # Once to the server, and from it to both targets.
+    assert plan.sending("few", []).tolist() == [
+        0,
+        0,
+        0,
+        *(3 * 12 * 3 for _ in range(3)),
+    ]
+    assert plan.recipe("few") != plan.recipe("fts")
+    for number in (1, 6):
+        (tmp_path / "a.toml").write_text(TOML + curve.replace("3\n", f"{number}\n"))
+        with pytest.raises(
+            ValueError, match=rf"num_agents={number} .* 2 \(all targets"
+        ):
+            load_experiment(tmp_path / "a.toml")
 
 
 def test_concurrent_agents_send_what_they_know_by_then(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, TypeGuard, get_args
 
 
@@ -77,6 +77,12 @@ def require_seed(field: str, value: Any) -> None:
     if value is not None:
         require_int(field, value, 0)
         require(value < 2**128, field, value, "an integer below 2**128")
+
+
+def require_known(field: str, value: Any, known: Collection[str]) -> None:
+    """Raise ValueError unless ``value`` is a known name; it has the nearest one."""
+    if not (isinstance(value, str) and value in known):
+        require(False, field, value, nearest(value, known))
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

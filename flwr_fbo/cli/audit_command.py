@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import require, require_known
 from flwr_fbo.audit import study_audit
 from flwr_fbo.audit.default_studies import (
     DELTA,
@@ -131,8 +131,8 @@ def audit(
     }
     given = {name: value for name, value in changes.items() if value is not None}
     with plain_errors(ValueError, ImportError):
-        known = study is None or study in studies
-        require(known, "study", study, nearest(study, studies))
+        if study is not None:
+            require_known("study", study, studies)
         names = list(studies) if study is None else [study]
         require(secure or honest is None, "honest", honest, "only with --secure")
         for name, value in given.items():
@@ -148,7 +148,7 @@ def audit(
             plans[name] = plan
         if plant is not None:
             of_plans = sorted({fault for p in plans.values() for fault in p.faults})
-            require(plant in of_plans, "plant", plant, nearest(plant, of_plans))
+            require_known("plant", plant, of_plans)
             plans = {n: p for n, p in plans.items() if plant in p.faults}
         entropy: Entropy = OsEntropy() if seed is None else StreamEntropy(seed)
     found = []

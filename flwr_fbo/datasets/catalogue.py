@@ -6,7 +6,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 import flwr_fbo.datasets
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import require_known
 from flwr_fbo.datasets.base import Dataset
 
 
@@ -30,5 +30,5 @@ def find_dataset(name: str) -> Dataset:
     ValueError
         If there is none; the message has the nearest name.
     """
-    require(name in DATASETS, "name", name, nearest(name, DATASETS))
+    require_known("name", name, DATASETS)
     return DATASETS[name]

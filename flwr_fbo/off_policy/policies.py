@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._text import printable
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import nearest, require, require_known
 from flwr_fbo.agents.durable.decision import Decision
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.off_policy.estimators import (
@@ -345,8 +345,8 @@ def evaluate_policy(
     require(ok, "policy", policy, "a TargetPolicy: see `parse_policy`")
     logged = logged_mean(decisions, confidence)
     arms = sorted({arm for decision in decisions for arm in decision.arms})
-    if policy.arm is not None and policy.arm not in arms:
-        require(False, "arm", policy.arm, nearest(policy.arm, arms))
+    if policy.arm is not None:
+        require_known("arm", policy.arm, arms)
     # Those without a reward are left out: the policy is not asked.
     probabilities = [
         () if math.isnan(decision.reward) else policy.probabilities(decision)

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from flwr_fbo._validation import (
-    nearest,
     require,
     require_finite,
     require_int,
+    require_known,
     require_name,
 )
 from flwr_fbo.protocol.feature_encoder import FeatureEncoder
@@ -81,12 +81,12 @@ class ArmTable:
 
     def remove(self, name: str) -> ArmTable:
         """Return a table without an arm."""
-        self._require_known(name)
+        require_known("name", name, self._features)
         return self._next({n: f for n, f in self._features.items() if n != name})
 
     def change(self, name: str, /, **features: Value) -> ArmTable:
         """Return a table where an arm has new values of some features."""
-        self._require_known(name)
+        require_known("name", name, self._features)
         changed = {**self._features[name], **features}
         return self._next({**self._features, name: changed})
 
@@ -110,7 +110,7 @@ class ArmTable:
             is_list = isinstance(names, Collection) and not isinstance(names, str)
             require(is_list, "names", names, "a collection of names")
             for name in names:
-                self._require_known(name)
+                require_known("name", name, self._features)
             wanted = set(names)
         require(len(wanted) > 0, "names", names or (), "one arm or more")
         return tuple(
@@ -142,10 +142,6 @@ class ArmTable:
 
     def _next(self, arms: Mapping[str, Features]) -> ArmTable:
         return ArmTable(arms, self.version + 1)
-
-    def _require_known(self, name: object) -> None:
-        if not isinstance(name, str) or name not in self._features:
-            require(False, "name", name, nearest(name, self.names))
 
 
 def _pairs(where: str, given: Any) -> list[tuple[str, Any]]:

@@ -23,9 +23,9 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import (
     is_number,
-    nearest,
     require,
     require_int,
+    require_known,
     require_positive,
 )
 from flwr_fbo.models.near_ties import first_best
@@ -260,8 +260,7 @@ def exploration_of(fields: Mapping[str, Any]) -> Exploration:
     """
     require(isinstance(fields, Mapping), "exploration", fields, "a mapping")
     kind = fields.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        require(False, "exploration.kind", kind, nearest(kind, _KINDS))
+    require_known("exploration.kind", kind, _KINDS)
     options = {name: value for name, value in fields.items() if name != "kind"}
     return _KINDS[str(kind)](**options)
 

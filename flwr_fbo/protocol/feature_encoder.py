@@ -24,6 +24,7 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import (
     nearest,
     require,
+    require_known,
     require_name,
     require_positive,
 )
@@ -171,8 +172,7 @@ class FeatureEncoder:
             is_pair = isinstance(pair, tuple | list) and len(pair) == 2
             require(is_pair, "interactions", pair, allowed)
             for name in pair:
-                if name not in known:
-                    require(False, "interactions", name, nearest(name, names))
+                require_known("interactions", name, known)
         pairs = tuple((first, second) for first, second in self.interactions)
         unordered = {frozenset(pair) for pair in pairs}
         ok = len(unordered) == len(pairs) and all(len(pair) == 2 for pair in unordered)

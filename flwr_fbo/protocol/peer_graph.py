@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import nearest, require, require_int
+from flwr_fbo._validation import require, require_int, require_known
 from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
@@ -114,8 +114,7 @@ class PeerGraph:
         **options
             ``hops``, ``pooling``, ``num_estimators``.
         """
-        known = get_args(GraphName)
-        require(name in known, "graph", name, nearest(name, known))
+        require_known("graph", name, get_args(GraphName))
         require_int("seed", seed, 0)
         require_int("num_agents", num_agents, 3 if name == "ring" else 2)
         return cls(num_agents, tuple(_drawn(name, num_agents, seed)), **options)

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flwr_fbo._validation import nearest, require, require_name, require_positive
+from flwr_fbo._validation import (
+    require,
+    require_known,
+    require_name,
+    require_positive,
+)
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,7 @@ class SiteDeviation:
         """
         places = {name: i for i, name in enumerate(feature_names)}
         for name in self.features:
-            if name not in places:
-                allowed = nearest(name, feature_names)
-                require(False, "site_deviation.features", name, allowed)
+            require_known("site_deviation.features", name, places)
         return sorted(places[name] for name in self.features or feature_names)
 
     def to_dict(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from optuna.distributions import (
 )
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import require, require_known
 from flwr_fbo.space.axes import axis_edges, make_axis
 from flwr_fbo.space.sub_regions import SubRegions, prime_factors
 
@@ -173,7 +173,7 @@ class SearchSpace:
             return self._sub_regions[key]
         names = list(self.distributions)
         for name in cut:
-            require(name in names, "sub_region_axes", name, nearest(name, names))
+            require_known("sub_region_axes", name, names)
         chosen = [names.index(name) for name in cut]
         splits = [1] * self.dim
         continuous = [int(d) for d in np.flatnonzero(self.continuous)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import require, require_known
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.fed_vote_settings import LEAST_EVALUATIONS, VotingSettings
 from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
@@ -108,11 +108,10 @@ def preset_of(strategy: str, preset: str | None) -> Preset:
     ValueError
         If there is no such strategy, or it has no such preset.
     """
-    require(strategy in STRATEGIES, "strategy", strategy, nearest(strategy, STRATEGIES))
+    require_known("strategy", strategy, STRATEGIES)
     if strategy in _OURS:
         require(preset is None, "preset", preset, f"left out, with {strategy}")
         return _OURS[strategy]
     preset = "paper" if preset is None else preset
-    known = isinstance(preset, str) and preset in PUBLISHED
-    require(known, "preset", preset, nearest(str(preset), PUBLISHED))
+    require_known("preset", preset, PUBLISHED)
     return PUBLISHED[preset]

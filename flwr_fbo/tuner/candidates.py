@@ -8,7 +8,7 @@ from typing import Any
 from scipy.stats import qmc
 
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import require, require_known
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.proposals import propose
@@ -25,7 +25,7 @@ def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
         If a key is not in the run config.
     """
     for key in space.distributions:
-        require(key in run_config, "space", key, nearest(key, run_config))
+        require_known("space", key, run_config)
     return {key: run_config[key] for key in space.distributions}
 
 
@@ -40,7 +40,7 @@ def check_enqueued(
         require(isinstance(params, Mapping), "enqueue", params, "a dict a setting")
         for key, value in params.items():
             known = space.distributions
-            require(key in known, "enqueue", key, nearest(key, known))
+            require_known("enqueue", key, known)
             SearchSpace({key: known[key]}).to_unit({key: value})
 
 

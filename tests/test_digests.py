@@ -22,6 +22,7 @@ def test_a_study_has_the_same_digests_twice(name: str) -> None:
     assert first_difference(steps, played(name)) is None
 
 
+@pytest.mark.slow
 def test_every_study_is_played_without_defaults() -> None:
     """`explicit` refuses what is left out; every study gets past it."""
     for name, play in STUDIES.items():

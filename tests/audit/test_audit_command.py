@@ -14,6 +14,7 @@ def _invoke(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["audit", "--draws=1000", "--seed=1", *arguments])
 
 
+@pytest.mark.slow
 def test_the_command_audits_a_study_of_each_strategy() -> None:
     result = _invoke("--json")
     assert result.exit_code == 0, result.output
@@ -68,6 +69,7 @@ def test_the_help_says_what_it_cannot_see() -> None:
         assert words in text
 
 
+@pytest.mark.slow
 def test_the_command_audits_secure_studies() -> None:
     result = _invoke("--secure", "--json")
     assert result.exit_code == 0, result.output

@@ -113,6 +113,7 @@ def test_on_raw_trials_one_flipped_reward_changes_all_that_follow() -> None:
 # --- The test, and what it finds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "share"),
     [
@@ -148,6 +149,7 @@ def test_the_likelihood_ratio_has_the_law_that_mu_promises(
 EXACT = [{"mechanism": mechanism} for mechanism in MECHANISMS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -26,6 +26,7 @@ from tests.secure_sum.attempts import make_attempt
 # --- What the adversary learns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entropy", [StreamEntropy(1), OsEntropy()], ids=["seed", "os"])
 def test_the_honest_shares_alone_keep_the_promise(entropy: Entropy) -> None:
     """The likelihood ratio is N(-mu^2/2, mu^2) without the canary: tight."""

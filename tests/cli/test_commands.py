@@ -185,6 +185,7 @@ def test_privacy_prints_published_and_exact_side_by_side() -> None:
         assert words in result.output.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_privacy_inverts_and_speaks_json() -> None:
     plan = ("privacy", "--agents=20", "--rounds=12", "--delta=1e-3", "--json")
     inverted = json.loads(_invoke(*plan, "--epsilon=2").stdout)
@@ -411,6 +412,7 @@ def test_killed_half_way_it_goes_on_to_the_same_numbers(
     assert _methods(tmp_path / "cut") == _methods(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(tmp_path: Path, file: str) -> None:
     """A limit on the size of files stands in for the disk."""
 

@@ -63,6 +63,7 @@ def test_a_flat_belief_sends_zeros_and_rounding_makes_no_ranks() -> None:
     assert len(np.unique(rank_vector(step))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "sizes"), [(1.445, (9,)), (0.48, (4, 8))])
 def test_the_gate_opens_where_something_is_shared(
     z: float, sizes: tuple[int, ...]

@@ -21,6 +21,7 @@ def _coverage(log: str) -> dict[tuple[str, str], Coverage]:
     return coverage(log == "learns", NUM_LOGS, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("log", LOGS)
 def test_intervals_cover_the_truth(log: str, policy: str) -> None:

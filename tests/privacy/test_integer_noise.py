@@ -80,6 +80,7 @@ def histogram_p_value(units: FloatArray) -> float:
     return float(chisquare(np.bincount(classes, minlength=50)).pvalue)
 
 
+@pytest.mark.slow
 def test_the_sum_has_the_planned_gaussian_noise() -> None:
     units = released_noise()
     assert units.size == 20_000

@@ -28,6 +28,7 @@ PUBLISHED = replace(
 )
 
 
+@pytest.mark.slow
 def test_regret_is_that_of_the_simulator_at_ten_thousand_trials() -> None:
     """Within a tenth; what differs most is the luck of one average agent."""
     simulations = [

@@ -512,7 +512,8 @@ def _uninterrupted(triggered: bool) -> list[NDArray[np.float64]]:
         (2, False),
         (3, False),
         (5, False),
-        *((i, True) for i in (20, 22, 23)),
+        (22, True),
+        *(pytest.param(i, True, marks=pytest.mark.slow) for i in (20, 23)),
     ],
 )
 def test_goes_on_after_its_server_was_ended(

@@ -141,6 +141,7 @@ def test_every_client_gives_the_same(app: ClientApp, options: dict[str, Any]) ->
     assert_as_simulated(grid, strategy, simulation)
 
 
+@pytest.mark.slow
 def test_the_estimate_finds_theta() -> None:
     settings = replace(SETTINGS, releases=NOT_PRIVATE)
     strategy = fed_ucb(settings, schedule=[200, 400, 800], num_trials=None)

@@ -184,6 +184,7 @@ def test_noise_and_shift_do_to_theta_what_the_observed_width_allows() -> None:
     assert runs.max() > 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, math.inf])
 @pytest.mark.parametrize("local_data", ["released", "raw"])
 def test_theta_is_in_the_ellipsoid_of_the_observed_width(

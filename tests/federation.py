@@ -136,8 +136,7 @@ def run(
     """Run a study in an in-process grid; return strategy and agents."""
     shuffle_seed = options.pop("shuffle_seed", None)
     study = strategy(**options)
-    num_agents = options.get("num_agents", NUM_AGENTS)
-    grid = InProcessGrid(app, num_agents, shuffle_seed=shuffle_seed)
+    grid = InProcessGrid(app, NUM_AGENTS, shuffle_seed=shuffle_seed)
     study.start(grid, num_rounds=num_rounds)
     return study, grid.agents(study.study)
 

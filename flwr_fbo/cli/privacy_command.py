@@ -13,7 +13,7 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo._validation import nearest, require
+from flwr_fbo._validation import require, require_known
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED, finite
@@ -123,8 +123,7 @@ def privacy(
     $ flwr-fbo privacy --strategy FedWarmStart --agents 30 --epsilon 2 --delta 1e-3
     """
     with plain_errors(ValueError):
-        allowed = nearest(strategy, _STRATEGIES)
-        require(strategy in _STRATEGIES, "strategy", strategy, allowed)
+        require_known("strategy", strategy, _STRATEGIES)
         once = strategy == _WARM_START
         # Its weights are those of FedVote; a site is in one release.
         base = preset_of("FedVote" if once else strategy, preset)

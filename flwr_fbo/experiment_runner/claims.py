@@ -74,9 +74,8 @@ def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Fin
     ValueError
         If there is no such seed, or the claim is of steps that were not kept.
     """
-    control = experiment.known_methods[claim.better].noise_only
-    if claim.by == "seconds":
-        control = None
+    better = experiment.known_methods[claim.better]
+    control = None if claim.by == "seconds" else better.noise_only
     needed = [*claim.methods, *([control] if control is not None else [])]
     of = claim.by if claim.by in ("scalars", "seconds") else "curve"
     values = curves_by_method(needed, runs, of)

@@ -162,7 +162,8 @@ def _sure(index: int, decision: Decision) -> FloatArray:
 
 def _index_of(name: str, field: str, arms: Sequence[str]) -> int:
     """Return the index of an arm by its name."""
-    require(name in arms, field, name, f"an eligible arm, {nearest(name, arms)}")
+    if name not in arms:  # at each decision: the nearest is looked for only then
+        require(False, field, name, f"an eligible arm, {nearest(name, arms)}")
     return arms.index(name)
 
 

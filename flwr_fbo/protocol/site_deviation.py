@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flwr_fbo._validation import (
-    require,
-    require_known,
-    require_name,
-    require_positive,
-)
+from flwr_fbo._validation import require, require_known, require_name, require_positive
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def test_a_recommendation_is_the_most_voted_place(
     length = 1 / 4 / math.sqrt(math.pi) / narrower  # of 16 cells in a square
     rng = generator(1, Purpose.SHARED_FEATURES)
     features = RandomFeatures.spread(rng, 512, 2, length)
-    axis = np.linspace(0, 1, 201)
+    axis = np.linspace(0, 1, 401)
     places = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     even = features(np.random.default_rng(0).random((4000, 2))).mean(axis=0)
     votes = 12 * features(places) @ (row.vectors[0] - even)

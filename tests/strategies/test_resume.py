@@ -288,8 +288,8 @@ def _check_what_left(folder: Path) -> list[LedgerRow]:
 @pytest.mark.parametrize(
     ("num_kills", "num_rounds", "noise_seed"),
     [
-        (8, 6, None),  # real noise: a second draw would show
-        (8, 6, 13),
+        (15, 6, None),  # real noise: a second draw would show
+        (15, 6, 13),
         pytest.param(NUM_KILLS, 31, None, marks=SLOW),
         pytest.param(NUM_KILLS, 31, 13, marks=SLOW),
     ],

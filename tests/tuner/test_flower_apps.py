@@ -1,5 +1,6 @@
 """Flower's strategies, wrappers for differential privacy and mods, under the tuner."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -166,6 +167,7 @@ def test_a_mod_before_the_tuners_that_refuses_its_messages_is_named() -> None:
 
 def test_qfedavg_is_refused_by_name() -> None:
     """It weights models by the clients' exact losses, which stay at the clients."""
+    gc.freeze()  # Flower's collects at each model, over all that other tests left
 
     def make() -> Strategy:
         return QFedAvg(client_learning_rate=0.1, train_loss_key="loss")

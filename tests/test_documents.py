@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Callable
@@ -215,6 +216,20 @@ def test_links_between_pages_and_files_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
             if not target.startswith(("http://", "https://")):
                 assert (path.parent / target).exists(), f"{_name(path)}: {target}"
+
+
+def test_modules_that_pages_name_exist() -> None:
+    rooms = "|".join(path.parent.name for path in ROOT.glob("flwr_fbo/*/__init__.py"))
+    named = [
+        name
+        for path in (*PAGES, *READMES)
+        for name in re.findall(
+            rf"`(?:flwr_fbo\.)?((?:{rooms})\.[\w.]+)`", path.read_text()
+        )
+    ]
+    assert len(named) > 50
+    for name in named:
+        pkgutil.resolve_name(f"flwr_fbo.{name}")
 
 
 def _threats(heading: str) -> list[tuple[str, ...]]:

@@ -335,13 +335,15 @@ def test_without_space_nothing_is_fetched(
 
 @pytest.mark.parametrize("limit", [1000, 400_000])
 def test_where_the_disk_takes_no_more(
-    limit: int, server: Server, tmp_path: Path
+    limit: int, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it is fetched (at 1000 bytes), and while it is unpacked."""
     whole = CONTENT + bytes(2_000_000)
     server.content = lzma.compress(whole)
     assert 1000 < len(server.content) < 400_000
     dataset = _dataset(server, unpack=decompressed, unpacked=len(whole))
+    # Python would leave the first bytes of a module's, for all other tests.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:

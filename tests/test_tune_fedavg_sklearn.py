@@ -77,4 +77,5 @@ def test_the_tuned_app_runs_on_the_engine(flwr_run: FlwrRun) -> None:
     printed = flwr_run(EXAMPLE / "after", 5, {})
     assert "chosen: {" in printed, printed
     accuracies = re.findall(r"MetricRecord: {'accuracy': ([0-9.]+)}", printed)
-    assert float(accuracies[-1]) > 0.9
+    # Its noise has no seed. The worst settings of the space, too, reach 0.88.
+    assert float(accuracies[-1]) > 0.85, printed

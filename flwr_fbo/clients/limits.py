@@ -61,7 +61,11 @@ class SumLimits:
     min_threshold : int, optional
         Smallest number of sites that must agree on a sum.
     min_honest : int, optional
-        Smallest number of sites whose noise alone is enough.
+        Smallest number of sites whose noise alone is enough. It limits how much more
+        noise a sum has than planned, and protects nobody.
+    min_colluding : int, optional
+        Smallest number of sites, >= 0, that may collude with the server: the others
+        of a sum alone give the planned noise. Without it the server chooses.
     min_noise_multiplier : float, optional
         Smallest noise multiplier of a sum.
 
@@ -74,12 +78,15 @@ class SumLimits:
     min_agents: int | None = None
     min_threshold: int | None = None
     min_honest: int | None = None
+    min_colluding: int | None = None
     min_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_agents", "min_threshold", "min_honest"):
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), 1)
+        if self.min_colluding is not None:
+            require_int("min_colluding", self.min_colluding, 0)
         if self.min_noise_multiplier is not None:
             require_positive("min_noise_multiplier", self.min_noise_multiplier)
 
@@ -102,10 +109,15 @@ class SumLimits:
         z = secure.settings.noise_multiplier
         if any(c.noise_multiplier > z * (1 + _ROUNDING) for c in promise.charges):
             raise refused("the sites of a sum add less noise than the study promises")
+        if any(c.sampling_probability < 1 for c in promise.charges):
+            raise refused(
+                "all sites are summed, and the study promises a sample of them"
+            )
         found = {
             "min_agents": min(g.num_slots for g in secure.groups),
             "min_threshold": min(g.threshold for g in secure.groups),
             "min_honest": min(g.honest for g in secure.groups),
+            "min_colluding": min(g.colluding for g in secure.groups),
             "min_noise_multiplier": z,
         }
         for name, least in wanted.items():

@@ -21,7 +21,7 @@ from flwr_fbo.agents.tuning.trial import (
     ObjectiveFailedError,
     SpaceMismatchError,
 )
-from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.limits import Limits, SumLimits, refused
 from flwr_fbo.clients.site import (
     Answer,
     Arrays,
@@ -133,6 +133,15 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             limits.sums.check(study.secure, study.promise)
         return identity
 
+    def _check_unprotected(
+        self, context: Context, instruction: TuningInstruction, who: SumIdentity
+    ) -> None:
+        """Raise `StudyRefusedError` where sums hide values, and one is asked for."""
+        all_sums = [limits.sums for limits in self.all_limits(context)]
+        wants_sums = who.roster is not None or any(s != SumLimits() for s in all_sums)
+        if wants_sums and (asked := self.unprotected(instruction)):
+            raise refused(f"the study asks for {asked}, which no sum hides")
+
     @contextmanager
     def agent(
         self, context: Context, instruction: TuningInstruction, folder: Path | None
@@ -141,6 +150,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         study, slot = instruction.study, instruction.slot
         known = agent_id(context, study)
         who = self._identity(context, study, known)
+        self._check_unprotected(context, instruction, who)
         if known not in (-1, slot):
             raise of_another_slot(known, slot)
         identity, path = agent_identity(study, slot), journal_path(folder, study, slot)

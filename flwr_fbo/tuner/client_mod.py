@@ -66,6 +66,8 @@ _SECURE = (
     "FederationTuner does not support; one of them is a mod of this ClientApp"
 )
 
+_EXACT = "exact scores"
+
 
 class UnsupportedModError(PublicError):
     """A mod that cannot work behind `tuner_mod`."""
@@ -86,9 +88,10 @@ def tuner_mod(
       vector about all its trials.
     - With secure aggregation ballots leave only masked. The ballot, the share of the
       noise and the keys of a rung are in a file of the ``fbo-folder`` before a reply
-      leaves; without one in ``context.state``, which lives as long as the run. A site
-      whose node config has ``fbo-roster`` and ``fbo-key``, or ``fbo-min-agents`` and
-      its like, gives no other ballot, and no exact scores.
+      leaves; without one in ``context.state``, and forgotten with any message that is
+      not of this tuner. A site whose node config has ``fbo-roster`` and ``fbo-key``, or
+      ``fbo-min-agents`` and its like, gives no other ballot, and no exact scores of
+      trials. A message that is not the tuner's is answered by the app, as it is.
     - Ballots count in the site's own ledger of what it has spent, where its node config
       has an ``fbo-folder``, and its limits (``fbo-max-epsilon`` and its like) hold.
     - A trial that raises an exception at this client does not touch the others. The
@@ -222,7 +225,8 @@ def _weight(metrics: Mapping[str, Any]) -> float:
 
 def _ballot(message: Message, context: Context, header: BallotHeader) -> Message:
     """Return what the client says about the trials of a rung."""
-    reported(partial(_admit, context, header, None))
+    unprotected = _EXACT if header.form == "exact" else ""
+    reported(partial(_admit, context, header, None, unprotected))
     reported(partial(_charge, context, header))
     arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
     content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
@@ -282,16 +286,19 @@ def _admit_trials(context: Context, header: TrialsHeader) -> int:
         If the site's limits, or its roster, do not allow what is left.
     """
     if header.sums is None:
-        _admit(context, header, None)
+        _admit(context, header, None, "" if header.is_hidden else _EXACT)
         return -1
     if not header.is_hidden:
-        raise refused("the study asks for exact scores")
+        raise refused(f"the study asks for {_EXACT}")
     sums = _read_sums(context, header.sums)
     return _admit(context, header, sums).own_slot(context)
 
 
 def _admit(
-    context: Context, header: TrialsHeader | BallotHeader, sums: SecureSums | None
+    context: Context,
+    header: TrialsHeader | BallotHeader,
+    sums: SecureSums | None,
+    unprotected: str = "",
 ) -> SumIdentity:
     """Return who the site is in sums.
 
@@ -306,7 +313,7 @@ def _admit(
     identity.check(sums, -1)
     limits.sums.check(sums, promise)
     budget = SiteBudget(context, configured_folder(context), [limits])
-    budget.check(promise)
+    budget.check(promise, unprotected)
     budget.admit((KIND, header.attempt), promise)
     return identity
 

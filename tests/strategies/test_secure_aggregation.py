@@ -378,6 +378,7 @@ def test_a_site_that_pins_a_roster_takes_part_in_secure_sums_only(
         ("min_agents", 6),
         ("min_threshold", 5),
         ("min_honest", 5),
+        ("min_colluding", 1),
         (_MIN_NOISE, 1.01),
     ],
 )

@@ -40,6 +40,7 @@ from tests.secure_studies import (
     fed_vote,
     logged_errors,
     make_keys,
+    node_configs,
 )
 
 MINIMA = {
@@ -56,15 +57,15 @@ def keys(tmp_path: Path) -> Keys:
     return make_keys(tmp_path)
 
 
-def strategy_with(keys: Keys) -> PrivateTuningStrategy:
+def strategy_with(roster: Path | None, **options: Any) -> PrivateTuningStrategy:
     about = AGGREGATION.colluding, AGGREGATION.threshold, AGGREGATION.honest
-    return fed_vote(aggregation=type(AGGREGATION)(*about, roster=keys.roster_path))
+    return fed_vote(aggregation=type(AGGREGATION)(*about, roster=roster), **options)
 
 
 def attacked(keys: Keys, tamper: Tamper) -> tuple[SumGrid, PrivateTuningStrategy]:
     """Play one round with a server that changes what it asks."""
     grid = SumGrid(keys.node_configs(**MINIMA), tamper=tamper)
-    strategy = strategy_with(keys)
+    strategy = strategy_with(keys.roster_path)
     strategy.start(grid, num_rounds=2)
     return grid, strategy
 
@@ -129,6 +130,11 @@ def _less_noise_promised(study: Study) -> None:
         charge[0] = 0.5
 
 
+def _sample_promised(study: Study) -> None:
+    for charge in study["promise"]["charges"]:
+        charge[1] = 1e-9
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -140,6 +146,7 @@ def _less_noise_promised(study: Study) -> None:
         (_fewer_honest, "min_honest"),
         (_less_noise, "the sites of a sum add less noise than the study promises"),
         (_less_noise_promised, "min_noise_multiplier"),
+        (_sample_promised, "all sites are summed"),
     ],
 )
 @pytest.mark.parametrize("phase", ["round", "sum"])
@@ -165,6 +172,17 @@ def test_another_study_than_the_sites_want(
     )
     assert text in logged_errors(caplog)
     assert not strategy.server.ledger
+    assert not any(heard.replies for heard in grid.heard)
+
+
+@pytest.mark.parametrize("wants", ["roster", "minima"])
+def test_an_exact_value_beside_a_sum(wants: str, keys: Keys) -> None:
+    configs = keys.node_configs() if wants == "roster" else node_configs(**MINIMA)
+    roster = keys.roster_path if wants == "roster" else None
+    grid, strategy = SumGrid(configs), strategy_with(roster, metrics=["best-value"])
+    strategy.start(grid, num_rounds=2)
+    text = "This site takes no part: the study asks for the metric best-value"
+    assert refused_by(grid, text) == set(SLOTS)
     assert not any(heard.replies for heard in grid.heard)
 
 
@@ -417,7 +435,7 @@ def test_a_release_that_is_over_is_not_summed_again(keys: Keys) -> None:
         return True
 
     grid = SumGrid(keys.node_configs(**MINIMA), tamper=tamper)
-    strategy = strategy_with(keys)
+    strategy = strategy_with(keys.roster_path)
     strategy.start(grid, num_rounds=3)
     assert len(strategy.server.ledger) == 2
     replies = _replay(grid, list(asked), attempt=99)

@@ -451,6 +451,7 @@ def test_another_roster_is_refused(
         ("fbo-min-agents", 7),
         ("fbo-min-threshold", 5),
         ("fbo-min-honest", 5),
+        ("fbo-min-colluding", 1),
         ("fbo-min-noise-multiplier", 50.0),
     ],
 )

@@ -4,11 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import UserConfig
+from flwr.app import Message, RecordDict, UserConfig
 from flwr.serverapp.exception import AggregationError
 
 from flwr_fbo import Halving, InProcessGrid, PrivateChoice, Seeds
-from flwr_fbo.privacy.spending import SpendingLedger
+from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
+from flwr_fbo.tuner.envelope import (
+    HEADER,
+    BallotHeader,
+    TrialsHeader,
+    header_record,
+    pack,
+)
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
@@ -107,3 +114,24 @@ def test_the_same_ballot_is_not_given_twice(tmp_path: Path) -> None:
         _start(grid)
     with SpendingLedger.held(tmp_path / "0") as ledger:
         assert len(ledger.rows) == 1
+
+
+@pytest.mark.parametrize("asked", ["trials", "ballot"])
+def test_exact_scores_are_refused_whatever_is_promised(
+    asked: str, tmp_path: Path
+) -> None:
+    """By a site with a limit on epsilon, of a server that promises to be private."""
+    grid = _grid(tmp_path, **LIMITS)
+    promise = Promise((Charge(5.0),), private=True).to_dict()
+    if asked == "trials":
+        trials = TrialsHeader("a", [0], [{}], [0], "accuracy", False, promise)
+        content = pack(trials, {0: RecordDict()})
+    else:
+        ballot = BallotHeader("a", 0, [0], [], "exact", True, None, promise, 1)
+        content = RecordDict({HEADER: header_record(ballot)})
+    messages = [Message(content, node, "evaluate") for node in grid.get_node_ids()]
+    for reply in grid.send_and_receive(messages):
+        assert reply.has_error()
+        assert "takes no part: the study asks for exact scores" in reply.error.reason
+    assert all("calls" not in c.state.config_records for c in grid.contexts.values())
+    assert not any(tmp_path.rglob("*.sqlite"))

@@ -172,8 +172,8 @@ def privacy(
         row["default"] = row["published"]
     if delta > large_delta(agents):
         typer.echo(
-            f"Warning: delta = {delta:.2g} lets the guarantee fail with that "
-            f"probability; choose one far below 1/{agents}.",
+            f"Warning: delta = {delta:.2g} would let a site's whole message "
+            f"leak in that share of studies; choose far below 1/{agents}.",
             err=True,
         )
     if not as_json:

@@ -248,7 +248,7 @@ class DistributedExplorationServer(Server):
             lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
         elif self.delta > large_delta(s.num_agents):
             lines.append(
-                f"WARNING: delta = {self.delta:.2g} lets the guarantee fail with that "
-                f"probability; choose one far below 1/{s.num_agents}"
+                f"WARNING: delta = {self.delta:.2g} would let a site's whole message "
+                f"leak in that share of studies; choose far below 1/{s.num_agents}"
             )
         return lines

@@ -43,7 +43,7 @@ from tests.secure_studies import (
     node_configs,
 )
 
-MINIMA = {
+MINIMA: dict[str, Any] = {
     "fbo-min-agents": 5,
     "fbo-min-threshold": 4,
     "fbo-min-honest": 4,

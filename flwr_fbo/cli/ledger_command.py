@@ -77,8 +77,9 @@ def show(
     $ flwr-fbo ledger show /var/lib/fbo
     $ flwr-fbo ledger show /var/lib/fbo --json > ledger.json
     """
-    with plain_errors():
+    with plain_errors(ValueError):
         check_delta(delta)
+    with plain_errors():
         found = [_read(path, delta) for path in _ledgers_in(folder)]
     if as_json:
         typer.echo(json.dumps([_json(*one) for one in found], indent=2))

@@ -36,7 +36,6 @@ HEADINGS = {
     "default": "default noise,\nexact sensitivity",
 }
 _WARM_START = "FedWarmStart"
-_STRATEGIES = (*STRATEGIES, _WARM_START)
 # Beyond these only memory and patience of whoever asks would end.
 _MOST_AGENTS, _MOST_ROUNDS, _MOST_DIMENSIONS = 10**6, 10**6, 20
 
@@ -91,7 +90,7 @@ def privacy(
     ] = None,
     q: Annotated[
         float | None,
-        typer.Option("--q", help="Sampling probability: 0.35; 1 with FedWarmStart."),
+        typer.Option("--q", help="Sampling probability; the strategy's by default."),
     ] = None,
     z: Annotated[
         float | None, typer.Option("--z", help="Noise multiplier; 1 by default.")
@@ -103,15 +102,17 @@ def privacy(
         float | None, typer.Option(help="The paper's 1/N^1.1 by default.")
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help=f"One of {', '.join(_STRATEGIES)}.")
+        str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")
     ] = "DPFTSDE",
     preset: Annotated[
         str | None, typer.Option(help="Preset of DPFTSDE: paper or paper-synthetic.")
     ] = None,
     dimensions: Annotated[
-        int,
-        typer.Option(help=f"D of FedVote, 1 to {_MOST_DIMENSIONS}: who must agree."),
-    ] = 2,
+        int | None,
+        typer.Option(
+            help=f"D of FedVote, 1 to {_MOST_DIMENSIONS}: who must agree; by default 2."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the epsilon of a study by each accountant, or the z for an epsilon.
@@ -123,7 +124,7 @@ def privacy(
     $ flwr-fbo privacy --strategy FedWarmStart --agents 30 --epsilon 2 --delta 1e-3
     """
     with plain_errors(ValueError):
-        require_known("strategy", strategy, _STRATEGIES)
+        require_known("strategy", strategy, STRATEGIES)
         once = strategy == _WARM_START
         # Its weights are those of FedVote; a site is in one release.
         base = preset_of("FedVote" if once else strategy, preset)
@@ -134,7 +135,8 @@ def privacy(
             rounds, q = 1, 1.0
         require(rounds is not None, "rounds", rounds, "given: how many releases")
         assert rounds is not None
-        q = 0.35 if q is None else q
+        q = base.privacy.sampling_probability if q is None else q
+        assert q is not None  # each preset has one
         require(1 <= agents <= _MOST_AGENTS, "agents", agents, f"1 to {_MOST_AGENTS:,}")
         require(1 <= rounds <= _MOST_ROUNDS, "rounds", rounds, f"1 to {_MOST_ROUNDS:,}")
         if epsilon is None:
@@ -142,10 +144,6 @@ def privacy(
             require(1e-3 <= z <= 1e6, "z", z, "a number from 1e-3 to 1e6")
         else:
             require(z is None, "epsilon", epsilon, "only without z, which decides it")
-        if strategy == "FedWarmStart":
-            allowed = "1, with FedWarmStart: of a site's message in its life"
-            require(rounds == 1, "rounds", rounds, allowed)
-            require(q == 1, "q", q, "1, with FedWarmStart")
         settings = ReleaseSettings(
             num_agents=agents,
             num_sub_regions=base.agent.num_sub_regions,
@@ -154,6 +152,10 @@ def privacy(
             calibration="published",
             weights=base.weights,
         )
+        if strategy != "FedVote":
+            allowed = f"left out, with {strategy}"
+            require(dimensions is None, "dimensions", dimensions, allowed)
+        dimensions = 2 if dimensions is None else dimensions
         allowed = f"1 to {_MOST_DIMENSIONS}"
         require(1 <= dimensions <= _MOST_DIMENSIONS, "dimensions", dimensions, allowed)
         delta = published_delta(agents) if delta is None else delta

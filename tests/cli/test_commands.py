@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from joblib.externals.loky.process_executor import TerminatedWorkerError
+from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
 import flwr_fbo
+from flwr_fbo import FedVote
 from flwr_fbo.cli import app
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.strategies.presets import PUBLISHED
@@ -452,6 +454,33 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
         ("--rounds=2", "rounds=2 is not allowed: left out"),
         ("--q=.5", "q=0.5 is not allowed: 1"),
         ("--preset=paper", "preset='paper' is not allowed"),
+        ("--dimensions=3", "dimensions=3 is not allowed: left out"),
     ):
         assert words in _one_line_error(_invoke(*with_z, wrong))
     assert "rounds=None" in _one_line_error(_invoke("privacy", "--agents=9"))
+
+
+def test_the_sampling_probability_is_the_strategys() -> None:
+    plan = ("privacy", "--agents=20", "--rounds=2", "--epsilon=2", "--delta=1e-3")
+    for more, q in (
+        (("--strategy=FedVote",), 1.0),
+        ((), 0.35),
+        (("--preset=paper-synthetic",), 0.25),
+        (("--preset=paper-synthetic", "--q=.5"), 0.5),
+    ):
+        assert json.loads(_invoke(*plan, *more, "--json").stdout)["q"] == q
+    found = json.loads(_invoke(*plan, "--strategy=FedVote", "--json").stdout)
+    study = FedVote(
+        {"x": FloatDistribution(0, 1)}, "maximize", 20, epsilon=2, delta=1e-3
+    )
+    study.plan(11)
+    settings = study.server.release.settings
+    assert found["accountants"]["pld"]["default"] == pytest.approx(
+        settings.noise_multiplier, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("delta", ["2", "0", "nan"])
+def test_a_ledger_wants_a_delta_that_can_be(delta: str, tmp_path: Path) -> None:
+    result = _invoke("ledger", "show", str(tmp_path), f"--delta={delta}")
+    assert "delta=" in _one_line_error(result)

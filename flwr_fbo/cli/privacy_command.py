@@ -152,12 +152,11 @@ def privacy(
             calibration="published",
             weights=base.weights,
         )
-        if strategy != "FedVote":
+        if dimensions is not None:
+            ok = 1 <= dimensions <= _MOST_DIMENSIONS
+            require(ok, "dimensions", dimensions, f"1 to {_MOST_DIMENSIONS}")
             allowed = f"left out, with {strategy}"
-            require(dimensions is None, "dimensions", dimensions, allowed)
-        dimensions = 2 if dimensions is None else dimensions
-        allowed = f"1 to {_MOST_DIMENSIONS}"
-        require(1 <= dimensions <= _MOST_DIMENSIONS, "dimensions", dimensions, allowed)
+            require(strategy == "FedVote", "dimensions", dimensions, allowed)
         delta = published_delta(agents) if delta is None else delta
         question = Question(settings, rounds, delta, z, epsilon)
         worth = question.worth
@@ -182,7 +181,7 @@ def privacy(
         named = strategy if preset is None else f"{strategy}, preset {preset!r}"
         _print(question, named, answers, worth)
         if strategy == "FedVote":
-            _print_votes(question, dimensions)
+            _print_votes(question, dimensions or 2)
         if once:
             _print_cohorts(question)
         return

@@ -69,7 +69,8 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         **options: Any,
     ) -> None:
         one = (interval is None) != (schedule is None)
-        require(one, "interval", interval, f"given or not, with schedule={schedule!r}")
+        either = "a number of seconds without schedule=, and None with it"
+        require(one, "interval", interval, either)
         if interval is not None:
             ok = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
             require(ok, "interval", interval, "a number of seconds, 0 to ten years")

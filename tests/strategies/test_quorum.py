@@ -303,8 +303,8 @@ def test_the_lasting_budget_is_shown(tmp_path: Path) -> None:
     with SpendingLedger.held(tmp_path) as ledger:
         assert values["epsilon"] == pytest.approx(ledger.epsilon(1e-3), rel=1e-9)
     wrong = CliRunner().invoke(cli, [*command[:-1], "2"])
-    assert wrong.exit_code != 0
-    assert "delta=2.0 is not allowed" in str(wrong.exception)
+    assert wrong.exit_code == 1
+    assert "delta=2.0 is not allowed" in wrong.output
 
 
 def test_names_of_a_study_are_no_markup(tmp_path: Path) -> None:

@@ -137,9 +137,11 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         self, context: Context, instruction: TuningInstruction, who: SumIdentity
     ) -> None:
         """Raise `StudyRefusedError` where sums hide values, and one is asked for."""
+        asked = self.unprotected(instruction)
+        if not asked:  # the usual case: the limits are not read again
+            return
         all_sums = [limits.sums for limits in self.all_limits(context)]
-        wants_sums = who.roster is not None or any(s != SumLimits() for s in all_sums)
-        if wants_sums and (asked := self.unprotected(instruction)):
+        if who.roster is not None or any(sums != SumLimits() for sums in all_sums):
             raise refused(f"the study asks for {asked}, which no sum hides")
 
     @contextmanager

@@ -6,9 +6,9 @@ BIN := .venv/bin
 # many processes.
 LAUNCHER ?=
 WORKERS ?= 2
-PYTEST_ARGS ?= -m "not slow"
+PYTEST_ARGS ?= -m "not slow and not gate"
 
-.PHONY: help demo test coverage lint wheel newest docs bench clean
+.PHONY: help demo test everything coverage lint wheel newest docs bench clean
 
 demo: .venv/core  ## Run the main job on an embedded default
 	$(BIN)/flwr-fbo run digits-start
@@ -16,6 +16,9 @@ demo: .venv/core  ## Run the main job on an embedded default
 test: .venv/test  ## Run the fast tests
 	$(LAUNCHER) $(BIN)/python -m pytest $(PYTEST_ARGS) --numprocesses $(WORKERS) \
 		--dist worksteal
+
+everything:  ## Run all there is, in an hour: `.ci/everything STEP` runs one step
+	bash .ci/everything
 
 # Apart from `make test`, whose time it would double.
 coverage:  ## Run the fast tests, and show which lines they do not reach

@@ -1,5 +1,4 @@
 """How fast the package is, beside its peers: `make bench`.
 
-Besides, `benchmarks.calls` counts the function calls of a round, and
-`benchmarks.digests` compares the studies of two versions.
+Besides, `benchmarks.digests` compares the studies of two versions.
 """

@@ -28,13 +28,10 @@ SUBJECTS = (
     "server",
     "model",
     "privatiser",
-    "bandits",
     "policy",
-    "transfer",
     "blocks",
     "scale",
     "suggestion",
-    "landmine_fields",
 )
 HERE = Path(__file__).parent
 TITLE = """# Benchmarks

@@ -33,13 +33,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow tests first, a share of them in each worker.
+    """Run long tests first, a share of them in each worker.
 
     A worker begins with its share of the list: at the end it would wait for others.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    fast = [item for item in items if not item.get_closest_marker("slow")]
+    slow = [item for item in items if _is_long(item)]
+    fast = [item for item in items if not _is_long(item)]
     ordered: list[pytest.Item] = []
     for worker in range(workers):
         end = len(items) * (worker + 1) // workers
@@ -48,6 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ordered += fast[:room]
         fast = fast[room:]
     items[:] = ordered
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("slow", "gate"))
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,5 @@
 """The code in README and documentation runs as it is written."""
 
-import ast
 import inspect
 import pkgutil
 import re
@@ -95,9 +94,6 @@ def _readme(page: Page) -> None:
     assert 7.9 < spent.epsilon <= 8
     assert page.names["strategy"].server.release.private
     assert page.names["strategy"].cohort_sizes == (4,)
-    words = page.path.read_text().split()
-    assert len(words) <= 800
-    assert "```python" in page.path.read_text().splitlines()[:40]
 
 
 def _your_own_objective(page: Page) -> None:
@@ -120,7 +116,6 @@ def _bandits_in_practice(page: Page) -> None:
     assert first.arm != second.arm
     assert [*page.names["policy"].awaited] == [second.ticket]
     assert page.names["policy"].decisions()[0].context == {"age": 71, "severity": 4}
-    assert len(page.path.read_text().split()) <= 1200
 
 
 def _sites_that_differ(page: Page) -> None:
@@ -194,15 +189,12 @@ def test_only_last_digits_may_differ(got: str, wanted: str, ok: bool) -> None:
 
 
 def test_the_first_page_opens_with_the_example_of_the_readme() -> None:
-    """Code in the first screen, and one example to keep up to date."""
+    """There is one example to keep up to date."""
     index, readme = (
         next(block for block in blocks_of(ROOT / page) if block.language == "python")
         for page in ("docs/index.md", "README.md")
     )
     assert index.text == readme.text
-    assert 15 <= sum(bool(line) for line in index.text.splitlines()) <= 25
-    before = (ROOT / "docs/index.md").read_text().split("```python")[0]
-    assert len(before.split()) <= 50
 
 
 def test_checks_and_slow_pages_exist() -> None:
@@ -230,51 +222,6 @@ def test_modules_that_pages_name_exist() -> None:
     assert len(named) > 50
     for name in named:
         pkgutil.resolve_name(f"flwr_fbo.{name}")
-
-
-def _threats(heading: str) -> list[tuple[str, ...]]:
-    """Return the rows of a section's table, cell by cell, in the threat model."""
-    text = (ROOT / "docs/explanation/threat-model.md").read_text()
-    (section,) = re.findall(rf"^## {heading}$(.*?)^## ", text, re.M | re.S)
-    lines = re.findall(r"^\| (.+) \|$", section, re.MULTILINE)
-    return [tuple(line.split(" | ")) for line in lines[2:]]
-
-
-def test_every_attack_has_a_promise_and_tests_that_exist() -> None:
-    rows = _threats("Attacks, promises and tests")
-    assert len(rows) > 30
-    for _attack, _promise, tests in rows:
-        named = re.findall(r"`(tests/[a-z_/0-9]+\.py)::(test_[a-z_0-9]+)`", tests)
-        assert " ".join(f"`{path}::{name}`" for path, name in named) == tests
-        for path, name in named:
-            source = (ROOT / path).read_text()
-            assert re.search(rf"^def {name}\(", source, re.M), f"{path}::{name}"
-
-
-def test_every_error_with_a_text_that_leaves_is_in_the_threat_model() -> None:
-    """Those that are made with ``public=``, by callers or by their own `__init__`."""
-    made = set()
-    for path in (ROOT / "flwr_fbo").rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        made |= {func.id for func in _given_public(tree) if isinstance(func, ast.Name)}
-        made |= {
-            node.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef)
-            and any(ast.unparse(f) == "super().__init__" for f in _given_public(node))
-        }
-    listed = {kind.strip("`") for kind, _ in _threats("Texts that leave a site")}
-    assert {name for name in made if name.endswith("Error")} == listed
-
-
-def _given_public(tree: ast.AST) -> list[ast.expr]:
-    """Return what is called with ``public=``."""
-    return [
-        call.func
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call)
-        and any(keyword.arg == "public" for keyword in call.keywords)
-    ]
 
 
 def test_every_public_name_is_in_the_reference() -> None:

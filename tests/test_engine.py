@@ -61,7 +61,7 @@ def test_the_example_runs_in_the_in_process_grid(
     assert [len(t) for t in trials] == [NUM_ROUNDS] * NUM_AGENTS
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_engine_gives_the_same_histories(
     tmp_path: Path, flwr_run: FlwrRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +134,7 @@ def test_the_bandits_are_those_of_the_simulator(
         np.testing.assert_allclose(row.sum(axis=0), total, rtol=0, atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_engine_gives_the_same_bandits(
     tmp_path: Path, flwr_run: FlwrRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,12 +183,13 @@ def _sent_to_all(folder: Path) -> list[FloatArray]:
         return [row.vectors for row in journal.ledger()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "fewest"),
     [
-        (0.0, 11),  # ten steps of phase I, and at least one total
-        (8.0, 10),  # ten releases: phase I is left out
+        # Ten steps of phase I, and at least one total.
+        pytest.param(0.0, 11, marks=pytest.mark.slow),
+        # Ten releases: phase I is left out.
+        pytest.param(8.0, 10, marks=pytest.mark.gate),
     ],
 )
 def test_the_engine_gives_the_same_neural_bandits(

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.gate,
     pytest.mark.skipif(
         any(importlib.util.find_spec(name) is None for name in ("build", "hatchling")),
         reason="needs build and hatchling, of the extra dev",

@@ -1,10 +1,9 @@
 """Secure sums over a real deployment: clients and ServerApp get SIGKILL in them.
 
-`benchmarks/kills.py` runs all exchanges.
+CI kills in the last exchange, `make everything` in each.
 """
 
 import shutil
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +18,7 @@ from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.strategies.study_record import read_ledger
-from tests.deployed import DEPLOYMENT, begun, deployment
-from tests.killing import EXCHANGES
+from tests.deployed import DEPLOYMENT, await_condition, begun, deployment
 
 NUM_SITES, NUM_ROUNDS = 3, 3
 
@@ -168,8 +166,26 @@ def federation(
         yield all_processes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.gate
+def test_a_key_that_is_not_registered_is_refused(federation: Any) -> None:
+    """Over TLS, by the SuperLink that the others are let in by."""
+    from loopback.keys import make_key_pair
+
+    make_key_pair(federation.keys / "stranger")
+    federation.start_supernode("stranger", {"agent-id": NUM_SITES})
+    stranger = federation.processes.pop("stranger")
+    await_condition(lambda: stranger.poll() is not None, "it tries for ever", 120)
+    assert stranger.returncode != 0
+    assert "No SuperNode found with the given public key" in federation.log("superlink")
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2, 3, 4)),
+        pytest.param(5, marks=pytest.mark.gate),
+    ],
+)
 def test_whatever_is_killed_in_a_sum_it_is_right(
     exchange: int, federation: Any
 ) -> None:
@@ -177,7 +193,6 @@ def test_whatever_is_killed_in_a_sum_it_is_right(
 
     From the last exchange on it must be the same sum; before, another attempt.
     """
-    begin = time.monotonic()
     study = federation.folder / f"study-{exchange}"
     for slot in range(NUM_SITES):
         (study / str(slot)).mkdir(parents=True)
@@ -200,10 +215,6 @@ def test_whatever_is_killed_in_a_sum_it_is_right(
     num_attempts = max(_num_attempts(study / str(slot)) for slot in range(NUM_SITES))
     assert num_attempts == (1 if exchange == 5 else 2), printed
     _assert_right(study)
-    print(
-        f"\nexchange {exchange}: the right release, {num_attempts} attempts, "
-        f"{time.monotonic() - begin:.0f} s"
-    )
 
 
 def _num_attempts(site: Path) -> int:

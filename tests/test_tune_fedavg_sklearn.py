@@ -72,7 +72,7 @@ def test_the_readme_shows_the_diff() -> None:
     assert_readme_shows(EXAMPLE, ["pyproject.toml", *CODE])
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_tuned_app_runs_on_the_engine(flwr_run: FlwrRun) -> None:
     printed = flwr_run(EXAMPLE / "after", 5, {})
     assert "chosen: {" in printed, printed

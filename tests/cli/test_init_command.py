@@ -81,7 +81,7 @@ def test_a_name_that_no_app_can_have(tmp_path: Path, name: str, allowed: str) ->
     assert not (tmp_path / name).exists()
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_app_runs_as_it_is(tmp_path: Path, flwr_run: FlwrRun) -> None:
     """With real noise, on as many simulated sites as there are."""
     assert _init(str(tmp_path / "new-study")).exit_code == 0

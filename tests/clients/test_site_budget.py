@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import InProcessGrid, Limits, Network, tuning_app
+from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
@@ -174,6 +175,27 @@ def test_a_site_that_lost_its_journal_sends_no_second_message(tmp_path: Path) ->
     (tmp_path / "study-one-agent-0.sqlite").unlink()
     with pytest.raises(JournalError, match="lacks release 2 of this site"):
         node.ask(_site(None), _asked(_study(), 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("owner", "write"), [(RecordedAgent, "note_charge"), (SpendingLedger, "record")]
+)
+def test_a_site_that_ends_while_it_is_charged_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, write: str
+) -> None:
+    """Whichever of its two records was not written: it is charged once, and sends."""
+
+    def ends(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    node, asked = Node(tmp_path), _asked(_study(), 0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, write, ends)
+        with pytest.raises(KeyboardInterrupt):
+            node.ask(_site(), asked)
+    assert node.ask(_site(), asked).arrays
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert len(ledger.rows) == 1
 
 
 @FOLDERS

@@ -189,6 +189,12 @@ def test_how_long_a_list_is_stays_at_the_client() -> None:
     assert hidden.config_records["config"] == {"wrong": []}
 
 
+def test_arrays_of_an_evaluation_stay_at_the_client() -> None:
+    """As the losses of its examples would, or its predictions."""
+    content = RecordDict({"losses": ArrayRecord([np.array([0.93, 0.25])])})
+    assert hide_evaluate_metrics(content) == RecordDict({"losses": ArrayRecord()})
+
+
 def test_of_a_status_the_code_is_all_that_is_sent() -> None:
     content = RecordDict(
         {

@@ -35,8 +35,7 @@ from flwr.serverapp import (
 )
 
 from flwr_fbo._validation import require, require_choice, require_int, require_positive
-from flwr_fbo.privacy.budget import check_delta
-from flwr_fbo.privacy.ledger_accountant import LEAST_NOISE
+from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta
 from flwr_fbo.privacy.moments_accountant import MomentsAccountant
 from flwr_fbo.privacy.pld_accountant import PldAccountant
 from flwr_fbo.privacy.sampling import Subsampling

@@ -59,4 +59,6 @@ def _published(settings: SearchSettings) -> type[SearchAgent]:
         return FTSAgent
     from flwr_fbo.agents.tuning.transfer import RGPEAgent, TAFAgent
 
-    return {RGPESettings: RGPEAgent, TAFSettings: TAFAgent}[kind]
+    transferring: dict[type[SearchSettings], type[SearchAgent]]
+    transferring = {RGPESettings: RGPEAgent, TAFSettings: TAFAgent}
+    return transferring[kind]

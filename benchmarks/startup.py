@@ -129,15 +129,21 @@ def asked(config: Mapping[str, Any], site: Path) -> dict[str, Any]:
     return {"config": {**config}, "node_config": node}
 
 
-def answer(module: str, messages: list[dict[str, Any]]) -> set[str]:
-    """Have a process of a client answer; return what it loads beyond Flower."""
-    folders = [
-        ROOT,
-        *(ROOT / "examples" / name for name in ("deployment/app", "digits")),
-    ]
+def answer(module: str, messages: list[dict[str, Any]], folder: Path) -> set[str]:
+    """Have a process of a client answer; return what it loads beyond Flower.
+
+    Parameters
+    ----------
+    module : str
+        With ``app``, in the folder or in ours.
+    messages : list of dict
+        Of `asked`.
+    folder : Path
+    """
+    path = os.pathsep.join(map(str, (ROOT, folder)))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.client_process", module],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        env={**os.environ, "PYTHONPATH": path},
         input=json.dumps(messages),
         check=True,
         capture_output=True,

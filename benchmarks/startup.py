@@ -79,14 +79,8 @@ def _client(repeats: int) -> Section:
             "digits.client_app": partial(_import, "digits.client_app"),
         }
         for name, phase in messages.items():
-            evaluates = {"evaluates": phase is Phase.ROUND}
-            # Of several studies: a message that was answered is only sent again.
-            works[f"{name}, echoed"] = lambda e=evaluates: answer(
-                "benchmarks.echo", [asked(e, site)], APP
-            )
-            works[f"{name}, flwr_fbo"] = lambda p=phase: answer(
-                "hospitals.client_app", [asked(instruction(p), site)], APP
-            )
+            works[f"{name}, echoed"] = partial(_echoed, phase, site)
+            works[f"{name}, flwr_fbo"] = partial(_answered, phase, site)
         seconds = alternate(works, repeats, _children)
 
     def more(row: Row) -> Bar:
@@ -150,6 +144,16 @@ def answer(module: str, messages: list[dict[str, Any]], folder: Path) -> set[str
         text=True,
     )
     return set(done.stdout.split())
+
+
+def _echoed(phase: Phase, site: Path) -> None:
+    evaluates = {"evaluates": phase is Phase.ROUND}
+    answer("benchmarks.echo", [asked(evaluates, site)], APP)
+
+
+def _answered(phase: Phase, site: Path) -> None:
+    # Of a new study: a message that was answered would only be sent again.
+    answer("hospitals.client_app", [asked(instruction(phase), site)], APP)
 
 
 def _import(module: str) -> None:

@@ -126,17 +126,6 @@ def _loaded_by(statement: str) -> set[str]:
     return set(out.stdout.split())
 
 
-def test_importing_the_package_is_cheap() -> None:
-    heavy = {"ray", "torch", "matplotlib", "opendp", "flwr", "optuna", "sklearn"}
-    assert not heavy & _loaded_by("import flwr_fbo")
-
-
-def test_the_public_names_load_no_optional_library() -> None:
-    names = ", ".join(n for n in dir(flwr_fbo) if not n.startswith("_"))
-    heavy = {"ray", "torch", "matplotlib", "opendp"}
-    assert not heavy & _loaded_by(f"from flwr_fbo import {names}")
-
-
 def test_unknown_names_are_refused() -> None:
     name = "FedAvg"
     with pytest.raises(AttributeError, match="FedAvg"):

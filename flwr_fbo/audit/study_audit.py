@@ -29,7 +29,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_int
@@ -229,6 +228,8 @@ def _epsilon_lower(
     Each of the two bounds fails with probability ``risk`` at most.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
+        from scipy.stats import beta
+
         lowest = beta.ppf(risk, hits, num_draws - hits + 1)
         highest = beta.ppf(1 - risk, false_alarms + 1, num_draws - false_alarms)
     lowest = np.where(hits == 0, 0.0, lowest)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 
 import typer
-from joblib.externals.loky.process_executor import TerminatedWorkerError
-from sqlalchemy.exc import SQLAlchemyError
 
 from flwr_fbo._text import printable
 from flwr_fbo.datasets.base import DataError
@@ -25,25 +23,36 @@ def plain_errors(*more: type[Exception]) -> Iterator[None]:
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without "±"
-    refused: tuple[type[Exception], ...]
-    refused = (JournalError, DataError, SQLAlchemyError, *more)
     try:
         yield
-    except TerminatedWorkerError:
-        reason = "a worker process was killed, or ran out of memory."
-    except BrokenPipeError:  # who reads has seen enough
-        raise
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        reason = f"{error.strerror}{where}."
-    except refused as error:
-        # Names to choose from, a line each.
-        lines = [str(error).splitlines()[0], *getattr(error, "known", ())]
-        reason = "\n  ".join(map(printable, lines))
+    except Exception as error:
+        reason = _reason(error, more)
+        if not reason:
+            raise
     else:
         return
     typer.echo(f"Error: {reason}", err=True)
     raise typer.Exit(1)
+
+
+def _reason(error: Exception, more: tuple[type[Exception], ...]) -> str:
+    """Return what is said of an error; nothing if it is a bug, or no error."""
+    # Imported now: a command that ends well would wait for them.
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if isinstance(error, TerminatedWorkerError):
+        return "a worker process was killed, or ran out of memory."
+    if isinstance(error, BrokenPipeError):  # who reads has seen enough
+        return ""
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{where}."
+    if isinstance(error, (JournalError, DataError, SQLAlchemyError, *more)):
+        # Names to choose from, a line each.
+        lines = [str(error).splitlines()[0], *getattr(error, "known", ())]
+        return "\n  ".join(map(printable, lines))
+    return ""
 
 
 @contextmanager

@@ -6,13 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import Context
 
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.agents.durable.recorded_agent import (
     NO_SLOT,
     RecordedBanditAgent,
@@ -25,7 +24,10 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.codec import Instruction
 
-MakeEnvironment = Callable[[Context], BanditEnvironment]
+if TYPE_CHECKING:
+    from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
+
+MakeEnvironment = Callable[[Context], "BanditEnvironment"]
 MadeT = TypeVar("MadeT")
 AskedT = TypeVar("AskedT", bound=Instruction)
 BanditT = TypeVar("BanditT", bound=RecordedBanditAgent)
@@ -47,7 +49,10 @@ class BanditSite(Site[AskedT, BanditT]):
         Of the agent that it keeps.
     """
 
-    recorded: type[BanditT]
+    @property
+    @abstractmethod
+    def recorded(self) -> type[BanditT]:
+        """The type of the agent that it keeps; loaded when it is asked for."""
 
     def claim(self, context: Context, study: Any, folder: Path | None) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.

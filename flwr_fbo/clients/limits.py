@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import (
@@ -16,8 +16,10 @@ from flwr_fbo._validation import (
     require_positive,
 )
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
-from flwr_fbo.protocol.exploration import Exploration
-from flwr_fbo.protocol.secure_sums import SecureSums
+
+if TYPE_CHECKING:
+    from flwr_fbo.protocol.exploration import Exploration
+    from flwr_fbo.protocol.secure_sums import SecureSums
 
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6

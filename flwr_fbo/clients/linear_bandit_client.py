@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.decentralized_fed_ucb import (
-    RecordedPeer,
-    recorded_bandit,
-)
-from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.agents.durable.recorded_agent import older_copy
 from flwr_fbo.clients.bandit_site import (
     BanditSite,
@@ -33,9 +28,13 @@ from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditStudy,
 )
 
+if TYPE_CHECKING:
+    from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
+    from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
+
 
 @dataclass(frozen=True)
-class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
+class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
     """What a client brings to a study of FedUCB; see `linear_bandit_app`.
 
     The server writes the settings of a study, epsilon and all, and a site does its own
@@ -53,7 +52,6 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
     limits: Limits | None = None
 
     instruction_type = LinearBanditInstruction
-    recorded = RecordedBandit
 
     def __post_init__(self) -> None:
         folder = self.folder
@@ -62,6 +60,13 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         require(ok, "folder", folder, "an absolute path")
         require_function("make_environment", self.make_environment)
         self.check_limits()
+
+    @property
+    def recorded(self) -> type[RecordedBandit]:
+        """The type of the agent that it keeps; loaded when it is asked for."""
+        from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
+
+        return RecordedBandit
 
     @property
     def only_private(self) -> bool:
@@ -92,6 +97,8 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         self, journal: Journal, study: LinearBanditStudy, context: Context
     ) -> RecordedBandit:
         """Return the agent of a journal: one that has peers, where there is a graph."""
+        from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
+
         return recorded_bandit(journal, study)
 
     def release_of(self, instruction: LinearBanditInstruction) -> int:
@@ -126,6 +133,8 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, RecordedBandit]):
         EnvironmentFailedError
             If the environment raised, or gave what is not allowed.
         """
+        from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
+
         if isinstance(agent, RecordedPeer):
             return self._pass_on(context, agent, instruction, arrays, time_limit)
         if len(arrays):

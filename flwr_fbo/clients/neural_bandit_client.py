@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.fed_go_ucb import RecordedNeuralAgent
 from flwr_fbo.clients.bandit_site import (
     BanditSite,
     MakeEnvironment,
@@ -26,11 +26,14 @@ from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditStudy,
 )
 
+if TYPE_CHECKING:
+    from flwr_fbo.agents.durable.fed_go_ucb import RecordedNeuralAgent
+
 MakeModel = Callable[[Context], RewardModel]
 
 
 @dataclass(frozen=True)
-class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent]):
+class NeuralBanditSite(BanditSite[NeuralBanditInstruction, "RecordedNeuralAgent"]):
     """What a client brings to a study of `FedGOUCB`; see `neural_bandit_app`.
 
     Without ``settings.privacy`` nothing that leaves it is private: gradients and sums
@@ -47,7 +50,6 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
     limits: Limits | None = None
 
     instruction_type = NeuralBanditInstruction
-    recorded = RecordedNeuralAgent
 
     def __post_init__(self) -> None:
         make = self.make_environment
@@ -55,15 +57,22 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, RecordedNeuralAgent])
         require_function("make_model", self.make_model)
         self.check_limits()
 
+    @property
+    def recorded(self) -> type[RecordedNeuralAgent]:
+        """The type of the agent that it keeps; loaded when it is asked for."""
+        from flwr_fbo.agents.durable.fed_go_ucb import RecordedNeuralAgent
+
+        return RecordedNeuralAgent
+
     def agent_in(
         self, journal: Journal, study: NeuralBanditStudy, context: Context
     ) -> RecordedNeuralAgent:
         """Return the agent of a journal, with the client's own reward model."""
         if self.make_model is None:
-            return RecordedNeuralAgent(journal, None)
+            return self.recorded(journal, None)
         with playing(self.make_model, context) as model:
             made = model
-        return RecordedNeuralAgent(journal, made)
+        return self.recorded(journal, made)
 
     def release_of(self, instruction: NeuralBanditInstruction) -> int:
         """Return 1, the study's one charge, if the answer carries a release."""

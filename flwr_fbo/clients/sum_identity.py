@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
 from flwr_fbo._validation import require
 from flwr_fbo.clients.limits import refused
 from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
-from flwr_fbo.protocol.secure_sums import SecureSums
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
+
+if TYPE_CHECKING:
+    from flwr_fbo.protocol.secure_sums import SecureSums
+    from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 _ROSTER, _KEY = "fbo-roster", "fbo-key"
 
@@ -96,6 +99,8 @@ def sum_identity(context: Context) -> SumIdentity:
     if roster is None or key is None:
         text = f"{_ROSTER} and {_KEY} are given together in the node config"
         raise NodeConfigError(f"{text}.", public=f"{text}.")
+    from flwr_fbo.secure_sum.roster import Roster, SigningKey
+
     with _named(_ROSTER):
         pinned = Roster.load(roster)
     with _named(_KEY):

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import Context
-from optuna.distributions import BaseDistribution
 
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
-from flwr_fbo.agents.durable.sum_member import SumRequest
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.agents.tuning.timeout import time_limit as trial_limit
 from flwr_fbo.agents.tuning.trial import (
@@ -38,6 +37,9 @@ from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.tuning_settings import Direction, check_direction
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 # Seconds to wait for the journal of an evaluation that is just ending.
 _PATIENCE = 1.0
@@ -230,6 +232,8 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         self, agent: RecordedTuner, instruction: TuningInstruction, arrays: Arrays
     ) -> Answer:
         """Answer one exchange of a secure sum."""
+        from flwr_fbo.agents.durable.sum_member import SumRequest
+
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:
             text = f"Release {release} cannot be summed now."

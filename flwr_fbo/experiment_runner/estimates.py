@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy.stats import t as student_t
 
 from flwr_fbo._arrays import FloatArray
 
@@ -49,12 +48,18 @@ class Estimate:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95% t interval; NaN from a single run."""
-        reach = float(student_t.ppf(0.975, max(self.num_runs - 1, 1)))
-        reach *= self.standard_error
+        reach = _t_quantile(0.975, self.num_runs) * self.standard_error
         return self.mean - reach, self.mean + reach
 
     @property
     def lower_bound(self) -> float:
         """The one-sided 95% bound, by Student's t; NaN from a single run."""
-        reach = float(student_t.ppf(0.95, max(self.num_runs - 1, 1)))
+        reach = _t_quantile(0.95, self.num_runs)
         return self.mean - reach * self.standard_error
+
+
+def _t_quantile(p: float, num_runs: int) -> float:
+    """Return the quantile of Student's t for a mean over so many runs."""
+    from scipy.stats import t as student_t
+
+    return float(student_t.ppf(p, max(num_runs - 1, 1)))

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.runs import Run
@@ -47,6 +46,8 @@ class Runs:
         jobs : int
             Worker processes, with one BLAS thread each.
         """
+        from joblib import Parallel, delayed, parallel_config
+
         # A file: workers are other processes, and there is no other way to all of them.
         with TemporaryDirectory() as folder:
             path = Path(folder) / "shares"

@@ -10,7 +10,6 @@ import math
 import time
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
@@ -135,6 +134,8 @@ def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> 
         place = space.snap_discrete(place)
         if isinstance(settings, WarmStartSettings):
             pool = settings.pool(space, study.feature_seed)
+            from scipy.spatial.distance import cdist
+
             return rank_vector(-cdist(place, pool)[0])
         sent = settings
         if isinstance(settings, VotingSettings):

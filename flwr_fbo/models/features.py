@@ -13,9 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.stats import norm
-from scipy.stats.qmc import Sobol
 
 from flwr_fbo._arrays import FloatArray
 
@@ -78,10 +75,13 @@ class RandomFeatures:
         num_features : int
             Even.
         """
+        from scipy.special import ndtri
+        from scipy.stats.qmc import Sobol
+
         half = num_features // 2
         sequence = Sobol(dim, rng=rng).random_base2((half - 1).bit_length())
         # A coordinate of exactly 0 would be an infinite frequency.
-        frequencies = norm.ppf(np.maximum(sequence[:half], 1e-9)) / lengthscale
+        frequencies = ndtri(np.maximum(sequence[:half], 1e-9)) / lengthscale
         return cls(
             np.repeat(frequencies, 2, axis=0), np.tile([0.0, -np.pi / 2], half), 1.0
         )
@@ -180,6 +180,7 @@ def ascend(
     upper: FloatArray,
 ) -> FloatArray:
     """Refine every start within its bounds; all (k, D)."""
+    from scipy.optimize import minimize
 
     def negative_sum(flat: FloatArray) -> tuple[float, FloatArray]:
         values, gradient = value_and_gradient(flat.reshape(starts.shape))

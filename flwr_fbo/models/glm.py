@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import expit
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require
@@ -68,6 +66,8 @@ class LogisticLink:
 
     def mean(self, z: FloatArray) -> FloatArray:
         """Return mu(z), element by element."""
+        from scipy.special import expit
+
         return np.asarray(self.low + (self.high - self.low) * expit(z))
 
 
@@ -146,6 +146,8 @@ def projected(theta: FloatArray, factor: FloatArray, radius: float) -> FloatArra
     length = float(np.linalg.norm(theta))
     if length <= radius:
         return theta
+    from scipy.optimize import brentq
+
     vectors, singular_values, _ = np.linalg.svd(factor)
     eigenvalues, coordinates = singular_values**2, vectors.T @ theta
 

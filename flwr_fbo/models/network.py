@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.special import expit
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_int, require_positive
@@ -126,6 +125,8 @@ class Network:
         first, bias, second, last = np.split(w, [h * d, h * d + h, -1], axis=-1)
         rows = first.reshape(*w.shape[:-1], h, d)
         inner = (rows @ x[..., None])[..., 0] if w.ndim > 1 else x @ rows.T
+        from scipy.special import expit
+
         return expit(inner + bias), second, last[..., 0]
 
 

@@ -14,7 +14,6 @@ two large numbers where lambda is small. A variance is at most 1 / lambda.
 from __future__ import annotations
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.ellipsoid import Ellipsoid
@@ -25,6 +24,8 @@ _RANK_TOLERANCE = 1e-13
 
 def rbf_kernel(x: FloatArray, other: FloatArray, lengthscale: float) -> FloatArray:
     """Return exp(-|x - x'|^2 / (2 l^2)), shape (n, m), of (n, D) and (m, D) points."""
+    from scipy.spatial.distance import cdist
+
     squared = cdist(x, other, "sqeuclidean")
     return np.asarray(np.exp(-0.5 * squared / lengthscale**2))
 

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
-from scipy.stats import rankdata
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.threads import one_blas_thread
@@ -55,7 +54,11 @@ def rank_vector(beliefs: FloatArray) -> FloatArray:
     """
     if np.ptp(beliefs) <= _FLAT:
         return np.zeros(len(beliefs))
-    ranks = rankdata(np.round(beliefs, _DECIMALS)) / len(beliefs)
+    _, place, counts = np.unique(
+        np.round(beliefs, _DECIMALS), return_inverse=True, return_counts=True
+    )
+    # From 1; of equal values the mean of theirs.
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place] / len(beliefs)
     vector = ranks**2 - np.mean(ranks**2)
     return np.asarray(vector / np.linalg.norm(vector))
 

@@ -7,19 +7,35 @@ last bits of a result depend on how many there were.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import cache, wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-import scipy.linalg  # noqa: F401  (loads the libraries the controller looks for)
-from threadpoolctl import ThreadpoolController
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Finding the loaded BLAS libraries takes milliseconds, limiting them microseconds.
-_LIMITED = ThreadpoolController().wrap(limits=1, user_api="blas")
+
+@cache
+def _controller() -> ThreadpoolController:
+    """Return what limits the BLAS libraries of NumPy and SciPy.
+
+    Made once, when it is needed: finding the libraries takes milliseconds, loading
+    SciPy's a tenth of a second, and limiting them microseconds.
+    """
+    import scipy.linalg  # noqa: F401  (loads the libraries the controller looks for)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
     """Make ``function`` run with one BLAS thread."""
-    limited: Callable[P, R] = _LIMITED(function)
+
+    @wraps(function)
+    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _controller().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
     return limited

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Literal
 
@@ -35,21 +35,25 @@ from flwr.serverapp import (
 )
 
 from flwr_fbo._validation import require, require_choice, require_int, require_positive
-from flwr_fbo.privacy.budget import check_delta
-from flwr_fbo.privacy.ledger_accountant import LEAST_NOISE
-from flwr_fbo.privacy.moments_accountant import MomentsAccountant
-from flwr_fbo.privacy.pld_accountant import PldAccountant
+from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta
 from flwr_fbo.privacy.sampling import Subsampling
 
 __all__ = ["Method", "PrivacySpent", "ReleaseAccountant"]
 
 Method = Literal["pld", "rdp", "moments"]
 
-_ACCOUNTANTS: dict[Method, Callable[[PrivacyConfig], PrivacyAccountant]] = {
-    "pld": PldAccountant,
-    "rdp": RdpAccountant,
-    "moments": MomentsAccountant,
-}
+
+def _accountant(method: Method, config: PrivacyConfig) -> PrivacyAccountant:
+    """Return the accountant of a method, each of which needs its own part of SciPy."""
+    if method == "pld":
+        from flwr_fbo.privacy.pld_accountant import PldAccountant
+
+        return PldAccountant(config)
+    if method == "moments":
+        from flwr_fbo.privacy.moments_accountant import MomentsAccountant
+
+        return MomentsAccountant(config)
+    return RdpAccountant(config)
 
 
 class ReleaseAccountant:
@@ -79,7 +83,7 @@ class ReleaseAccountant:
         self._sampling = sampling
         self._delta = float(delta)
         self._method = method
-        self._accountant = _ACCOUNTANTS[method](_config(sampling, self._delta))
+        self._accountant = _accountant(method, _config(sampling, self._delta))
         # Flower's is the one that logs, and silence takes as long as a look at epsilon.
         self._quietly = _quiet_absl if method == "rdp" else nullcontext
         self._charges: Counter[float] = Counter()

@@ -6,6 +6,10 @@ from typing import Any
 
 from flwr_fbo._validation import is_number, require, require_fraction
 
+# Noise below this protects nothing (epsilon beyond 10^5), and where it is smaller still
+# the arithmetic of an accountant overflows: dp-accounting 0.6 then says epsilon = 0.
+LEAST_NOISE = 1e-3
+
 
 def large_delta(num_agents: int) -> float:
     """Return above which delta a warning is due: 0.01, or a tenth of 1/N."""

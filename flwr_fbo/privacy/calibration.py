@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-from scipy.optimize import brentq
-
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_epsilon
@@ -80,6 +78,8 @@ def smallest_noise_multiplier(
         low, high = low - math.log(4.0), low
         if high < math.log(0.01):
             return 0.01
+    from scipy.optimize import brentq
+
     # The root is known to 3e-4; one step of 5e-4 up is on its right side.
     z = math.exp(brentq(excess, low, high, xtol=3e-4))
     while spends(z) > epsilon:

@@ -27,7 +27,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import next_fast_len
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_choice, require_int
@@ -228,6 +227,8 @@ class Toeplitz(Factorisation):
         """Return row k, from 0 on, by Fourier transform."""
         if k == 0:
             return np.empty(0)
+        from scipy.fft import next_fast_len
+
         size = next_fast_len(2 * k - 1, real=True)  # others take ten times as long
         norms = np.fft.rfft(self._root_norms[k - 1 :: -1], size)
         inverse = np.fft.rfft(self._reversed_inverse[: -k - 1 : -1], size)

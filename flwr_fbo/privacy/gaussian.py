@@ -9,9 +9,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 from flwr_fbo._validation import is_number, require
 
 
@@ -27,6 +24,8 @@ def gaussian_delta(epsilon: float, mu: float, minus: float = 0.0) -> float:
     mu : float
         Sensitivity over noise, > 0.
     """
+    from scipy.special import log_ndtr
+
     log_first = log_ndtr(mu / 2 - epsilon / mu)
     log_second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     # The difference of two numbers that can be equal to many digits.
@@ -49,6 +48,8 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     """
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
+    from scipy.optimize import brentq
+
     # Where the first term alone is below delta, as Phi(-x) <= exp(-x^2 / 2).
     most = mu * (mu / 2 + math.sqrt(-2.0 * math.log(delta)))
     found = brentq(

@@ -16,13 +16,9 @@ from flwr.serverapp import (
 )
 
 from flwr_fbo._validation import is_number, require, require_int, require_positive
-from flwr_fbo.privacy.budget import check_delta
+from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta
 
 Ledger = Mapping[GaussianPrivacyEvent, int]
-
-# Noise below this protects nothing (epsilon beyond 10^5), and where it is smaller still
-# the arithmetic of an accountant overflows: dp-accounting 0.6 then says epsilon = 0.
-LEAST_NOISE = 1e-3
 
 
 class LedgerAccountant(ABC):

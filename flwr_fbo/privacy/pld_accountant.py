@@ -75,11 +75,8 @@ _Losses = tuple[LossDistribution, LossDistribution]
 _BLOCK = 4
 
 
-def entries_epsilon(entries: _Entries, delta: float) -> float:
+def sampled_epsilon(entries: _Entries, delta: float) -> float:
     """Return epsilon at ``delta`` of releases of any sampling probabilities."""
-    if all(q == 1.0 for q, _, _ in entries):
-        mu = math.sqrt(sum(count / z**2 for _, z, count in entries))
-        return gaussian_epsilon(delta, mu)
     step = _grid_step(entries)
     most, last = _without_the_last(entries)
     composed = _Done((), step, None).extended(most, step).both_directions

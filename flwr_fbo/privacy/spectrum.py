@@ -15,8 +15,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy.special import chdtri, ndtri, poch
-
 from flwr_fbo._validation import require, require_fraction, require_int
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
@@ -122,6 +120,8 @@ def sum_bounds(
 
 
 def _bounds(settings: ContinualSettings, std: float, p: float) -> SpectralBounds:
+    from scipy.special import chdtri, ndtri, poch
+
     d = settings.dimension
     mean_norm = math.sqrt(2) * poch(d / 2, 0.5)  # of d unit normals
     operator_norm = std * float(math.sqrt(2) * mean_norm - ndtri(p / 2))

@@ -20,10 +20,8 @@ import numpy as np
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.privacy.budget import check_delta
+from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
-from flwr_fbo.privacy.ledger_accountant import LEAST_NOISE
-from flwr_fbo.privacy.pld_accountant import entries_epsilon
 from flwr_fbo.privacy.sampling import check_sampling_probability
 
 FILE_NAME, KIND = "spending.sqlite", "spending"
@@ -93,7 +91,14 @@ def composed_epsilon(charges: Iterable[Charge], delta: float) -> float:
     if any(z < LEAST_NOISE for _, z in counts):
         return math.inf
     entries = tuple((q, z, count) for (q, z), count in sorted(counts.items()))
-    return entries_epsilon(entries, delta) if entries else 0.0
+    if not entries:
+        return 0.0
+    if all(q == 1.0 for q, _, _ in entries):
+        mu = math.sqrt(sum(count / z**2 for _, z, count in entries))
+        return gaussian_epsilon(delta, mu)
+    from flwr_fbo.privacy.pld_accountant import sampled_epsilon
+
+    return sampled_epsilon(entries, delta)
 
 
 def least_epsilon(charges: Iterable[Charge], delta: float) -> float:

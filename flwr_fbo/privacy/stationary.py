@@ -19,7 +19,6 @@ from abc import abstractmethod
 from functools import cached_property, lru_cache
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_int
@@ -194,5 +193,7 @@ def _inverse_root(series: FloatArray) -> FloatArray:
 
 def _product(a: FloatArray, b: FloatArray) -> FloatArray:
     """Return as many coefficients of the product as the factors have."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
     size = next_fast_len(2 * len(a) - 1, real=True)
     return np.asarray(irfft(rfft(a, size) * rfft(b, size), size)[: len(a)])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.protocol.exploration import Exploration, Optimism, drawn
+
+if TYPE_CHECKING:
+    from flwr_fbo.models.ellipsoid import Ellipsoid
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require_fraction, require_int
-from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 from flwr_fbo.privacy.spectrum import (
     SpectralBounds,
     agent_bounds,
@@ -19,6 +19,9 @@ from flwr_fbo.privacy.spectrum import (
 )
 from flwr_fbo.protocol.belief import Belief
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+
+if TYPE_CHECKING:
+    from flwr_fbo.models.ellipsoid import WatchedEllipsoid
 
 # What the authors' code multiplies the width with (``beta_mult`` in its agents.py).
 _AUTHORS_FACTOR = 0.01
@@ -188,6 +191,8 @@ class Confidence:
         S + shift I, and more where an eigenvalue is still below rho_min: only if the
         bounds fail, or without noise by rounding.
         """
+        from flwr_fbo.models.ellipsoid import WatchedEllipsoid
+
         d, copies, bounds = self.settings.releases.dimension, self._copies, self.bounds
         matrix = total[..., :d, :d] + copies * bounds.shift * np.eye(d)
         missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]

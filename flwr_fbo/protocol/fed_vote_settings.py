@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
-from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.privacy.sampling import check_sampling_probability
 from flwr_fbo.protocol.tuning_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from flwr_fbo.models.features import RandomFeatures
 
 # So many times ``num_candidates`` places are looked at for all agents of a process,
 # each of whom takes its own from these.
@@ -103,6 +106,8 @@ class VotingSettings(SearchSettings):
 
     def shared_features(self, dim: int, feature_seed: int) -> RandomFeatures:
         """Return the features that all agents of a study, and its server, share."""
+        from flwr_fbo.models.features import RandomFeatures
+
         rng = generator(feature_seed, Purpose.SHARED_FEATURES)
         length = self.shared_lengthscale(dim)
         return RandomFeatures.spread(rng, self.num_features, dim, length)

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats.qmc import Sobol
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
@@ -82,6 +81,8 @@ class WarmStartSettings(SearchSettings):
 
     def pool(self, space: SearchSpace, feature_seed: int) -> FloatArray:
         """Return the points, shape (m, D), that messages are about; public."""
+        from scipy.stats.qmc import Sobol
+
         rng = generator(feature_seed, Purpose.SHARED_FEATURES)
         exponent = math.ceil(math.log2(self.num_features))
         points = Sobol(space.dim, rng=rng).random_base2(exponent)[: self.num_features]

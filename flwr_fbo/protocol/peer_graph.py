@@ -13,17 +13,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import shortest_path
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_known
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+
+if TYPE_CHECKING:
+    from flwr_fbo.protocol.confidence import Confidence
+    from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 Pooling = Literal["clique", "neighbourhood"]
 GraphName = Literal["complete", "ring", "star", "line", "random"]
@@ -158,6 +158,9 @@ class PeerGraph:
         """The lengths of shortest paths, shape (M, M); inf where there is none."""
         m = self.num_agents
         rows, columns = np.array(self.edges, dtype=int).reshape(-1, 2).T
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import shortest_path
+
         linked = csr_array((np.ones(len(rows)), (rows, columns)), shape=(m, m))
         lengths = shortest_path(linked, directed=False, unweighted=True)
         return np.asarray(lengths)
@@ -231,6 +234,8 @@ class PeerGraph:
         estimators of all agents; those of one pool, as a clique is, have their shares
         in common, as they believe the same: while no message is lost.
         """
+        from flwr_fbo.protocol.confidence import Confidence
+
         pool = self.pools[slot]
         shares = self.num_agents * self.streams
         alpha = settings.alpha * self.pools.count(pool) / shares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import (
@@ -14,9 +14,11 @@ from flwr_fbo._validation import (
     require_int,
     require_positive,
 )
-from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
+
+if TYPE_CHECKING:
+    from flwr_fbo.models.features import RandomFeatures
 
 Direction = Literal["maximize", "minimize"]
 
@@ -111,6 +113,8 @@ class SearchSettings(ABC):
 
     def shared_features(self, dim: int, feature_seed: int) -> RandomFeatures:
         """Return the features that all agents of a study, and its server, share."""
+        from flwr_fbo.models.features import RandomFeatures
+
         return RandomFeatures.draw(
             generator(feature_seed, Purpose.SHARED_FEATURES),
             self.num_features,

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.privacy.spending import Promise
@@ -14,7 +14,6 @@ from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_see
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.knowledge import Knowledge
-from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_settings import (
     Direction,
@@ -25,6 +24,9 @@ from flwr_fbo.protocol.tuning_settings import (
     check_direction,
 )
 from flwr_fbo.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from flwr_fbo.protocol.secure_sums import SecureSums
 
 AgentSettings = SearchSettings | RandomSearchSettings
 
@@ -138,7 +140,6 @@ class TuningStudy(Study):
         """Return the study that ``to_dict`` gave."""
         agent, votes = dict(fields["agent"]), fields["votes"]
         cohorts, known = fields["cohorts"], fields["known"]
-        secure = fields["secure"]
         settings = _SETTINGS[agent.pop("kind")]
         return cls(
             space=SearchSpace.from_json(fields["space"]),
@@ -151,8 +152,16 @@ class TuningStudy(Study):
             votes=None if votes is None else VoteCount(**votes),
             cohorts=None if cohorts is None else Cohorts(**cohorts),
             known=None if known is None else Knowledge.from_dict(known),
-            secure=None if secure is None else SecureSums.from_dict(secure),
+            secure=_secure(fields["secure"]),
         )
+
+
+def _secure(fields: Mapping[str, Any] | None) -> SecureSums | None:
+    if fields is None:
+        return None
+    from flwr_fbo.protocol.secure_sums import SecureSums
+
+    return SecureSums.from_dict(fields)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import numpy as np
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from joblib import Parallel, delayed, parallel_config
 
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
 from flwr_fbo._validation import require, require_int
@@ -195,6 +194,8 @@ class InProcessGrid(Grid):
         size = -(-len(jobs) // (_TURNS * self._num_workers))
         size = max(1, min(size, _LARGEST_BATCH))
         batches = (jobs[i : i + size] for i in range(0, len(jobs), size))
+        from joblib import Parallel, delayed, parallel_config
+
         with parallel_config("loky", inner_max_num_threads=1):
             workers = Parallel(self._num_workers, return_as="generator", batch_size=1)
             done = workers(delayed(_answer_batch)(self._client_app, b) for b in batches)

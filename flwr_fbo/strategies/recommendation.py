@@ -14,7 +14,6 @@ import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.agents.tuning.fed_vote import SIGNIFICANCE, even_votes
 from flwr_fbo.agents.tuning.fed_warm_start import HeadStart, head_start
 from flwr_fbo.journal.ledger_table import LedgerRow
@@ -233,6 +232,8 @@ def _of_samples(
 def _maximiser(
     study: TuningStudy, agent: SearchSettings, vectors: FloatArray
 ) -> FloatArray:
+    from flwr_fbo.agents.tuning.acquisition import maximize
+
     space, seed = study.space, study.feature_seed
     point = maximize(
         agent.shared_features(space.dim, seed),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from optuna.distributions import BaseDistribution, FloatDistribution
-from sklearn.svm import SVC
 
 from flwr_fbo.datasets.digits import partition
 from flwr_fbo.space.search_space import Params
@@ -42,6 +41,8 @@ class DigitsTask(Task):
 
     def objective(self, client: int, num_clients: int, seed: int) -> Objective:
         """Return the accuracy on the client's share of the run's Dirichlet split."""
+        from sklearn.svm import SVC
+
         data = partition(client, num_clients, seed)
 
         def accuracy(params: dict[str, Any]) -> float:

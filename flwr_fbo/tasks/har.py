@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
-from sklearn.preprocessing import StandardScaler
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_bool
@@ -117,6 +116,8 @@ class HarTask(Task):
 @one_blas_thread
 def _products(data: Split) -> tuple[FloatArray, FloatArray]:
     """Return the inner products of all standardised examples with those to train on."""
+    from sklearn.preprocessing import StandardScaler
+
     scaler = StandardScaler().fit(data.X_train)
     X, X_validation = map(scaler.transform, (data.X_train, data.X_validation))
     return (X @ X.T).astype(np.float32), (X_validation @ X.T).astype(np.float32)

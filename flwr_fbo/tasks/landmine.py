@@ -10,13 +10,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
-from sklearn.metrics import roc_auc_score
-from sklearn.svm import SVC
 
 from flwr_fbo._validation import require, require_bool
 from flwr_fbo.datasets.base import Split
@@ -30,6 +28,9 @@ from flwr_fbo.tasks.base import (
     require_clients,
 )
 from flwr_fbo.tasks.surface import SurfaceSource, compute_missing
+
+if TYPE_CHECKING:
+    from sklearn.svm import SVC
 
 # Of the surface, settings of C and of gamma.
 GRID_SHAPE = (41, 41)
@@ -106,6 +107,9 @@ class LandmineTask(Task):
         """
         if self.surface:
             return self.source(client).surface()
+        from sklearn.metrics import roc_auc_score
+        from sklearn.svm import SVC
+
         data = partition(client)
         noise = ObservationNoise(seed, client)
 

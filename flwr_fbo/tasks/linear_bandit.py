@@ -15,7 +15,6 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
-from scipy.special import betaincinv
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
@@ -164,6 +163,8 @@ class LinearBandits:
             mean = self._means[row, everyone, chosen][missing]
             a = self.task.concentration * mean
             b = self.task.concentration * (1 - mean)
+            from scipy.special import betaincinv
+
             rewards[missing] = betaincinv(a, b, self._luck[row, missing])
             self._rewards[row, everyone, chosen] = rewards
         return np.asarray(rewards)

@@ -20,9 +20,7 @@ from typing import Any
 
 import numpy as np
 import pooch
-from joblib import Parallel, delayed
 from optuna.distributions import BaseDistribution
-from scipy.interpolate import RegularGridInterpolator
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.datasets.base import Split
@@ -51,6 +49,8 @@ class Surface:
     ) -> None:
         self.values = values
         self._space = SearchSpace(space)
+        from scipy.interpolate import RegularGridInterpolator
+
         self._lookup = RegularGridInterpolator(_roots(values.shape), values)
 
     def __call__(self, params: dict[str, Any]) -> float:
@@ -120,6 +120,8 @@ def compute_missing(sources: Sequence[SurfaceSource]) -> None:
         len(missing),
         missing[0].name,
     )
+    from joblib import Parallel, delayed
+
     jobs = (delayed(source.compute)() for source in missing)
     Parallel(n_jobs=1 if len(missing) == 1 else -1, batch_size=1)(jobs)
 

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
-from scipy.spatial.distance import cdist
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_bool
@@ -56,6 +55,8 @@ class Table:
         """Return the value at a setting, from 0 to 1 between the table's extremes."""
         x = np.array([params[name] for name in names_of(len(self.axes))])[self.axes]
         x = np.abs((x + self.shift + 1.0) % 2.0 - 1.0)
+        from scipy.spatial.distance import cdist
+
         away = np.append(-cdist(x[None], self.points)[0], 1.0)
         share = (away @ self.weights - self.lowest) / (self.highest - self.lowest)
         return float(np.clip(share, 0.0, 1.0))
@@ -89,6 +90,8 @@ def weights_of(points: FloatArray, values: FloatArray) -> FloatArray:
     """Return a `Table`'s weights, shape (n + 1,), for values of shape (n,)."""
     n = len(points)
     system = np.ones((n + 1, n + 1))
+    from scipy.spatial.distance import cdist
+
     system[:n, :n], system[n, n] = -cdist(points, points), 0.0
     weights, *_ = np.linalg.lstsq(system, np.append(values, 0.0))
     return np.asarray(weights)

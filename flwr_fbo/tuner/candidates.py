@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.stats import qmc
-
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_known
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -69,6 +67,8 @@ def first_candidates(
     num_points = num_trials - len(known)
     points = []
     if num_points > 0:
+        from scipy.stats import qmc
+
         rng = generator(seed, Purpose.INITIAL_POINTS)
         cube = qmc.LatinHypercube(space.dim, rng=rng)
         points = [space.from_unit(space.snap(x)) for x in cube.random(num_points)]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
@@ -132,6 +131,7 @@ def _expected_improvement(
     kernel: Any, X: FloatArray, y: FloatArray, pool: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the improvement on the best mean so far, and the mean, at each point."""
+    from scipy.stats import norm
     from sklearn.gaussian_process import GaussianProcessRegressor
 
     process = GaussianProcessRegressor(kernel, optimizer=None).fit(X, y)

@@ -145,7 +145,9 @@ def test_agents_that_wait_for_each_other_end_as_alone(
         sizes.append(len(searches))
         return search(searches)
 
-    monkeypatch.setattr("flwr_fbo.agents.tuning.own_search.search_all", counted)
+    monkeypatch.setattr(
+        "flwr_fbo.agents.tuning.expected_improvement.search_all", counted
+    )
     agents = []
     for at_once in (100, 1):
         monkeypatch.setattr("flwr_fbo.agents.tuning.blocks._AT_ONCE", at_once)

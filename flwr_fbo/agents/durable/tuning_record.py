@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
-from flwr_fbo.agents.durable.sum_member import SumMember
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.trial import Objective, ObjectiveFailedError
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.space.search_space import Params
+
+if TYPE_CHECKING:
+    from flwr_fbo.agents.durable.sum_member import SumMember
+    from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 KIND = "agent"
 
@@ -63,8 +66,6 @@ class RecordedTuner(RecordedAgent):
         As its journal has it, or a new one.
     made_after : dict of int to int
         For each release on record, from 1, the iteration of the agent's message.
-    member : SumMember
-        The agent's part in secure sums.
     """
 
     kind: ClassVar[str] = KIND
@@ -85,7 +86,14 @@ class RecordedTuner(RecordedAgent):
         self.agent = self._agent(study, slot, enqueue)
         pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
         self.made_after = {int(release): int(t) for release, t in pairs}
-        self.member = SumMember(self._state, self._put, key, roster)
+        self._key, self._roster = key, roster
+
+    @cached_property
+    def member(self) -> SumMember:
+        """The agent's part in secure sums, which most studies have none of."""
+        from flwr_fbo.agents.durable.sum_member import SumMember
+
+        return SumMember(self._state, self._put, self._key, self._roster)
 
     def _agent(self, study: TuningStudy, slot: int, enqueue: Sequence[Params]) -> Agent:
         seed = study.study_seed

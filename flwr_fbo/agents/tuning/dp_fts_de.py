@@ -12,7 +12,6 @@ import numpy as np
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.own_search import SearchAgent
-from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 
@@ -34,6 +33,8 @@ class ThompsonAgent(SearchAgent):
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
         """Return a posterior sample of the shared features' weights, shape (M,)."""
+        from flwr_fbo.models.linear import sample_weights
+
         x, y = self._observations(iteration)
         rng = generator(self.entropy, self.slot, iteration, Purpose.MESSAGE)
         return sample_weights(self._shared(x), y, self.settings.regularization, rng)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx
-from scipy.stats import norm
+from scipy.special import erfcx, ndtr
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.models.matern import MaternPosterior, fit
@@ -44,7 +43,8 @@ def expected_improvement(
     """Return E max(0, f - best) for f ~ N(mean, deviation^2), shape as ``mean``."""
     deviation = np.maximum(deviation, 1e-12)
     z = (mean - best) / deviation
-    return np.asarray((mean - best) * norm.cdf(z) + deviation * norm.pdf(z))
+    density = np.exp(-(z**2) / 2.0) / math.sqrt(2.0 * math.pi)
+    return np.asarray((mean - best) * ndtr(z) + deviation * density)
 
 
 def log_unit_improvement(z: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -27,17 +27,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
-from scipy.stats import norm
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.own_search import LeanAgent, shared_features
-from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.fed_vote_settings import (
@@ -46,6 +43,9 @@ from flwr_fbo.protocol.fed_vote_settings import (
     VotingSettings,
 )
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
+
+if TYPE_CHECKING:
+    from flwr_fbo.models.features import RandomFeatures
 
 # How often chance may look like a crowd, over K places together.
 SIGNIFICANCE = 0.05
@@ -87,7 +87,9 @@ class EvenVotes:
 
     def probability(self, votes: float) -> float:
         """Return how likely chance and noise give as many at any place, at most."""
-        return min(self.num_cells * float(norm.sf(votes / self.deviation)), 1.0)
+        from scipy.special import ndtr
+
+        return min(self.num_cells * float(ndtr(-votes / self.deviation)), 1.0)
 
     def excess(self, vectors: FloatArray) -> FloatArray:
         """Return votes above the expected ones, shape (1, M), of what was released."""
@@ -100,6 +102,8 @@ def even_votes(
     settings: VotingSettings, count: VoteCount, space: SearchSpace, feature_seed: int
 ) -> EvenVotes:
     """Return what votes for uniform draws from ``space`` look like."""
+    from scipy.spatial.distance import cdist
+
     rng = generator(feature_seed, Purpose.SEARCH)
     points = space.snap_discrete(rng.random((_NUM_DRAWS, space.dim)))
     phi = shared_features(settings, space.dim, feature_seed)(points)
@@ -119,7 +123,9 @@ def even_votes(
 
 
 def _threshold(deviation: float, num_cells: int) -> float:
-    return float(norm.isf(SIGNIFICANCE / num_cells)) * deviation
+    from scipy.special import ndtri
+
+    return -float(ndtri(SIGNIFICANCE / num_cells)) * deviation
 
 
 @lru_cache(maxsize=4)
@@ -237,6 +243,8 @@ class VotingAgent(LeanAgent):
 
     def _are_new(self, places: FloatArray) -> NDArray[np.bool_]:
         """Return at which places nothing alike has been tried."""
+        from scipy.spatial.distance import cdist
+
         length = self._reading.shared_lengthscale(self.space.dim)
         reach = length * math.sqrt(-2.0 * math.log(self.settings.max_similarity))
         return np.asarray(np.all(cdist(places, self.points) >= reach, axis=1))

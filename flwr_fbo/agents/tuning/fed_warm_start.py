@@ -16,31 +16,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats.qmc import Sobol
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.expected_improvement import (
-    log_unit_improvement,
-    standardised,
-)
 from flwr_fbo.agents.tuning.own_search import LeanAgent
 from flwr_fbo.journal.trial_table import TrialSource
-from flwr_fbo.models.led_gp import LedPosterior
-from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.shared_function import (
-    SharedFunction,
-    rank_vector,
-    shared_function,
-)
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.knowledge import Knowledge
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
+
+if TYPE_CHECKING:
+    from flwr_fbo.models.shared_function import SharedFunction
 
 # A release is followed up to this p0: then sites with unrelated Gaussian functions
 # follow in at most one release in ten (tests/models/test_shared_function.py).
@@ -96,6 +87,10 @@ def head_start(
     known : Knowledge, optional
         Of earlier studies.
     """
+    from scipy.stats.qmc import Sobol
+
+    from flwr_fbo.models.shared_function import shared_function
+
     rows = np.frombuffer(vectors).reshape(-1, settings.num_features)
     sizes = np.array(cohorts.cohort_sizes[: len(rows)])
     # Of N agents only a cohort has sent.
@@ -189,6 +184,10 @@ class WarmStartAgent(LeanAgent):
 
         Zeros without a successful trial, and where it believes the same everywhere.
         """
+        from flwr_fbo.agents.tuning.expected_improvement import standardised
+        from flwr_fbo.models.matern import MaternPosterior, fit
+        from flwr_fbo.models.shared_function import rank_vector
+
         # A function of the trials up to then: of nothing that later fits have left.
         x, y = self._observations(iteration)
         if len(y) == 0:
@@ -235,6 +234,12 @@ class WarmStartAgent(LeanAgent):
         x, y = self._observations(max(self.iterations))
         if len(y) == 0:
             return None
+        from flwr_fbo.agents.tuning.expected_improvement import (
+            log_unit_improvement,
+            standardised,
+        )
+        from flwr_fbo.models.led_gp import LedPosterior
+
         rng = generator(self.entropy, self.slot, iteration, Purpose.FOLLOW)
         model = LedPosterior(x, standardised(y), start.shared(x), rng)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import kendalltau
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
@@ -87,5 +86,7 @@ class FTSAgent(ThompsonAgent):
 
 def _agreement(values: FloatArray, y: FloatArray) -> float:
     """Return Kendall's tau between a function and observations, at least 0."""
+    from scipy.stats import kendalltau
+
     tau = float(kendalltau(values, y).statistic)
     return tau if tau > 0 else 0.0

@@ -13,24 +13,26 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.acquisition import maximize
 from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.blocks import in_block
-from flwr_fbo.agents.tuning.expected_improvement import Search, search_all
-from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import Hyperparameters, fit_hyperparameters, sample_function
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
+
+if TYPE_CHECKING:
+    from flwr_fbo.models.features import RandomFeatures
+    from flwr_fbo.models.gp import Hyperparameters
+
+# Models are imported where one is fitted: a process that is begun for one message may
+# have nothing to fit.
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -74,10 +76,14 @@ class SearchAgent(Agent):
         )
         self.settings = settings
         self._feature_seed = feature_seed
-        self._shared = shared_features(settings, space.dim, feature_seed)
         self._vectors: FloatArray | None = None
         self._hyperparameters: Hyperparameters | None = None
         self._num_fitted = 0
+
+    @cached_property
+    def _shared(self) -> RandomFeatures:
+        """The features that all agents share."""
+        return shared_features(self.settings, self.space.dim, self._feature_seed)
 
     @property
     def _random_starts(self) -> bool:
@@ -126,6 +132,8 @@ class SearchAgent(Agent):
         if len(y) == 0:
             rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
             return rng.random(self.space.dim)
+        from flwr_fbo.models.gp import sample_function
+
         features, weights = sample_function(
             x,
             y,
@@ -144,6 +152,8 @@ class SearchAgent(Agent):
         sub_regions: SubRegions,
         iteration: int,
     ) -> FloatArray:
+        from flwr_fbo.agents.tuning.acquisition import maximize
+
         return maximize(
             features,
             weights,
@@ -157,6 +167,8 @@ class SearchAgent(Agent):
 
     def _fitted(self, x: FloatArray, y: FloatArray, iteration: int) -> Hyperparameters:
         """Return the hyperparameters, fitted again after enough new observations."""
+        from flwr_fbo.models.gp import fit_hyperparameters
+
         old = self._hyperparameters if self._has_fitted(len(y)) else None
         if old is None:
             self._warn_of_scale(y)
@@ -209,7 +221,11 @@ class SearchAgent(Agent):
         super().load_state_dict(state)
         self._vectors = state.get("vectors")
         fit = state.get("hyperparameters")
-        self._hyperparameters = None if fit is None else Hyperparameters(*fit.tolist())
+        self._hyperparameters = None
+        if fit is not None:
+            from flwr_fbo.models.gp import Hyperparameters
+
+            self._hyperparameters = Hyperparameters(*fit.tolist())
         self._num_fitted = int(state["num_fitted"])
 
 
@@ -241,6 +257,9 @@ class LeanAgent(SearchAgent):
     def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
         if len(y) == 0:
             return super()._own_query(x, y, iteration)
+        from flwr_fbo.agents.tuning.blocks import in_block
+        from flwr_fbo.agents.tuning.expected_improvement import Search, search_all
+
         logs = self._log_hyperparameters if self._has_fitted(len(y)) else None
         is_due = logs is None or self._fit_is_due(len(y))
         rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)

@@ -12,8 +12,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import Any
 
-from joblib.externals.loky import ProcessPoolExecutor
-
 from flwr_fbo.agents.tuning.trial import Objective, Trial
 
 
@@ -45,6 +43,8 @@ class _Worker:
 
     def run(self, trial: Trial, seconds: float) -> float:
         if self._executor is None:
+            from joblib.externals.loky import ProcessPoolExecutor
+
             self._executor = ProcessPoolExecutor(
                 max_workers=1, initializer=_hold, initargs=(self._objective,)
             )

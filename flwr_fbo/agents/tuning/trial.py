@@ -7,16 +7,12 @@ work, unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from typing import TYPE_CHECKING, Any
 
 from flwr_fbo._errors import PublicError
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 
 class ObjectiveFailedError(PublicError, RuntimeError):
@@ -95,16 +91,22 @@ class Trial(dict[str, Any]):
         log: bool = False,
     ) -> float:
         """Return the value of a float parameter, as in Optuna."""
+        from optuna.distributions import FloatDistribution
+
         return float(self._value(name, FloatDistribution(low, high, log, step)))
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
         """Return the value of an integer parameter, as in Optuna."""
+        from optuna.distributions import IntDistribution
+
         return int(self._value(name, IntDistribution(low, high, log, step)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Return the value of a categorical parameter, as in Optuna."""
+        from optuna.distributions import CategoricalDistribution
+
         return self._value(name, CategoricalDistribution(choices))
 
     def __getattr__(self, name: str) -> Any:

@@ -61,6 +61,11 @@ def _facts(table: str, row: Row | None) -> tuple[int, bool]:
     return (row[1], row[4] == "running") if table == "trial" else (row[0], False)
 
 
+def _kept(table: str, row: Row) -> Row:
+    """Return what is kept of a row that was read: of large ones only the digest."""
+    return row if table == "trial" else row[-1:]
+
+
 class JournalFile:
     """Where a `Journal` on disk has its rows.
 
@@ -315,11 +320,7 @@ class JournalFile:
         rows = self._connection.execute(SELECT[table], about).fetchall()
         check(table, number, rows, self._parts[table][number])
         found: dict[Any, Row] = {row[0]: row for row in rows}
-        # Arrays may be large: of other tables than trials only digests are kept.
-        is_kept = table == "trial"
-        self._read[table, number] = (
-            found if is_kept else {key: row[-1:] for key, row in found.items()}
-        )
+        self._read[table, number] = {key: _kept(table, found[key]) for key in found}
         return found
 
     def insert(self, table: str, row: Row) -> None:
@@ -379,8 +380,8 @@ class JournalFile:
         read = self._read.get((table, number))
         if read is not None and new is None:
             del read[key]
-        elif read is not None:
-            read[key] = (*(new if table == "trial" else ()), *digests)
+        elif read is not None and new is not None:
+            read[key] = _kept(table, (*new, *digests))
 
     def close(self) -> None:
         """Let the file go, and the memory of its rows; nothing is lost without it."""

@@ -1,7 +1,9 @@
 """The rows of a journal in memory, and as bytes between two messages of a client.
 
-Nothing is checked: there is no disk that could change them. As bytes they are the
-length of a JSON text, the text, and the arrays, in the order in which they are named.
+There are no checksums: no disk could change what is in memory. As bytes it is a JSON
+text with the columns of each table, after its length. A column of arrays is a list of
+their lengths there, and one of floats, which take JSON long, the length of one array:
+these arrays follow, as .npy, and the length of all.
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from io import BytesIO
 from typing import Any
+
+import numpy as np
 
 from flwr_fbo.journal.checksums import Row
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.npy import from_npy, to_npy
 
-# Which column of a table is an array: in the text it is the length of that.
-_ARRAY = {"trial": 3, "state": 2, "ledger": 2}
+# Which columns of a table are floats, None being NaN, and which one has the arrays.
+_NUMBERS = {"trial": (5, 7, 8), "state": (), "ledger": (3,)}
+_ARRAYS = {"trial": 3, "state": 2, "ledger": 2}
 _LENGTH_BYTES = 8
 
 
@@ -40,7 +47,7 @@ class JournalMemory:
     def __init__(
         self, identity: Mapping[str, Any] | None, content: bytes | None = None
     ) -> None:
-        self._tables: dict[str, dict[Any, Row]] = {table: {} for table in _ARRAY}
+        self._tables: dict[str, dict[Any, Row]] = {table: {} for table in _ARRAYS}
         # What a transaction has replaced.
         self._before: list[tuple[str, Any, Row | None]] = []
         if content is not None:
@@ -52,31 +59,40 @@ class JournalMemory:
 
     def _read(self, content: bytes) -> dict[str, Any]:
         """Take the rows that `to_bytes` wrote; return whom they belong to."""
-        start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES])
+        stream = BytesIO(content)
         try:
-            identity, tables = json.loads(content[_LENGTH_BYTES:start])
+            length = int.from_bytes(stream.read(_LENGTH_BYTES))
+            identity, tables, size = json.loads(stream.read(length))
+            if stream.tell() + size != len(content):
+                raise ValueError("not as long as it was written")
+            for table, columns in tables.items():
+                for i in _NUMBERS[table]:
+                    columns[i] = from_npy([stream.read(columns[i])])[0].tolist()
+                lengths = columns[_ARRAYS[table]]
+                columns[_ARRAYS[table]] = list(map(stream.read, lengths))
+                rows = zip(*columns, strict=True)
+                self._tables[table] = {row[0]: row for row in rows}
         except ValueError as error:
-            raise JournalError("The journal in memory is cut off, or none.") from error
-        for table, column in _ARRAY.items():
-            for row in tables[table]:
-                end = start + row[column]
-                row[column] = content[start:end]
-                self._tables[table][row[0]] = tuple(row)
-                start = end
-        if start != len(content):
-            raise JournalError("The journal in memory is cut off.")
+            text = f"The journal in memory is damaged: {error}."
+            raise JournalError(text) from error
         return dict(identity)
 
     def to_bytes(self) -> bytes:
         """Return the whole journal, for a later ``content``."""
         arrays: list[bytes] = []
-
-        def length(array: bytes) -> int:
-            arrays.append(array)
-            return len(array)
-
-        tables = {table: list(rows.values()) for table, rows in self._tables.items()}
-        text = json.dumps([self.identity, tables], default=length).encode()
+        tables: dict[str, list[Any]] = {}
+        for table, rows in self._tables.items():
+            if not rows:
+                continue
+            columns = tables[table] = list(zip(*rows.values(), strict=True))
+            for i in _NUMBERS[table]:
+                [numbers] = to_npy([np.array(columns[i], dtype=np.float64)])
+                arrays.append(numbers)
+                columns[i] = len(numbers)
+            arrays += columns[_ARRAYS[table]]
+            columns[_ARRAYS[table]] = list(map(len, columns[_ARRAYS[table]]))
+        size = sum(map(len, arrays))
+        text = json.dumps([self.identity, tables, size]).encode()
         return b"".join([len(text).to_bytes(_LENGTH_BYTES), text, *arrays])
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import is_number, require, require_int
@@ -95,7 +96,7 @@ class VotingSettings(SearchSettings):
         """
         if iteration + self.num_initial < LEAST_EVALUATIONS:
             return self
-        return replace(self, num_cells=self.num_cells * _NARROWER**dim)
+        return _narrowed(self, dim)
 
     def shared_lengthscale(self, dim: int) -> float:
         """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""
@@ -131,3 +132,8 @@ class VoteCount:
         ok = is_number(self.noise_std) and 0 <= self.noise_std < math.inf
         require(ok, "noise_std", self.noise_std, "a finite number >= 0")
         check_sampling_probability(self.sampling_probability)
+
+
+@lru_cache(maxsize=8)  # a process may be host to many agents of one study
+def _narrowed(settings: VotingSettings, dim: int) -> VotingSettings:
+    return replace(settings, num_cells=settings.num_cells * _NARROWER**dim)

@@ -347,10 +347,10 @@ def test_bytes_that_are_no_journal_are_refused() -> None:
         _fill(journal)
         content = journal.to_bytes()
     for length in range(len(content)):
-        with pytest.raises(JournalError, match="in memory is cut off"):
+        with pytest.raises(JournalError, match="in memory is damaged"):
             Journal(ME, content=content[:length])
     for other in (b"no journal" * 100, content + b"0"):
-        with pytest.raises(JournalError, match="in memory is cut off"):
+        with pytest.raises(JournalError, match="in memory is damaged"):
             Journal(ME, content=other)
 
 

@@ -36,6 +36,8 @@ TIMED = replace(VECTOR_SETTINGS, reward_timeout=TIMEOUT)
 
 
 class Clock:
+    monotonic = staticmethod(time.monotonic)
+
     """The time of trials and time-outs, which the tests say."""
 
     def __init__(self) -> None:

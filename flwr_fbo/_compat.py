@@ -106,11 +106,11 @@ def reply_arrays(content: RecordDict) -> list[np.ndarray[Any, Any]]:
         # Not of `array_records`, which copies the content N times a round.
         record = content.get(name)
         if isinstance(record, ArrayRecord):
-            arrays += [_decoded(a) for a in record.values() if len(a.data) > 0]
+            arrays += [decoded(a) for a in record.values() if len(a.data) > 0]
     return arrays
 
 
-def _decoded(array: Array) -> np.ndarray[Any, Any]:
+def decoded(array: Array) -> np.ndarray[Any, Any]:
     """Return what ``array.numpy()`` does, which reads the same header N times a round.
 
     NumPy compiles it as an expression each time: most of the time of a decoding.

@@ -12,8 +12,17 @@ from flwr_fbo._validation import did_you_mean
 from flwr_fbo.clients.limits import NO_LIMITS, Limits, SumLimits
 from flwr_fbo.clients.site_journal import NodeConfigError
 
-# Entries of a node config that are no limits.
+
+def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:
+    """Return the key of the node config for each limit that is a number."""
+    names = [f.name for f in fields(kind) if f.name != "sums"]
+    return {name: f"fbo-{name.replace('_', '-')}" for name in names}
+
+
+# The entries of the node config that are limits, and those that are none.
+_OF_SUMS, _NAMES = _node_names(SumLimits), _node_names(Limits)
 _OTHER_ENTRIES = {"fbo-folder", "fbo-roster", "fbo-key"}
+_ENTRIES = {*_OF_SUMS.values(), *_NAMES.values(), *_OTHER_ENTRIES}
 
 
 def node_limits(context: Context) -> Limits:
@@ -24,25 +33,22 @@ def node_limits(context: Context) -> Limits:
     NodeConfigError
         If one is not allowed or not known; the text names the key.
     """
-    of_sums, names = _node_names(SumLimits), _node_names(Limits)
-    limits = {*of_sums.values(), *names.values()}
-    _check_known(context.node_config, limits | _OTHER_ENTRIES)
+    _check_known(context.node_config, _ENTRIES)
     sums, given = (
         {
             field: _number(context.node_config[key])
             for field, key in known.items()
             if key in context.node_config
         }
-        for known in (of_sums, names)
+        for known in (_OF_SUMS, _NAMES)
     )
-    names |= of_sums
     try:
         if not sums and not given:
             return NO_LIMITS
         return Limits(**given, sums=SumLimits(**sums))
     except ValueError as error:
         text = str(error)
-        for field, key in names.items():
+        for field, key in (_NAMES | _OF_SUMS).items():
             text = text.replace(field, key)
         key = text.partition("=")[0]
         raise NodeConfigError(
@@ -57,12 +63,6 @@ def _check_known(given: Iterable[str], known: Set[str]) -> None:
             text = f"node config {key} is not allowed: no such entry"
             meant = did_you_mean(key, known)
             raise NodeConfigError(f"{text}{meant}.", public=f"{text}.")
-
-
-def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:
-    """Return the key of the node config for each limit that is a number."""
-    names = [f.name for f in fields(kind) if f.name != "sums"]
-    return {name: f"fbo-{name.replace('_', '-')}" for name in names}
 
 
 def _number(value: Any) -> Any:

@@ -19,7 +19,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flwr_fbo._compat import NumPyClient, to_array_record
+from flwr_fbo._compat import NumPyClient, decoded, to_array_record
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
@@ -298,7 +298,7 @@ def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> Recor
         raise InstructionError(text, public=text)
     record = asked.array_records["arrays"]
     site.check_data(context, [len(array.data) for array in record.values()])
-    arrays = [array.numpy() for array in record.values()]
+    arrays = [decoded(array) for array in record.values()]
     answer = site.answer(context, arrays, config)
     content = RecordDict()
     content["arrays"] = to_array_record(answer.arrays)

@@ -28,9 +28,16 @@ damage, not about forgery.
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+# The columns of a row.
+Row = tuple[Any, ...]
+
 TRIALS_IN_PART = ARRAYS_IN_PART = 64
+MODULUS = 2**256
 LABELS = {
     "trial": "trial {}",
     "state": "array {!r}",
@@ -88,6 +95,71 @@ CREATE TABLE ledger (
 """
 
 
+# How the rows of a part are read, and one of them is written.
+SELECT = {
+    "identity": "SELECT * FROM identity",
+    "trial": "SELECT * FROM trial WHERE number BETWEEN ? AND ? ORDER BY number",
+    "state": "SELECT * FROM state WHERE part = ?",
+    "ledger": "SELECT * FROM ledger ORDER BY iteration",
+}
+INSERT = {
+    "trial": f"INSERT INTO trial VALUES ({'?, ' * 10}?)",
+    "state": "INSERT INTO state VALUES (?, ?, ?, ?)",
+    "ledger": "INSERT INTO ledger VALUES (?, ?, ?, ?, ?)",
+}
+# The parameters are the columns after the key, and the key.
+UPDATE = {
+    "trial": (
+        "UPDATE trial SET (iteration, params, point, state, value, interruptions,"
+        f" started, finished, source, digest) = ({'?, ' * 9}?) WHERE number = ?"
+    ),
+    "state": "UPDATE state SET value = ?, digest = ? WHERE name = ? AND part = ?",
+}
+DELETE = {
+    "trial": "DELETE FROM trial WHERE number = ?",
+    "state": "DELETE FROM state WHERE name = ? AND part = ?",
+}
+
+# The order of the parameters is the same.
+INSERT_PART = (
+    "INSERT INTO part (count, total, last, running, digest, name, number)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+UPDATE_PART = (
+    "UPDATE part SET count = ?, total = ?, last = ?, running = ?, digest = ?"
+    " WHERE name = ? AND number = ?"
+)
+
+_NUMBERED = re.compile(r"-(\d{1,9})$", re.ASCII)
+
+
+def part_of(table: str, key: Any) -> int:
+    """Return the part that a row is in; 0 is that of arrays without a number."""
+    if table == "trial":
+        return int(key) // TRIALS_IN_PART
+    found = _NUMBERED.search(key) if table == "state" else None
+    return 0 if found is None else 1 + int(found[1]) // ARRAYS_IN_PART
+
+
+def digests_of(table: str, rows: Iterable[Sequence[Any]]) -> list[bytes]:
+    """Return the digest of each row: of its table and of all columns but the digest."""
+    digests = []
+    for row in rows:
+        values: list[Any] = [table]
+        blobs = []
+        for value in row:  # each the same before and after SQLite
+            if isinstance(value, bytes):
+                values.append((len(value),))
+                blobs.append(value)
+            elif isinstance(value, float):
+                values.append(float(value) + 0.0)  # SQLite has no -0.0
+            else:
+                values.append(str(value) if isinstance(value, str) else value)
+        content = b"".join((repr(values).encode(), *blobs))
+        digests.append(hashlib.sha256(content).digest())
+    return digests
+
+
 class DamageError(ValueError):
     """What is read is not what was written; the text names the table and the row."""
 
@@ -120,3 +192,33 @@ class Part(NamedTuple):
     last: int = -1
     running: int = 0
     digest: bytes | None = None
+
+
+def check(
+    table: str,
+    number: int,
+    rows: Sequence[Row],
+    part: Part,
+    checked: Collection[Row] = (),
+) -> None:
+    """Raise DamageError unless these are the rows of a part, all and no others.
+
+    The first column of a row is its key, the last its digest. Rows that are among those
+    ``checked`` before, to the last bit, have it.
+    """
+    new = [row for row in rows if row not in checked]
+    digests = digests_of(table, [row[:-1] for row in new])
+    for row, digest in zip(new, digests, strict=True):
+        if row[-1] != digest:
+            label = LABELS[table].format(row[0])
+            raise DamageError(f"{label} in the table {table} is not as it was written")
+    total = sum(int.from_bytes(row[-1], "big") for row in rows) % MODULUS
+    if (len(rows), total) != (part.num_rows, part.total):
+        which = f"the table {table}"
+        if table == "trial":
+            first = number * TRIALS_IN_PART
+            which += f", trials {first} to {first + TRIALS_IN_PART - 1}"
+        raise DamageError(
+            f"{which}: rows are missing, are not of this journal or are older "
+            f"versions ({len(rows)} rows are there, {part.num_rows} were written)"
+        )

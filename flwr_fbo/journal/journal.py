@@ -1,25 +1,36 @@
-"""The journal of an agent or a server: trials, ledger and state in one durable file.
+"""The journal of an agent or a server: trials, releases and named arrays.
 
-Every change is one transaction, on disk (``synchronous=FULL``) before the call returns.
-One process at a time holds a journal; the file is readable by its owner only. Without a
-file the same journal lives in memory and can be carried as bytes. Each row has a digest
-that is checked before the row is used: `flwr_fbo.journal.checksums` says what it finds.
+In a file every change is one transaction, on disk (``synchronous=FULL``) before the
+call returns; one process at a time holds it, and it is readable by its owner only. Each
+row has a digest that is checked before the row is used: `flwr_fbo.journal.checksums`
+says what it finds. Without a file the same journal is in memory, and can be carried as
+bytes.
+
+trial     evaluations, and actions whose rewards are awaited
+ledger    all releases
+state     named arrays: what the owner needs to go on
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.journal_file import JournalHeldError
-from flwr_fbo.journal.ledger_table import LedgerRow, LedgerTable
-from flwr_fbo.journal.state_table import state_rows
-from flwr_fbo.journal.trial_table import TrialTable
+from flwr_fbo.journal.checksums import TRIALS_IN_PART, Part, Row
+from flwr_fbo.journal.journal_file import JournalError, JournalFile, JournalHeldError
+from flwr_fbo.journal.journal_memory import JournalMemory
+from flwr_fbo.journal.ledger_table import LedgerRow, release_row, releases_of
+from flwr_fbo.journal.npy import to_npy
+from flwr_fbo.journal.state_table import arrays_of, state_rows
+from flwr_fbo.journal.trial_table import Trial, TrialSource, TrialState, trials_of
 
 _log = logging.getLogger("flwr.fbo")
 T = TypeVar("T")
@@ -28,7 +39,7 @@ T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 
 
-class Journal(TrialTable, LedgerTable):
+class Journal:
     """Trials, releases and named arrays of one owner.
 
     Parameters
@@ -43,7 +54,11 @@ class Journal(TrialTable, LedgerTable):
 
     Attributes
     ----------
+    path : Path or None
     identity : dict of str to JSON value
+    num_trials : int
+        How many trials there are, with and without a value.
+    num_releases : int
 
     Raises
     ------
@@ -53,6 +68,119 @@ class Journal(TrialTable, LedgerTable):
         else.
     """
 
+    def __init__(
+        self,
+        identity: Mapping[str, Any] | None,
+        path: Path | None = None,
+        content: bytes | None = None,
+    ) -> None:
+        self._store: JournalFile | JournalMemory
+        if path is None:
+            self._store = JournalMemory(identity, content)
+        else:
+            self._store = JournalFile(identity, path)
+        try:
+            self._require(identity)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _require(self, identity: Mapping[str, Any] | None) -> None:
+        """Raise JournalError unless the journal belongs to ``identity``."""
+        stored = self.identity
+        if identity is None or stored == identity:
+            return
+        now = json.loads(json.dumps(dict(identity)))
+        different = {
+            name: (stored.get(name), now.get(name))
+            for name in sorted(stored.keys() | now.keys())
+            if stored.get(name) != now.get(name)
+        }
+        if different:
+            raise JournalError(
+                f"The journal {self.path} belongs to another study: give this one a "
+                f"folder of its own. What differs (stored, now): {different}."
+            )
+
+    def require_kind(self, kind: str) -> None:
+        """Raise JournalError unless the journal belongs to a ``kind``."""
+        found = self.identity.get("kind")
+        if found != kind:
+            raise JournalError(
+                f"The journal {self.path} is of kind {found!r}, not {kind!r}."
+            )
+
+    @property
+    def path(self) -> Path | None:
+        """The file, if there is one."""
+        return self._store.path
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the journal belongs to."""
+        return self._store.identity
+
+    def reopen(self) -> bool:
+        """Hold the file again, after `close`; return whether it has changed since.
+
+        Raises
+        ------
+        JournalError
+            As a new `Journal` of an old file does.
+        """
+        assert isinstance(self._store, JournalFile)
+        return self._store.reopen()
+
+    def to_bytes(self) -> bytes:
+        """Return the whole journal, for a later ``content``; of one in memory."""
+        assert isinstance(self._store, JournalMemory)
+        return self._store.to_bytes()
+
+    def close(self) -> None:
+        """Let the file go; nothing is lost without it."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Trials
+
+    def begin_trial(
+        self,
+        iteration: int,
+        params: Mapping[str, Any],
+        point: NDArray[np.float64],
+        source: TrialSource,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+    ) -> int:
+        """Record that an evaluation starts, and arrays: at once; return its number.
+
+        If the last recorded evaluation was cut off, this is it, run again.
+        """
+        text, [content] = json.dumps(dict(params)), to_npy([point])
+        states = state_rows(arrays or {})
+        with self._store.transaction():
+            self._put(states)
+            rows = self._store.rows("trial", lambda _, part: part.running > 0)
+            cut_off = next((row for row in rows if row[4] == "running"), None)
+            number = self.num_trials if cut_off is None else cut_off[0]
+            cuts = 0 if cut_off is None else cut_off[6] + 1
+            about = number, iteration, text, content
+            row = (*about, "running", None, cuts, time.time(), None, source)
+            write = self._store.insert if cut_off is None else self._store.put
+            write("trial", row)
+            return int(number)
+
+    def end_trial(self, number: int, value: float) -> None:
+        """Record what an evaluation gave; NaN is a failed one."""
+        failed = math.isnan(value)
+        state: TrialState = "failed" if failed else "complete"
+        with self._store.transaction():
+            self._end(number, None, state, None if failed else float(value))
+
     def complete_trials(
         self,
         iteration: int,
@@ -61,10 +189,129 @@ class Journal(TrialTable, LedgerTable):
     ) -> None:
         """Record what trials gave, by number, in an iteration, and arrays: at once."""
         rows = state_rows(arrays)
-        with self._transaction():
+        with self._store.transaction():
             for number, value in values:
                 self._end(number, iteration, "complete", float(value))
             self._put(rows)
+
+    def _end(
+        self, number: int, iteration: int | None, state: TrialState, value: float | None
+    ) -> None:
+        """Change a trial, if there is one; without an iteration it keeps its own."""
+        old = self._store.row("trial", number)
+        if old is None:
+            return
+        _, began_in, params, point, _, _, cuts, started, _, source = old
+        where = began_in if iteration is None else iteration
+        about, times = (number, where, params, point), (started, time.time())
+        value = None if value is None else value + 0.0  # SQLite has no -0.0
+        self._store.put("trial", (*about, state, value, cuts, *times, source))
+
+    def add_trials(
+        self,
+        iteration: int,
+        decisions: Sequence[tuple[Mapping[str, Any], NDArray[np.float64]]],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> list[int]:
+        """Record decisions whose rewards are awaited, and arrays: at once.
+
+        Parameters
+        ----------
+        iteration : int
+        decisions : sequence of (mapping, ndarray)
+            What `Trial.params` and `Trial.point` are to be.
+        arrays : mapping of str to ndarray
+
+        Returns
+        -------
+        list of int
+            The numbers of the trials.
+        """
+        texts = [json.dumps(dict(params)) for params, _ in decisions]
+        contents, states = to_npy(p for _, p in decisions), state_rows(arrays)
+        with self._store.transaction():
+            self._put(states)
+            first, now = self.num_trials, time.time()
+            rows = enumerate(zip(texts, contents, strict=True), first)
+            for number, about in rows:
+                row = number, iteration, *about
+                self._store.insert("trial", (*row, "running", None, 0, now, None, None))
+        return list(range(first, first + len(texts)))
+
+    def drop_trial(self, number: int) -> None:
+        """Forget an evaluation that has started, and was none."""
+        with self._store.transaction():
+            row = self._store.row("trial", number)
+            if row is not None and row[4] == "running":
+                self._store.remove("trial", number)
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials there are, with and without a value."""
+        return self._store.count("trial")
+
+    def trial(self, number: int) -> Trial | None:
+        """Return a trial, or None if there is none of that number."""
+        with self._store.explained():
+            row = self._store.row("trial", number)
+            return None if row is None else trials_of([row])[0]
+
+    def trials(
+        self, since: int = 0, first: int = 0, running: bool = False
+    ) -> list[Trial]:
+        """Return trials in order of evaluation.
+
+        Parameters
+        ----------
+        since : int
+            Those of iterations from ``since`` on.
+        first : int
+            Those of numbers from ``first`` on.
+        running : bool
+            Only those without a value.
+        """
+
+        def wanted(number: int, part: Part) -> bool:
+            is_late = part.last >= since and (number + 1) * TRIALS_IN_PART > first
+            return is_late and (part.running > 0 or not running)
+
+        with self._store.explained():
+            rows = [
+                row
+                for row in self._store.rows("trial", wanted)
+                if row[1] >= since and row[0] >= first
+                if row[4] == "running" or not running
+            ]
+            return trials_of(rows)
+
+    # Named arrays
+
+    def put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Store the named arrays; others stay as they are."""
+        rows = state_rows(arrays)
+        with self._store.transaction():
+            self._put(rows)
+
+    def _put(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._store.put("state", row)
+
+    def load_state(self) -> dict[str, NDArray[Any]]:
+        """Return all named arrays."""
+        with self._store.explained():
+            return arrays_of(self._store.rows("state"))
+
+    def load_unnumbered(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays whose names end in no number."""
+        with self._store.explained():
+            rows = self._store.rows("state", lambda number, _: number == 0)
+            return arrays_of([row for row in rows if row[1] == 0])
+
+    def load_array(self, name: str) -> NDArray[Any] | None:
+        """Return one array, or None if there is none, in a time that is bounded."""
+        with self._store.explained():
+            row = self._store.row("state", name)
+            return None if row is None else arrays_of([row])[name]
 
     def change_state(
         self,
@@ -74,17 +321,46 @@ class Journal(TrialTable, LedgerTable):
     ) -> None:
         """Store named arrays, remove others, and add releases: one transaction."""
         rows = state_rows(arrays)
-        with self._transaction():
-            self._put(rows, gone)
-            for row in releases:
-                self._add_release(row)
+        with self._store.transaction():
+            for name in gone:
+                self._store.remove("state", name)
+            self._put(rows)
+            for release in releases:
+                self._add_release(release)
+
+    # Releases
+
+    @property
+    def num_releases(self) -> int:
+        """How many releases there are."""
+        return self._store.count("ledger")
+
+    def ledger(self) -> list[LedgerRow]:
+        """Return all releases, in order.
+
+        Raises
+        ------
+        JournalError
+            If they are not as they were written.
+        """
+        with self._store.explained():
+            return releases_of(self._store.rows("ledger"))
 
     def add_release(self, row: LedgerRow, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add one release, and arrays beside those there are: one transaction."""
         rows = state_rows(arrays)
-        with self._transaction():
-            self._put(rows, replace=False)
+        with self._store.transaction():
+            for state in rows:
+                self._store.insert("state", state)
             self._add_release(row)
+
+    def _add_release(self, row: LedgerRow) -> None:
+        last = self._store.last_release
+        if row.iteration < last:
+            raise JournalError(
+                f"Release {row.iteration} comes too late: {last} is on record."
+            )
+        self._store.insert("ledger", release_row(row))
 
 
 def open_patiently(

@@ -1,37 +1,36 @@
-"""One SQLite file: opening and locking it, whose it is, transactions and errors."""
+"""The rows of a journal in one SQLite file: its lock, checksums and transactions."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from flwr_fbo._errors import PublicError
 from flwr_fbo.journal.checksums import (
+    DELETE,
+    INSERT,
+    INSERT_PART,
     LABELS,
+    MODULUS,
     SCHEMA,
     SCHEMA_VERSION,
+    SELECT,
     TRIALS_IN_PART,
+    UPDATE,
+    UPDATE_PART,
     DamageError,
     Part,
+    Row,
+    check,
+    digests_of,
     misplaced,
-)
-
-_MODULUS = 2**256
-# The order of the parameters is the same.
-_INSERT = (
-    "INSERT INTO part (count, total, last, running, digest, name, number)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-_UPDATE = (
-    "UPDATE part SET count = ?, total = ?, last = ?, running = ?, digest = ?"
-    " WHERE name = ? AND number = ?"
+    part_of,
 )
 
 # What reading a damaged journal raises: of JSON, an array, or SQLite's own content.
@@ -48,37 +47,41 @@ class JournalHeldError(JournalError):
 
 
 def _no_parts() -> dict[str, defaultdict[int, Part]]:
-    return {table: defaultdict[int, Part](Part) for table in LABELS}
+    return {table: defaultdict[int, Part](Part, {0: Part()}) for table in LABELS}
 
 
-def digests_of(table: str, rows: Iterable[Sequence[Any]]) -> list[bytes]:
-    """Return the digest of each row: of its table and of all columns but the digest."""
-    digests = []
-    for row in rows:
-        values: list[Any] = [table]
-        blobs = []
-        for value in row:  # each the same before and after SQLite
-            if isinstance(value, bytes):
-                values.append((len(value),))
-                blobs.append(value)
-            elif isinstance(value, float):
-                values.append(float(value) + 0.0)  # SQLite has no -0.0
-            else:
-                values.append(str(value) if isinstance(value, str) else value)
-        content = b"".join((repr(values).encode(), *blobs))
-        digests.append(hashlib.sha256(content).digest())
-    return digests
+def _all(number: int, part: Part) -> bool:
+    return True
+
+
+def _facts(table: str, row: Row | None) -> tuple[int, bool]:
+    """Return the iteration of a row, or -1, and whether it is a trial that runs."""
+    if row is None or table == "state":
+        return -1, False
+    return (row[1], row[4] == "running") if table == "trial" else (row[0], False)
+
+
+def _kept(table: str, row: Row) -> Row:
+    """Return what is kept of a row that was read: of large ones only the digest."""
+    return row if table == "trial" else row[-1:]
 
 
 class JournalFile:
-    """Base of `Journal`: the file, its lock and its identity."""
+    """Where a `Journal` on disk has its rows.
 
-    def __init__(
-        self,
-        identity: Mapping[str, Any] | None,
-        path: Path | None = None,
-        content: bytes | None = None,
-    ) -> None:
+    Parameters
+    ----------
+    identity : mapping of str to JSON value, or None
+        What a new file belongs to; None takes no new one.
+    path : Path
+
+    Attributes
+    ----------
+    identity : dict of str to JSON value
+        What the file belongs to.
+    """
+
+    def __init__(self, identity: Mapping[str, Any] | None, path: Path) -> None:
         self.path = path
         # By table and number, one without rows where there is none; "part" is the head.
         self._parts = _no_parts()
@@ -86,8 +89,9 @@ class JournalFile:
         self._before: dict[tuple[str, int], Part] = {}
         # The rows of parts, as they were read last.
         self._checked: frozenset[Any] = frozenset()
-        self._forget()
-        self.identity = self._hold(identity, content)
+        # The rows of each table and part that have been read, by the first column.
+        self._read: dict[tuple[str, int], dict[Any, Row]] = {}
+        self.identity = self._hold(identity)
 
     def reopen(self) -> bool:
         """Hold the file again, after `close`; return whether it has changed since.
@@ -101,42 +105,33 @@ class JournalFile:
             As a new `Journal` of an old file does.
         """
         known = self._parts["part"][0]
-        self.identity = self._hold(None, None)
+        self.identity = self._hold(None)
         return self._parts["part"][0] != known
 
-    def _hold(
-        self, identity: Mapping[str, Any] | None, content: bytes | None
-    ) -> dict[str, Any]:
-        """Open the file, or the content; return whom it belongs to."""
-        if identity is None and self.path is not None and not self.path.is_file():
+    def _hold(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Open the file; return whom it belongs to."""
+        if identity is None and not self.path.is_file():
             raise JournalError(f"There is no journal {self.path}.")
-        self._connection = self._open(content)
+        self._connection = self._open()
         try:
-            return self._prepare(identity, may_begin=content is None)
+            return self._prepare(identity)
         except BaseException:
             self._connection.close()
             raise
 
-    def _open(self, content: bytes | None) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         try:
-            if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Only a new file: closing an old one would drop this process's lock on it.
-            if self.path is not None and not self.path.exists():
+            if not self.path.exists():
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
                 os.close(os.open(self.path, flags, 0o600))
         except OSError as error:
             raise JournalError(
                 f"The journal {self.path} cannot be written: {error.strerror}."
             ) from error
-        with self._explained():
-            where = self.path or ":memory:"
-            connection = sqlite3.connect(where, isolation_level=None, timeout=0.0)
-            if self.path is None:
-                # A quarter of the usual: most pages of a small journal are empty.
-                connection.execute("PRAGMA page_size = 1024")
-            if content is not None:
-                connection.deserialize(content)
+        with self.explained():
+            connection = sqlite3.connect(self.path, isolation_level=None, timeout=0.0)
             # The lock is kept until the connection, or its process, ends.
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute("PRAGMA synchronous = FULL")
@@ -144,11 +139,9 @@ class JournalFile:
             connection.execute("PRAGMA secure_delete = ON")
             return connection
 
-    def _prepare(
-        self, identity: Mapping[str, Any] | None, may_begin: bool
-    ) -> dict[str, Any]:
+    def _prepare(self, identity: Mapping[str, Any] | None) -> dict[str, Any]:
         """Create or check the content; return whom it belongs to."""
-        with self._transaction():
+        with self.transaction():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version == SCHEMA_VERSION:
                 self._read_parts()
@@ -157,29 +150,12 @@ class JournalFile:
                     f"The journal {self.path} has schema version {version}, this is "
                     f"version {SCHEMA_VERSION}: use the flwr_fbo that wrote it."
                 )
-            elif may_begin and identity is not None and self._is_empty():
+            elif identity is not None and self._is_empty():
                 self._create(identity)
             else:
                 raise JournalError(f"{self.path} is no journal of flwr_fbo.")
-            rows = self._connection.execute(
-                "SELECT name, value, digest FROM identity"
-            ).fetchall()
-            self._check("identity", 0, rows)
-            stored = {name: json.loads(value) for name, value, _ in rows}
-        if identity is None:
-            return stored
-        now = json.loads(json.dumps(dict(identity)))
-        different = {
-            name: (stored.get(name), now.get(name))
-            for name in sorted(stored.keys() | now.keys())
-            if stored.get(name) != now.get(name)
-        }
-        if different:
-            raise JournalError(
-                f"The journal {self.path} belongs to another study: give this one a "
-                f"folder of its own. What differs (stored, now): {different}."
-            )
-        return stored
+            rows = self._rows("identity", 0).values()
+            return {name: json.loads(value) for name, value, _ in rows}
 
     def _is_empty(self) -> bool:
         """Return whether there is nothing in the file, of anybody's."""
@@ -199,8 +175,8 @@ class JournalFile:
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Commit all of a block, or nothing of it; explain errors as `_explained`."""
+    def transaction(self) -> Iterator[None]:
+        """Commit all of a block, or nothing of it; explain errors as `explained`."""
         try:
             self._connection.execute("BEGIN EXCLUSIVE")
             self._before.clear()
@@ -221,13 +197,10 @@ class JournalFile:
         """Take back what a transaction has changed: it was undone."""
         for (table, number), part in self._before.items():
             self._parts[table][number] = part
-        self._forget()
-
-    def _forget(self) -> None:
-        """Forget the rows that have been read: others may be there."""
+        self._read.clear()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         """Turn SQLite's errors, and those of damage, into ones that say what to do."""
         try:
             yield
@@ -255,7 +228,7 @@ class JournalFile:
         if heads == [(known.num_rows, known.total.to_bytes(32, "big"))] and known.total:
             return
         self._parts = _no_parts()
-        self._forget()
+        self._read.clear()
         rows = self._connection.execute(
             "SELECT name, number, count, total, last, running, digest FROM part"
         ).fetchall()
@@ -263,42 +236,10 @@ class JournalFile:
             if name == "head" and isinstance(total, bytes):  # not checked, but compared
                 self._parts["part"][number] = Part(count, int.from_bytes(total, "big"))
         rows = [row for row in rows if row[0] != "head"]
-        self._check("part", 0, rows, self._checked)
+        check("part", 0, rows, self._parts["part"][0], self._checked)
         self._checked = frozenset(rows)
         for name, number, count, total, *rest in rows:
             self._parts[name][number] = Part(count, int.from_bytes(total, "big"), *rest)
-
-    def _check(
-        self,
-        table: str,
-        number: int,
-        rows: Sequence[Any],
-        checked: Collection[Any] = (),
-    ) -> None:
-        """Raise DamageError unless these are the rows of a part, all and no others.
-
-        The first column of a row is its key, the last its digest. Rows that are among
-        those ``checked`` before, to the last bit, have it.
-        """
-        new = [row for row in rows if row not in checked]
-        digests = digests_of(table, [row[:-1] for row in new])
-        for row, digest in zip(new, digests, strict=True):
-            if row[-1] != digest:
-                label = LABELS[table].format(row[0])
-                raise DamageError(
-                    f"{label} in the table {table} is not as it was written"
-                )
-        total = sum(int.from_bytes(row[-1], "big") for row in rows) % _MODULUS
-        part = self._parts[table][number]
-        if (len(rows), total) != (part.num_rows, part.total):
-            which = f"the table {table}"
-            if table == "trial":
-                first = number * TRIALS_IN_PART
-                which += f", trials {first} to {first + TRIALS_IN_PART - 1}"
-            raise DamageError(
-                f"{which}: rows are missing, are not of this journal or are older "
-                f"versions ({len(rows)} rows are there, {part.num_rows} were written)"
-            )
 
     def _change(
         self,
@@ -320,7 +261,7 @@ class JournalFile:
         total -= sum(int.from_bytes(digest, "big") for digest in old)
         self._parts[table][number] = Part(
             part.num_rows + len(new) - len(old),
-            total % _MODULUS,
+            total % MODULUS,
             max(part.last, last),
             part.running + running,
             part.digest,
@@ -335,7 +276,7 @@ class JournalFile:
             columns = (part.num_rows, part.total.to_bytes(32, "big"), *part[2:4])
             [digest] = digests_of("part", [(table, number, *columns)])
             cursor = self._connection.execute(
-                _INSERT if part.digest is None else _UPDATE,
+                INSERT_PART if part.digest is None else UPDATE_PART,
                 (*columns, digest, table, number),
             )
             if cursor.rowcount != 1:
@@ -344,29 +285,108 @@ class JournalFile:
             total += int.from_bytes(digest, "big")
             total -= int.from_bytes(part.digest or b"", "big")
             self._parts[table][number] = part._replace(digest=digest)
-        head = self._parts["part"][0] = Part(count, total % _MODULUS)
+        head = self._parts["part"][0] = Part(count, total % MODULUS)
         row = (count, head.total.to_bytes(32, "big"), -1, 0, b"", "head", 0)
-        if self._connection.execute(_UPDATE, row).rowcount != 1:
+        if self._connection.execute(UPDATE_PART, row).rowcount != 1:
             raise misplaced("part", "head")
 
-    def require_kind(self, kind: str) -> None:
-        """Raise JournalError unless the journal belongs to a ``kind``."""
-        found = self.identity.get("kind")
-        if found != kind:
-            raise JournalError(
-                f"The journal {self.path} is of kind {found!r}, not {kind!r}."
-            )
+    def count(self, table: str) -> int:
+        """Return how many rows a table has."""
+        return sum(part.num_rows for part in self._parts[table].values())
 
-    def to_bytes(self) -> bytes:
-        """Return the whole journal, for a later ``content``."""
-        return self._connection.serialize()
+    @property
+    def last_release(self) -> int:
+        """The iteration of the last release, or -1."""
+        return self._parts["ledger"][0].last
+
+    def rows(self, table: str, wanted: Callable[[int, Part], bool] = _all) -> list[Row]:
+        """Return the rows of the parts that are wanted, all of them checked."""
+        parts = sorted(self._parts[table].items())
+        numbers = [number for number, part in parts if wanted(number, part)]
+        return [row[:-1] for i in numbers for row in self._rows(table, i).values()]
+
+    def row(self, table: str, key: Any) -> Row | None:
+        """Return one row, or None, in a time that is bounded."""
+        row = self._rows(table, part_of(table, key)).get(key)
+        return None if row is None else row[:-1]
+
+    def _rows(self, table: str, number: int) -> dict[Any, Row]:
+        """Return the rows of a part, all of them checked, in order and by key."""
+        known = self._read.get((table, number))
+        if known is not None and table == "trial":
+            return known
+        first, last = number * TRIALS_IN_PART, (number + 1) * TRIALS_IN_PART - 1
+        about = {"trial": (first, last), "state": (number,)}.get(table, ())
+        rows = self._connection.execute(SELECT[table], about).fetchall()
+        check(table, number, rows, self._parts[table][number])
+        found: dict[Any, Row] = {row[0]: row for row in rows}
+        self._read[table, number] = {key: _kept(table, found[key]) for key in found}
+        return found
+
+    def insert(self, table: str, row: Row) -> None:
+        """Add a row; in a transaction, as all changes.
+
+        Raises
+        ------
+        JournalError
+            If one of the same key is there.
+        """
+        if table == "state":  # one that was lost is noticed before it is written anew
+            self._known(table, part_of(table, row[0]))
+        self._write(table, row[0], None, row)
+
+    def put(self, table: str, row: Row) -> None:
+        """Add a row, or replace the one of the same key."""
+        old = self._known(table, part_of(table, row[0])).get(row[0])
+        self._write(table, row[0], old, row)
+
+    def remove(self, table: str, key: Any) -> None:
+        """Remove a row, if it is there."""
+        old = self._known(table, part_of(table, key)).get(key)
+        if old is not None:
+            self._write(table, key, old, None)
+
+    def _known(self, table: str, number: int) -> dict[Any, Row]:
+        """Return the rows of a part as `_rows` keeps them: their digests are last."""
+        if (table, number) not in self._read:
+            self._rows(table, number)
+        return self._read[table, number]
+
+    def _write(self, table: str, key: Any, old: Row | None, new: Row | None) -> None:
+        """Write ``new`` in place of ``old``: None is no row."""
+        number = part_of(table, key)
+        digests = [] if new is None else digests_of(table, [new])
+        if old is not None and digests == [old[-1]]:
+            return
+        keys = (key, number) if table == "state" else (key,)
+        if new is None:
+            cursor = self._connection.execute(DELETE[table], keys)
+        elif old is None:
+            cursor = self._connection.execute(INSERT[table], (*new, *digests))
+        else:
+            values = (*new[len(keys) :], *digests, *keys)
+            cursor = self._connection.execute(UPDATE[table], values)
+        if cursor.rowcount != 1:
+            raise misplaced(table, key)
+        last, runs = _facts(table, new)
+        self._change(
+            table,
+            number,
+            old=[] if old is None else [old[-1]],
+            new=digests,
+            last=last,
+            running=runs - _facts(table, old)[1],
+        )
+        read = self._read.get((table, number))
+        if read is not None and new is None:
+            del read[key]
+        elif read is not None and new is not None:
+            read[key] = _kept(table, (*new, *digests))
 
     def close(self) -> None:
-        """Let the file go; nothing is lost without it."""
+        """Let the file go, and the memory of its rows; nothing is lost without it."""
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        kept = {
+            about: rows for about, rows in self._read.items() if about[0] != "trial"
+        }
+        self._read = kept

@@ -18,16 +18,17 @@ R = TypeVar("R")
 
 
 @cache
-def _controller() -> ThreadpoolController:
+def _blas() -> ThreadpoolController:
     """Return what limits the BLAS libraries of NumPy and SciPy.
 
     Made once, when it is needed: finding the libraries takes milliseconds, loading
-    SciPy's a tenth of a second, and limiting them microseconds.
+    SciPy's a tenth of a second, limiting them some hundred microseconds, and asking
+    them one.
     """
     import scipy.linalg  # noqa: F401  (loads the libraries the controller looks for)
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")
 
 
 def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
@@ -35,7 +36,10 @@ def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _controller().limit(limits=1, user_api="blas"):
+        blas = _blas()
+        if all(library.num_threads == 1 for library in blas.lib_controllers):
+            return function(*args, **kwargs)
+        with blas.limit(limits=1):
             return function(*args, **kwargs)
 
     return limited

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flwr_fbo._random import Purpose, generator
@@ -98,7 +99,7 @@ class VotingSettings(SearchSettings):
         """
         if iteration + self.num_initial < LEAST_EVALUATIONS:
             return self
-        return replace(self, num_cells=self.num_cells * _NARROWER**dim)
+        return _narrowed(self, dim)
 
     def shared_lengthscale(self, dim: int) -> float:
         """Return l with (sqrt(pi) l)^D = 1 / K, the integral of k^2."""
@@ -136,3 +137,8 @@ class VoteCount:
         ok = is_number(self.noise_std) and 0 <= self.noise_std < math.inf
         require(ok, "noise_std", self.noise_std, "a finite number >= 0")
         check_sampling_probability(self.sampling_probability)
+
+
+@lru_cache(maxsize=8)  # a process may be host to many agents of one study
+def _narrowed(settings: VotingSettings, dim: int) -> VotingSettings:
+    return replace(settings, num_cells=settings.num_cells * _NARROWER**dim)

@@ -10,8 +10,7 @@ import pytest
 
 from flwr_fbo import LinearBanditPolicy
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME
-from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, JournalFile
 from tests.agents.durable.policies import ARMS, CONTEXT, KINDS, SETTINGS, enrolled
 
 READS: dict[str, Callable[[LinearBanditPolicy], Any]] = {
@@ -113,7 +112,7 @@ def test_a_failed_write_records_no_part_of_a_slate(
         raise OSError("no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Journal, "_write_parts", fails)
+        broken.setattr(JournalFile, "_write_parts", fails)
         for call in (
             lambda: policy.choose_slate({**CONTEXT, "age": 300}, 3),
             lambda: policy.set_arms(ARMS.remove("home")),

@@ -6,6 +6,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import pytest
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
+from tests.journal.connection import connection_of
 
-ME = {"study": "a", "slot": "0"}
+ME = {"kind": "a", "slot": "0"}
 HERE = np.array([0.25, 0.5])
 
 
@@ -28,13 +31,31 @@ def _fill(journal: Journal) -> None:
     journal.put({"vectors": np.eye(2), "count": np.array(3)})
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_what_is_recorded_comes_back(tmp_path: Path, in_memory: bool) -> None:
-    path = None if in_memory else tmp_path / "new" / "journal.sqlite"
-    with Journal(ME, path) as journal:
+class Kept:
+    """A journal that is opened again and again: in a file, or as bytes."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._content: bytes | None = None
+
+    @contextmanager
+    def held(self, identity: dict[str, str] | None = ME) -> Iterator[Journal]:
+        with Journal(identity, self._path, self._content) as journal:
+            yield journal
+            if self._path is None:
+                self._content = journal.to_bytes()
+
+
+@pytest.fixture(params=["file", "memory"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+    in_memory = request.param == "memory"
+    return Kept(None if in_memory else tmp_path / "new" / "journal.sqlite")
+
+
+def test_what_is_recorded_comes_back(kept: Kept) -> None:
+    with kept.held() as journal:
         _fill(journal)
-        content = journal.to_bytes()
-    with Journal(ME, path, content if in_memory else None) as journal:
+    with kept.held() as journal:
         good, bad = journal.trials()
         assert (good.number, good.iteration, good.state) == (0, 0, "complete")
         assert (good.params, good.value) == ({"x": 1.5, "k": None}, 0.75)
@@ -49,11 +70,70 @@ def test_what_is_recorded_comes_back(tmp_path: Path, in_memory: bool) -> None:
         assert set(journal.load_state()) == {"only"}
 
 
-def test_an_interrupted_trial_is_the_next_one_and_marked(tmp_path: Path) -> None:
-    path = tmp_path / "journal.sqlite"
-    with Journal(ME, path) as journal:
+def test_every_array_and_number_comes_back_to_the_last_bit(kept: Kept) -> None:
+    arrays = {
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "view": np.arange(10)[::3],
+        "scalar": np.array(math.nan),
+        "empty-7": np.empty((0, 2), dtype=np.int64),
+        "text-64": np.array(["ä", "b"]),
+        "big-endian": np.array([1.5, -0.0], dtype=">f8"),
+    }
+    with kept.held() as journal:
+        journal.put(arrays)
+        arrays["view"][:] = 0  # what was stored is a copy
+        for value in (-0.0, math.inf, np.float64(0.1), math.nan):
+            journal.end_trial(
+                journal.begin_trial(2, {"x": "ä"}, HERE, "own search"), value
+            )
+        journal.add_release(LedgerRow(3, {"x": [math.inf]}, 1j * np.eye(2)), {})
+    with kept.held() as journal:
+        found = journal.load_state()
+        assert set(found) == set(arrays)
+        np.testing.assert_array_equal(found.pop("view"), np.arange(10)[::3])
+        for name, array in found.items():
+            assert (array.dtype, array.shape) == (arrays[name].dtype, array.shape)
+            assert array.tobytes() == arrays[name].tobytes()
+        assert journal.load_unnumbered().keys() == arrays.keys() - {
+            "empty-7",
+            "text-64",
+        }
+        assert journal.load_array("absent") is None
+        values = [trial.value for trial in journal.trials()]
+        np.testing.assert_array_equal(values, [0.0, math.inf, 0.1, math.nan])
+        assert math.copysign(1, values[0]) == 1  # as SQLite has it
+        assert journal.trials()[0].params == {"x": "ä"}
+        [release] = journal.ledger()
+        assert release.facts == {"x": [math.inf]}
+        np.testing.assert_array_equal(release.vectors, 1j * np.eye(2))
+
+
+def test_decisions_are_found_by_number_iteration_and_state(kept: Kept) -> None:
+    with kept.held() as journal:
+        for i in range(3):
+            numbers = journal.add_trials(i, [({"i": i}, HERE)] * 50, {})
+            assert numbers == list(range(50 * i, 50 * i + 50))
+        rewarded = [number for number in range(150) if number % 7]
+        journal.complete_trials(2, [(k, 0.5 * k) for k in rewarded[:80]], {})
+        journal.complete_trials(3, [(k, 0.5 * k) for k in rewarded[80:]], {})
+        journal.complete_trials(3, [(777, 1.0)], {})  # which does not exist
+    with kept.held() as journal:
+        assert journal.num_trials == 150
+        waiting = [trial.number for trial in journal.trials(running=True)]
+        assert waiting == list(range(0, 150, 7))
+        late = [trial.number for trial in journal.trials(since=3)]
+        assert late == rewarded[80:]
+        assert [trial.number for trial in journal.trials(first=147)] == [147, 148, 149]
+        one = journal.trial(99)
+        assert one is not None
+        assert (one.number, one.value, one.params) == (99, 49.5, {"i": 1})
+        assert journal.trial(150) is None
+
+
+def test_an_interrupted_trial_is_the_next_one_and_marked(kept: Kept) -> None:
+    with kept.held() as journal:
         assert journal.begin_trial(0, {"x": 1}, HERE, "start") == 0
-    with Journal(ME, path) as journal:
+    with kept.held() as journal:
         (cut,) = journal.trials()
         assert (cut.state, cut.source) == ("running", "start")
         assert math.isnan(cut.finished)
@@ -63,6 +143,11 @@ def test_an_interrupted_trial_is_the_next_one_and_marked(tmp_path: Path) -> None
         assert (done.state, done.interruptions, done.value) == ("complete", 1, 2.0)
         assert done.source == "start"
         assert journal.begin_trial(1, {"x": 2}, HERE, "start") == 1
+        journal.drop_trial(1)
+        journal.drop_trial(0)  # which has ended
+        journal.drop_trial(77)  # which does not exist
+        assert journal.num_trials == 1
+        assert journal.begin_trial(1, {"x": 3}, HERE, "start") == 1
 
 
 def test_a_journal_that_is_opened_again_knows_whether_it_has_changed(
@@ -95,7 +180,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
 
 def test_it_is_synchronous(tmp_path: Path) -> None:
     with Journal(ME, tmp_path / "journal.sqlite") as journal:
-        full = journal._connection.execute("PRAGMA synchronous").fetchone()
+        full = connection_of(journal).execute("PRAGMA synchronous").fetchone()
         assert full == (2,)
 
 
@@ -121,9 +206,9 @@ def test_a_second_holder_is_refused(tmp_path: Path) -> None:
 def test_the_journal_of_another_study_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     Journal(ME, path).close()
-    text = _refused({"study": "b", "slot": "0"}, path)
+    text = _refused({"kind": "b", "slot": "0"}, path)
     assert "belongs to another study" in text
-    assert "{'study': ('a', 'b')}" in text
+    assert "{'kind': ('a', 'b')}" in text
 
 
 def test_another_schema_is_refused(tmp_path: Path) -> None:
@@ -149,21 +234,12 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     with Journal(ME, tmp_path / "journal.sqlite") as journal:
         _fill(journal)
-        unreadable: Any = {"bad": np.array([object()])}
-        for store in (
-            journal.put,
-            lambda arrays: journal.change_state(arrays, [], []),
-            lambda arrays: journal.complete_trials(0, [(0, 1.0)], arrays),
-            lambda arrays: journal.add_release(LedgerRow(1, {}, HERE), arrays),
-        ):
-            with pytest.raises(ValueError, match="pickle"):
-                store(unreadable)
-        journal._connection.execute("PRAGMA query_only = ON")
+        connection_of(journal).execute("PRAGMA query_only = ON")
         with pytest.raises(JournalError, match="cannot be used"):
             journal.put({"other": np.zeros(1)})
         with pytest.raises(JournalError, match="cannot be used"):
             journal.begin_trial(2, {}, HERE, "start")
-        journal._connection.execute("PRAGMA query_only = OFF")
+        connection_of(journal).execute("PRAGMA query_only = OFF")
         assert set(journal.load_state()) == {"vectors", "count"}
         assert len(journal.trials()) == 2
 
@@ -172,10 +248,10 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     """SQLite ends the transaction itself then."""
     with Journal(ME, tmp_path / "journal.sqlite") as journal:
         _fill(journal)
-        journal._connection.execute("PRAGMA max_page_count = 1")
+        connection_of(journal).execute("PRAGMA max_page_count = 1")
         with pytest.raises(JournalError, match="disk is full"):
             journal.put({"large": np.zeros(100_000)})
-        journal._connection.execute("PRAGMA max_page_count = 1000")
+        connection_of(journal).execute("PRAGMA max_page_count = 1000")
         journal.put({"large": np.zeros(10_000)})
         assert len(journal.trials()) == 2
 
@@ -190,18 +266,99 @@ def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_release_is_added_with_its_arrays_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "journal.sqlite"
+def test_a_release_is_added_with_its_arrays_or_not_at_all(kept: Kept) -> None:
     first, second = (LedgerRow(k, {"k": k}, k * np.eye(2)) for k in (1, 2))
-    with Journal(ME, path) as journal:
+    with kept.held() as journal:
         _fill(journal)
         journal.add_release(first, {"draw-1": HERE})
         with pytest.raises(JournalError, match="cannot be used"):
             journal.add_release(first, {"draw-2": HERE})  # the release is there
         with pytest.raises(JournalError, match="cannot be used"):
-            journal.add_release(second, {"draw-1": HERE})  # the array is there
-    with Journal(ME, path) as journal:
+            journal.add_release(second, {"draw-1": 2 * HERE})  # the array is there
+        with pytest.raises(JournalError, match="comes too late"):
+            journal.add_release(LedgerRow(0, {}, HERE), {"draw-0": HERE})
+    with kept.held() as journal:
         (row,) = journal.ledger()
         assert (row.iteration, row.facts) == (1, {"k": 1})
         np.testing.assert_array_equal(row.vectors, np.eye(2))
-        assert set(journal.load_state()) == {"vectors", "count", "draw-1"}
+        state = journal.load_state()
+        assert set(state) == {"vectors", "count", "draw-1"}
+        np.testing.assert_array_equal(state["draw-1"], HERE)
+
+
+def test_a_change_that_fails_half_way_is_undone(kept: Kept) -> None:
+    with kept.held() as journal:
+        _fill(journal)
+        running = journal.begin_trial(2, {}, HERE, "start")
+        journal.add_release(LedgerRow(1, {}, HERE), {})
+        again = LedgerRow(1, {}, HERE)
+        with pytest.raises(JournalError, match="cannot be used"):
+            journal.change_state({"count": HERE, "new": HERE}, ["vectors"], [again])
+        broken: Any = [(running, 1.0), (running, None)]
+        with pytest.raises(TypeError):
+            journal.complete_trials(2, broken, {})
+    with kept.held() as journal:
+        state = journal.load_state()
+        assert set(state) == {"vectors", "count"}
+        np.testing.assert_array_equal(state["count"], 3)
+        assert [trial.number for trial in journal.trials(running=True)] == [running]
+        assert (journal.num_trials, journal.num_releases) == (3, 1)
+
+
+def test_an_array_that_cannot_be_written_changes_nothing(kept: Kept) -> None:
+    with kept.held() as journal:
+        _fill(journal)
+        unreadable: Any = {"good": HERE, "bad": np.array([object()])}
+        for store in (
+            journal.put,
+            lambda arrays: journal.change_state(arrays, [], []),
+            lambda arrays: journal.complete_trials(0, [(0, 1.0)], arrays),
+            lambda arrays: journal.add_release(LedgerRow(1, {}, HERE), arrays),
+        ):
+            with pytest.raises(ValueError, match="pickle"):
+                store(unreadable)
+    with kept.held() as journal:
+        assert set(journal.load_state()) == {"vectors", "count"}
+        assert journal.trials()[0].value == 0.75
+        assert journal.num_releases == 0
+
+
+def test_it_belongs_to_what_it_was_made_for(kept: Kept) -> None:
+    with pytest.raises(JournalError, match="no journal"), kept.held(None):
+        pass
+    with kept.held():
+        pass
+    with kept.held(None) as journal:
+        assert journal.identity == ME
+        journal.require_kind("a")
+    with (
+        pytest.raises(
+            JournalError, match=r"belongs to another.*{'kind': \('a', 'b'\)}"
+        ),
+        kept.held({**ME, "kind": "b"}),
+    ):
+        pass
+    with kept.held() as journal, pytest.raises(JournalError, match="is of kind 'a'"):
+        journal.require_kind("b")
+
+
+def test_bytes_that_are_no_journal_are_refused() -> None:
+    with Journal(ME) as journal:
+        _fill(journal)
+        content = journal.to_bytes()
+    for length in range(len(content)):
+        with pytest.raises(JournalError, match="in memory is damaged"):
+            Journal(ME, content=content[:length])
+    for other in (b"no journal" * 100, content + b"0"):
+        with pytest.raises(JournalError, match="in memory is damaged"):
+            Journal(ME, content=other)
+
+
+def test_what_is_removed_in_memory_is_not_carried_on() -> None:
+    """Keys and noise that are done with."""
+    key = np.frombuffer(b"a key of 16 byte", dtype=np.uint8)
+    with Journal(ME) as journal:
+        journal.put({"key": key})
+        assert key.tobytes() in journal.to_bytes()
+        journal.change_state({}, ["key"], [])
+        assert key.tobytes() not in journal.to_bytes()

@@ -16,6 +16,7 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
+from tests.journal.connection import connection_of
 from tests.killing import NUM_KILLS, killed_after
 from tests.privacy.small_release import SMALL, random_trials
 
@@ -107,11 +108,11 @@ def test_a_record_without_its_noise_is_refused(tmp_path: Path) -> None:
 def test_nothing_is_released_that_could_not_be_recorded(tmp_path: Path) -> None:
     with _open(tmp_path) as journal:
         mechanism = ContinualRelease(SMALL, OsEntropy(), journal)
-        journal._connection.execute("PRAGMA query_only = ON")
+        connection_of(journal).execute("PRAGMA query_only = ON")
         with pytest.raises(JournalError, match="cannot be used"):
             mechanism.release(1, _sum_to(1))
         assert mechanism.num_released == 0
-        journal._connection.execute("PRAGMA query_only = OFF")
+        connection_of(journal).execute("PRAGMA query_only = OFF")
         first = mechanism.release(1, _sum_to(1))
     np.testing.assert_array_equal(_ask(tmp_path, 1), first)
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.agents.durable.shared_bandit import NotEnrolledError
-from flwr_fbo.journal import journal_file, state_table, trial_table
+from flwr_fbo.journal import checksums, journal_file
 from flwr_fbo.journal.checksums import ARRAYS_IN_PART
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalHeldError
+from flwr_fbo.journal.journal_file import JournalFile, JournalHeldError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from tests.killing import killed_after
@@ -74,14 +74,14 @@ def trial(policy: LinearBanditPolicy, value: float = 0.5) -> int:
 def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the rows that are read or written, by table: each is digested."""
     counts: Counter[str] = Counter()
-    digests_of = journal_file.digests_of
+    digests_of = checksums.digests_of
 
     def counting(table: str, rows: Any) -> list[bytes]:
         digests = digests_of(table, rows)
         counts[table] += len(digests)
         return digests
 
-    for module in (journal_file, state_table, trial_table):
+    for module in (journal_file, checksums):
         monkeypatch.setattr(module, "digests_of", counting)
     return counts
 
@@ -220,7 +220,7 @@ def test_a_call_that_failed_leaves_nothing_behind(
         raise OSError("no space")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Journal, "_write_parts", fails)
+        broken.setattr(JournalFile, "_write_parts", fails)
         with pytest.raises(OSError, match="no space"):
             policy.reward(ticket, 1.0)
     assert [*policy.awaited] == [ticket]

@@ -26,6 +26,7 @@ from tests.agents.durable.policies import (
     features_of,
     settings_of,
 )
+from tests.journal.connection import connection_of
 from tests.killing import killed_after
 from tests.strategies import bandit_sites
 
@@ -35,6 +36,8 @@ TIMED = replace(VECTOR_SETTINGS, reward_timeout=TIMEOUT)
 
 
 class Clock:
+    monotonic = staticmethod(time.monotonic)
+
     """The time of trials and time-outs, which the tests say."""
 
     def __init__(self) -> None:
@@ -47,7 +50,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("agents.durable.recorded_decisions", "journal.trial_table"):
+    for module in ("agents.durable.recorded_decisions", "journal.journal"):
         monkeypatch.setattr(f"flwr_fbo.{module}.time", made)
     return made
 
@@ -242,7 +245,7 @@ def test_many_time_out_in_one_transaction(tmp_path: Path, clock: Clock) -> None:
     clock.now += SECONDS
     written: list[str] = []
     with policy._held() as bandit:
-        bandit.journal._connection.set_trace_callback(written.append)
+        connection_of(bandit.journal).set_trace_callback(written.append)
         assert bandit.awaited == {}
         assert bandit.num_timed_out == 200
     assert [statement for statement in written if "COMMIT" in statement] == ["COMMIT"]

@@ -16,7 +16,7 @@ from flwr_fbo.agents.durable import site_history
 from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.journal.journal_file import JournalError, JournalFile
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
@@ -315,7 +315,7 @@ def test_a_full_disk_leaves_nothing(
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "_write_parts", full)
+        patch.setattr(JournalFile, "_write_parts", full)
         with pytest.raises((OSError, JournalError)):
             policy.add_history(X, Y)
     assert policy.summary().num_logged == 0

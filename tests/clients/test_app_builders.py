@@ -81,9 +81,9 @@ def test_a_numpy_client_app_tunes_first_and_trains_then() -> None:
     for context in grid.contexts.values():
         assert _fit(app, context) == DEFAULT["x"]
     study = strategy()
-    study.start(grid, num_rounds=6)
+    study.start(grid, num_rounds=2)
     agents = grid.agents(study.study)
-    _, plain = run(numpy_app())
+    _, plain = run(numpy_app(), num_rounds=2)
     assert_same(agents, plain)
     for agent, context in zip(agents, grid.contexts.values(), strict=True):
         best = agent.points[int(np.argmax(agent.values))]
@@ -130,9 +130,9 @@ def test_a_message_api_app_keeps_its_own_train() -> None:
     assert add_tuning(app, make_objective) is app
     grid = InProcessGrid(app, NUM_AGENTS)
     study = strategy(client_api="action")
-    study.start(grid, num_rounds=6)
+    study.start(grid, num_rounds=2)
     agents = grid.agents(study.study)
-    assert_same(agents, run(numpy_app())[1])
+    assert_same(agents, run(numpy_app(), num_rounds=2)[1])
     trained = FedAvg(fraction_evaluate=0.0).start(
         grid, ArrayRecord({"w": Array(np.zeros(1))}), num_rounds=1
     )
@@ -155,7 +155,7 @@ def test_best_params_outlive_the_run(tmp_path: Path, direction: str) -> None:
     config = {"fbo-folder": str(tmp_path)}
     grid = InProcessGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
     study = strategy(direction=direction)
-    study.start(grid, num_rounds=3)
+    study.start(grid, num_rounds=2)
     choose = np.argmax if direction == "maximize" else np.argmin
     for slot, agent in enumerate(grid.agents(study.study)):
         fresh = Context(2, 99, {"partition-id": slot}, RecordDict(), dict(config))

@@ -68,10 +68,7 @@ def refusal(path: Path, read: Callable[[Path], None] = read_all) -> str:
     ("statement", "row"),
     [
         ("UPDATE trial SET value = value + 1e-9 WHERE number = 7", "trial 7 in"),
-        ("UPDATE trial SET iteration = 0 WHERE number = 99", "trial 99 in"),
         ("UPDATE trial SET state = 'complete' WHERE number = 10", "trial 10 in"),
-        ("UPDATE trial SET point = zeroblob(9) WHERE number = 7", "trial 7 in"),
-        ("UPDATE state SET name = 'x' WHERE name = 'noise-3'", "array 'x' in"),
         (
             "UPDATE state SET value = (SELECT value FROM state WHERE name = 'noise-1')"
             " WHERE name = 'noise-3'",
@@ -90,10 +87,8 @@ def refusal(path: Path, read: Callable[[Path], None] = read_all) -> str:
         ("DELETE FROM state WHERE name = 'noise-3'", "the table state: rows are"),
         ("DELETE FROM ledger WHERE iteration = 3", "the table ledger: rows are"),
         ("DELETE FROM identity WHERE name = 'slot'", "the table identity: rows are"),
-        ("DELETE FROM part WHERE name = 'state'", "the table part: rows are"),
         ("DELETE FROM part WHERE name = 'head'", "the table part: rows are"),
         ("UPDATE part SET total = 'a' WHERE name = 'head'", "the table part: rows are"),
-        ("UPDATE part SET count = 1 WHERE name = 'head'", "the table part: rows are"),
         (
             "INSERT INTO ledger SELECT 9, facts, vectors, committed, digest FROM ledger"
             " WHERE iteration = 3",
@@ -230,9 +225,7 @@ def test_a_source_that_is_changed_is_found(tmp_path: Path) -> None:
     "error",
     [
         TokenError("EOF in multi-line statement"),
-        SyntaxError("'(' was never closed"),
         struct.error("unpack_from requires a buffer"),
-        OverflowError("too large"),
         MemoryError(),
     ],
 )

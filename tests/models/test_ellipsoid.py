@@ -17,7 +17,7 @@ def _observed(d: int, n: int, ridge: float = 1.0) -> tuple[Ellipsoid, np.ndarray
     return ellipsoid, x.T @ x + ridge * np.eye(d)
 
 
-@pytest.mark.parametrize("d", [1, 2, 15, 16, 17, 40])
+@pytest.mark.parametrize("d", [1, 16, 17, 40])
 def test_the_factor_is_that_of_the_sum_of_all_observations(d: int) -> None:
     ellipsoid, matrix = _observed(d, n=60)
     assert ellipsoid.factor == pytest.approx(np.linalg.cholesky(matrix), abs=1e-12)

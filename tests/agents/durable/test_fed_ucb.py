@@ -130,11 +130,8 @@ def test_a_policy_reads_the_numbered_arrays_around_a_window_only(
     assert rows["state"] <= 2 * unnumbered + 2 * ARRAYS_IN_PART + 2
 
 
-@pytest.mark.parametrize("action", [1, 2])
-def test_what_another_process_has_received_counts_at_once(
-    tmp_path: Path, action: int
-) -> None:
-    policy = enrolled(tmp_path)
+def test_what_another_process_has_received_counts_at_once(tmp_path: Path) -> None:
+    policy, action = enrolled(tmp_path), 2
     assert trial(policy) == 0
     assert trial(policy) == 0
     assert not killed_after(None, in_journal, tmp_path, receive(action))
@@ -147,7 +144,7 @@ def test_what_another_process_has_received_counts_at_once(
 def test_trials_of_another_process_are_the_policys_own(tmp_path: Path) -> None:
     policy, other = enrolled(tmp_path, RAW), LinearBanditPolicy.open(tmp_path)
     rng = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         actions = rng.normal(size=(20, 3))
         actions /= np.linalg.norm(actions, axis=1, keepdims=True)
         fresh = LinearBanditPolicy.open(tmp_path)
@@ -156,8 +153,8 @@ def test_trials_of_another_process_are_the_policys_own(tmp_path: Path) -> None:
         index, ticket = chosen[0].index, chosen[0].ticket
         one = policy if rng.random() < 0.5 else other
         one.reward(ticket, float(actions[index] @ [0.6, 0.0, 0.8]))
-    assert policy.num_trials == other.num_trials == 60
-    assert len(policy.awaited) == 40
+    assert policy.num_trials == other.num_trials == 24
+    assert len(policy.awaited) == 16
 
 
 def test_a_reward_counts_once_where_it_is_the_first_that_is_done(
@@ -257,8 +254,8 @@ def play_on(folder: Path) -> None:
 def test_a_policy_goes_on_beside_processes_that_are_killed(tmp_path: Path) -> None:
     policy, rng = enrolled(tmp_path, RAW), np.random.default_rng(0)
     made = 0
-    for _ in range(8):
-        assert killed_after(rng.uniform(0.05, 0.15), play_on, tmp_path)
+    while made < 20:  # however slow the machine is
+        assert killed_after(rng.uniform(0.02, 0.1), play_on, tmp_path)
         actions = rng.normal(size=(20, 3))
         actions /= np.linalg.norm(actions, axis=1, keepdims=True)
         fresh = LinearBanditPolicy.open(tmp_path)
@@ -268,4 +265,3 @@ def test_a_policy_goes_on_beside_processes_that_are_killed(tmp_path: Path) -> No
         assert fresh.choose(actions).index == index
         policy.reward(ticket, 0.5)
         made = policy.num_trials
-    assert made > 2 * 8

@@ -90,7 +90,7 @@ def test_a_lean_start_finds_more_than_random_points() -> None:
 
     def mean_best(num_initial: int) -> float:
         means = []
-        for seed in range(8):
+        for seed in range(4):
             who = agent(VotingSettings(num_initial=num_initial), seed)
             for iteration in range(21 - num_initial):
                 for x in who.ask(iteration):

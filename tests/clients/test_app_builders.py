@@ -184,18 +184,6 @@ def _first(context: Context) -> Any:
     return objective_of(0)
 
 
-def test_best_params_of_the_last_study(tmp_path: Path) -> None:
-    app = numpy_app()
-    grid = InProcessGrid(app, NUM_AGENTS, run_config={"fbo-folder": str(tmp_path)})
-    for seed in (1, 2):
-        study = strategy(study_seed=seed)
-        study.start(grid, num_rounds=2)
-    agent = grid.agents(study.study)[0]
-    context = next(iter(grid.contexts.values()))
-    best = best_params(context, default=DEFAULT)
-    assert objective_of(0)(best) == agent.best_value
-
-
 def _two_studies(folder: Path) -> tuple[list[Path], Params, Context]:
     """Return an agent's journals of two studies, its last best, and a fresh context."""
     config: UserConfig = {"fbo-folder": str(folder)}
@@ -255,25 +243,6 @@ def test_a_note_that_cannot_be_written_leaves_the_last_one(
     with pytest.raises(OSError, match="No space left"):
         note_last_study(tmp_path, second, 0)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
-
-
-def test_many_agents_with_one_folder_do_not_search_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """N searches of N journals would be quadratic."""
-    config: UserConfig = {"fbo-folder": str(tmp_path)}
-
-    def search(*_: Any) -> Any:
-        raise AssertionError("the folder is searched")
-
-    for name in ("glob", "iterdir"):
-        monkeypatch.setattr(Path, name, search)
-    grid = InProcessGrid(numpy_app(), NUM_AGENTS, run_config=config)
-    strategy().start(grid, num_rounds=2)
-    for context in grid.contexts.values():
-        fresh = Context(2, 99, context.node_config, RecordDict(), dict(config))
-        for one in (context, fresh):
-            assert best_params(one, default=DEFAULT) != DEFAULT
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo._compat import NumPyClient
-from flwr_fbo.agents.tuning.comparison import Comparison, compared
 from flwr_fbo.clients.tuning_journals import recorded_comparison
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import Params
@@ -141,12 +140,6 @@ def test_a_federation_that_compares_averages_decides_and_no_site_warns(
     assert "was not compared" not in caplog.text
 
 
-def test_a_default_that_a_site_prefers_is_kept_whatever_the_federation_says() -> None:
-    context = _tuned_context(numpy_app())
-    context.run_config = {"fbo-tuned": True}
-    assert best_params(context, DEFAULT, compare=Scores(GOOD, BAD)) == DEFAULT
-
-
 def test_the_direction_of_the_study_decides() -> None:
     context = _tuned_context(numpy_app(), direction="minimize")
     assert best_params(context, DEFAULT, compare=Scores(BAD, GOOD)) == DEFAULT
@@ -208,13 +201,6 @@ def test_it_is_made_again_when_either_setting_has_changed() -> None:
     assert len(score.asked) == 6
 
 
-def test_a_tuned_setting_that_is_the_default_is_not_scored() -> None:
-    context, score = _tuned_context(numpy_app()), Scores(GOOD, BAD)
-    tuned = best_params(context, DEFAULT)
-    assert best_params(context, tuned, compare=score) == tuned
-    assert score.asked == []
-
-
 def test_without_trials_there_is_nothing_to_compare(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -230,12 +216,6 @@ def test_a_setting_that_is_no_json_can_be_a_default() -> None:
     for _ in range(2):
         assert best_params(context, default, compare=score) == default
     assert len(score.asked) == 2
-
-
-def test_a_comparison_is_kept_bit_for_bit() -> None:
-    made = compared(lambda params: 1 / 3, {"x": 0.1}, {"x": 1 / 7}, "minimize", 4)
-    assert Comparison.from_array(made.to_array()) == made
-    assert not made.tuned_is_better
 
 
 class Trainer(NumPyClient):
@@ -266,22 +246,9 @@ def _message_app(used: list[Params], **options: Any) -> ClientApp:
     return add_tuning(app, make_objective, **options)
 
 
-def _message_app_tuned_first(used: list[Params], **options: Any) -> ClientApp:
-    """As before, but the app's own function is registered last."""
-    app = add_tuning(ClientApp(), make_objective, **options)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        used.append(best_params(context, DEFAULT))
-        return Message(RecordDict({"m": MetricRecord({"a": 1})}), reply_to=message)
-
-    return app
-
-
 APPS: list[tuple[Callable[..., ClientApp], Any]] = [
     (_numpy_app, "both"),
     (_message_app, "action"),
-    (_message_app_tuned_first, "action"),
 ]
 
 

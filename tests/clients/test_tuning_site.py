@@ -144,15 +144,6 @@ def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
     assert (tmp_path / "evaluated").read_text() == before
 
 
-@pytest.mark.parametrize("folder", ["relative/path"])
-def test_a_folder_must_be_absolute(folder: str) -> None:
-    """A client's working folder changes from message to message."""
-    context = Context(1, 1, {"fbo-folder": folder}, RecordDict(), {})
-    asked = _asked(0)
-    with pytest.raises(ValueError, match=r"fbo-folder='relative/path'"):
-        TuningSite(lambda context: objective_of(0)).answer(context, [], asked)
-
-
 def test_a_restarted_client_finds_its_slot_in_its_folder(tmp_path: Path) -> None:
     context = _context(tmp_path)
     assert agent_id(context, STUDY) == -1
@@ -317,10 +308,3 @@ def test_a_trial_that_outlasts_its_round_is_answered_in_a_later_one(
     [late] = site.answer(_context(tmp_path), [_vectors(1)], _asked_for(2, 1)).arrays
     np.testing.assert_array_equal(late, answers[0].arrays[0])
     assert len(_trials(tmp_path)) == 4
-
-
-def test_another_slot_than_its_own_is_refused(tmp_path: Path) -> None:
-    _answer(tmp_path, 0)
-    other = TuningInstruction(Phase.ROUND, STUDY, 1, 1, 2).to_config()
-    with pytest.raises(JournalError, match="journal of agent 0, not 1"):
-        TuningSite(lambda _: objective_of(0)).answer(_context(tmp_path), [], other)

@@ -89,14 +89,6 @@ def test_weights_without_data_follow_the_prior(rng: np.random.Generator) -> None
     assert np.array(draws).shape == (9, 4)
 
 
-def test_weights_interpolate_even_repeated_points(rng: np.random.Generator) -> None:
-    features = RandomFeatures.draw(rng, 100, 2, lengthscale=0.3)
-    x = np.repeat(rng.random((6, 2)), 3, axis=0)
-    y = np.repeat(rng.random(6), 3)
-    weights = sample_weights(features(x), y, 1e-6, rng)
-    np.testing.assert_allclose(features(x) @ weights, y, atol=0.02)
-
-
 def _data(rng: np.random.Generator, num: int) -> tuple[np.ndarray, np.ndarray]:
     x = rng.random((num, 2))
     return x, 0.7 + 0.1 * np.sin(6 * x[:, 0]) + 0.02 * rng.standard_normal(num)

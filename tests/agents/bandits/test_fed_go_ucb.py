@@ -467,11 +467,6 @@ def test_who_shares_nothing_sends_nothing() -> None:
     assert (run.regret >= 0).all()
 
 
-def test_an_unknown_baseline_is_refused() -> None:
-    with pytest.raises(ValueError, match="name='linucb' is not allowed: one of"):
-        _simulation().baseline("linucb")
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -107,12 +107,9 @@ def test_observed_width() -> None:
     assert width_of(observed, V) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("releases", [PRIVATE, PLAIN], ids=["private", "plain"])
-def test_observed_width_is_never_above_the_exact_one(
-    releases: ContinualSettings,
-) -> None:
+def test_observed_width_is_never_above_the_exact_one() -> None:
     rng = np.random.default_rng(12)
-    exact = confidence(releases)
+    exact = confidence(PRIVATE)
     observed = looking(exact)
     for scale in np.geomspace(1e-3, 1e6, 50):
         x = scale * rng.standard_normal((6, D))
@@ -266,14 +263,6 @@ def test_triggers_are_those_of_the_algorithms(
             assert agent.wants_synchronisation(trigger) == fired[-1]
     assert any(fired)
     assert not all(fired)
-
-
-def test_peers_do_not_synchronise_before_a_trial() -> None:
-    agent = LinearUCBAgent(confidence(PUBLISHED, width="paper", local_data="raw"))
-    trigger = DeterminantTrigger(1e-9).among_peers(1.0)
-    assert not agent.wants_synchronisation(trigger)
-    agent.tell(np.eye(D)[0], 0.5)
-    assert agent.wants_synchronisation(trigger)
 
 
 def test_without_noise_the_ridge_takes_its_place() -> None:

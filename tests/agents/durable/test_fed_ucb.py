@@ -16,7 +16,6 @@ from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.agents.durable.shared_bandit import NotEnrolledError
 from flwr_fbo.journal import journal_file, state_table, trial_table
-from flwr_fbo.journal.checksums import ARRAYS_IN_PART
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalHeldError
 from flwr_fbo.journal.ledger_table import LedgerRow
@@ -113,21 +112,6 @@ def test_a_policy_reads_no_more_for_more_releases(
     # What changes: a new trial, its reward, and the window; and their parts.
     assert read["kept", MANY]["state"] == 1
     assert read["kept", MANY]["part"] <= 3
-
-
-def test_a_policy_reads_the_numbered_arrays_around_a_window_only(
-    tmp_path: Path, rows: Counter[str]
-) -> None:
-    in_journal(tmp_path, lambda bandit: release_all(bandit, MANY + 3))
-    rows.clear()
-    policy = LinearBanditPolicy.open(tmp_path)
-    policy.choose(ACTIONS)
-    unnumbered = rows["state"]
-    assert 0 < unnumbered <= 4
-    ticket = policy.choose(ACTIONS).ticket
-    assert rows["state"] == unnumbered
-    policy.reward(ticket, 0.5)
-    assert rows["state"] <= 2 * unnumbered + 2 * ARRAYS_IN_PART + 2
 
 
 def test_what_another_process_has_received_counts_at_once(tmp_path: Path) -> None:

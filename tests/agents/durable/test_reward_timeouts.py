@@ -208,20 +208,6 @@ def test_a_raw_agent_learns_the_default_once(tmp_path: Path, clock: Clock) -> No
         assert other.summary().num_timed_out == 3
 
 
-def test_many_time_out_in_one_transaction(tmp_path: Path, clock: Clock) -> None:
-    """The disk is waited for once: a release may have thousands of them."""
-    policy = enrolled(tmp_path, TIMED)
-    policy.choose_many([VECTORS] * 200)
-    clock.now += SECONDS
-    written: list[str] = []
-    with policy._held() as bandit:
-        bandit.journal._connection.set_trace_callback(written.append)
-        assert bandit.awaited == {}
-        assert bandit.num_timed_out == 200
-    assert [statement for statement in written if "COMMIT" in statement] == ["COMMIT"]
-    assert policy.summary().num_timed_out == 200
-
-
 # Over the server, and with processes that end.
 
 

@@ -22,7 +22,6 @@ from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from tests.agents.durable.policies import (
     ARMS,
-    BLOCK_SETTINGS,
     ENCODER,
     VECTOR_SETTINGS,
     enrolled,
@@ -139,15 +138,6 @@ def test_arms_may_be_those_of_another_time(tmp_path: Path) -> None:
     np.testing.assert_allclose(release(policy, 1), z.T @ z, atol=1e-12)
     assert policy.arms == ARMS
     assert policy.summary().outside["price"] == 2  # where "home" was taken
-
-
-def test_blocks_need_no_table(tmp_path: Path) -> None:
-    policy = enrolled(tmp_path, BLOCK_SETTINGS)
-    contexts = [{"age": 20}, {"age": 90}]
-    assert policy.add_history(["home", "away"], [0.5, 1], contexts) == 2
-    gram = release(policy, 1)
-    assert gram[2, 2] == gram[4, 4] == pytest.approx(1 / 2)
-    assert gram[0, 0] == 0
 
 
 def test_the_same_log_counts_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution
 
 from flwr_fbo.agents.tuning.base import Agent, evaluate, play_round
 from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
@@ -128,14 +128,6 @@ def test_no_setting_is_evaluated_twice() -> None:
     assert inside.sum() >= 5  # uniform points in the place of repeated ones
 
 
-def test_a_point_for_a_repeated_one_is_a_setting_too() -> None:
-    few = SearchSpace({name: IntDistribution(1, 3) for name in "xy"})
-    agent = create_agent(study(space=few, agent=replace(AGENT, follow="never")), 0, 5)
-    play(agent, 15, lambda params: float(params["x"] + params["y"]))
-    assert len(np.unique(agent.points, axis=0)) < len(agent.points)
-    np.testing.assert_array_equal(agent.points, [few.snap(x) for x in agent.points])
-
-
 def test_what_failed_is_not_tried_again() -> None:
     """Nothing is learnt from a failed trial: the same query would come back."""
     plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
@@ -234,36 +226,6 @@ def test_an_agent_knows_where_its_points_come_from() -> None:
     play(random, 0)
     random.ask(1)
     assert random.sources == ["own search"]
-
-
-def test_a_uniform_point_in_place_of_a_repeated_one_is_the_agents_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    agent = create_agent(study(), 1, 5)
-    play(agent, 0)
-    seen = agent.points[0]
-    agent.receive(np.ones((4, 30)))
-    monkeypatch.setattr(agent, "_follow", lambda vectors, iteration: seen)
-    (x,) = agent.ask(1)
-    assert not np.array_equal(x, seen)
-    assert agent.sources == ["own search"]
-
-
-def test_nothing_that_failed_is_learnt_from() -> None:
-    calls = 0
-
-    def flaky(params: dict[str, Any]) -> float:
-        nonlocal calls
-        calls += 1
-        if calls % 2:
-            raise RuntimeError("no luck")
-        return objective_of(0)(params)
-
-    agent = create_agent(study(), 0, 5)
-    play(agent, 5, flaky)
-    assert np.isnan(agent.values).sum() == 5
-    assert agent.best_value is not None
-    assert math.isfinite(agent.best_so_far[-1])
 
 
 def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(

@@ -150,17 +150,6 @@ def test_the_gradients_are_exact(
             np.testing.assert_allclose(gradients[kind][0], numeric, rtol=1e-3)
 
 
-def test_single_precision_is_near_enough_to_screen_by(
-    model: MaternPosterior, rng: np.random.Generator
-) -> None:
-    points = rng.random((200, 2))
-    mean, deviation, *_ = predicted(model, points)
-    rough_mean, rough_deviation = model.rough(points, 0)
-    assert rough_mean.dtype == rough_deviation.dtype == np.float32
-    np.testing.assert_allclose(rough_mean, mean, atol=1e-3)
-    np.testing.assert_allclose(rough_deviation**2, deviation**2, atol=3e-4)
-
-
 def test_no_covariance_has_no_posterior() -> None:
     """Two equal points without noise; the other agent of the block is not touched."""
     squares, y = np.zeros((2, 1, 3, 3)), np.ones((2, 3))
@@ -237,23 +226,6 @@ def test_the_best_so_far_is_without_its_noise(
     model = posterior(data, np.log([0.4, 0.9, 0.1, 1.7]))
     assert model.best[0] == pytest.approx(predicted(model, data[0])[0].max(), rel=1e-9)
     assert model.best[0] < data[1].max() - 0.01
-
-
-def test_a_suggestion_is_better_than_its_candidates(model: MaternPosterior) -> None:
-    for seed in range(5):
-        candidates = np.random.default_rng(seed).random((30, 2))
-        x = suggested(model, PLANE, np.random.default_rng(seed), 30)
-        best = improvement(model, candidates).max()
-        assert improvement(model, x[None])[0] > 1.01 * best
-
-
-def test_a_fit_goes_on_from_the_last_one(
-    data: tuple[FloatArray, FloatArray],
-) -> None:
-    found = fitted(*data)
-    again = fitted(*data, found)
-    assert negative(again, *data)[0] <= negative(found, *data)[0]
-    np.testing.assert_allclose(again, found, atol=0.2)
 
 
 def test_a_suggestion_keeps_to_discrete_values(

@@ -109,17 +109,6 @@ def test_the_kernel_is_as_wide_as_a_cell() -> None:
         assert (math.sqrt(math.pi) * length) ** dim == pytest.approx(1 / 16)
 
 
-def test_counts_are_those_of_the_kernel() -> None:
-    places = [(0.3, 0.3), (0.35, 0.3), (0.9, 0.9)]
-    sums = vectors(*places)[0] * 3  # in votes
-    length = VotingSettings().shared_lengthscale(2)
-    for x in ((0.3, 0.3), (0.6, 0.6), (0.9, 0.8)):
-        distances = np.linalg.norm(np.array(places) - x, axis=1)
-        exact = float(np.exp(-((distances / length) ** 2) / 2).sum())
-        count = float(agent()._shared(np.array([x]))[0] @ sums)
-        assert count == pytest.approx(exact, abs=0.1)
-
-
 # Late votes, of 30 agents that have evaluated 20 settings
 
 
@@ -177,18 +166,6 @@ def test_a_late_vote_is_read_as_it_was_made() -> None:
             x = each.suggest(20)
             assert (each.sources == ["federation"]) is is_read
             assert bool(np.linalg.norm(x - crowd) < 0.05) is is_read
-
-
-def test_a_wrong_crowd_of_late_votes_is_left_after_ten_evaluations() -> None:
-    who, crowd = agent(), np.array([[0.62, 0.37]])
-    tell_initial(who)
-    who.receive(late_features(2)(crowd), 19)
-    followed = 0
-    for iteration in range(20, 40):
-        assert who._vectors is not None
-        followed += who._follow(who._vectors, iteration) is not None
-        who.tell(iteration, who.suggest(iteration), 0.1)
-    assert 2 <= followed <= 10
 
 
 # What an agent does with them
@@ -252,17 +229,6 @@ def test_noise_alone_moves_an_agent_rarely(noise_std: float) -> None:
     assert moved <= 18
 
 
-def test_more_noise_needs_a_larger_crowd() -> None:
-    counts = [VoteCount(30, noise_std) for noise_std in (0.0, 1.0, 5.0)]
-    even = [even_votes(VotingSettings(), count, PLANE, 7) for count in counts]
-    limits = np.array([one.threshold for one in even])
-    # 0.05 / 16 in one tail of a Gaussian; 30 votes in 16 cells, a little more in the
-    # cell that a sample of the plane makes largest, and what the features err by.
-    squares = (limits / 2.734) ** 2
-    assert 30 / 16 < squares[0] < 1.4 * 30 / 16
-    np.testing.assert_allclose(squares - squares[0], [0, 1, 25], rtol=1e-3)
-
-
 def test_even_votes_on_discrete_axes_are_no_crowd() -> None:
     num_agents = 1000
     space = SearchSpace(
@@ -295,14 +261,6 @@ def test_a_wrong_crowd_costs_ten_evaluations(dim: int) -> None:
         followed += who._follow(who._vectors, iteration) is not None
         who.tell(iteration, who.suggest(iteration), 0.1)
     assert 2 <= followed <= 10
-
-
-def test_without_a_crowd_it_searches_as_if_it_were_alone() -> None:
-    who, alone = agent(), agent()
-    for each in (who, alone):
-        tell_initial(each)
-    who.receive(np.zeros((1, 512)))
-    np.testing.assert_array_equal(who.suggest(1), alone.suggest(1))
 
 
 def test_a_liar_has_one_vote() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from optuna.distributions import (
-    CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
 )
@@ -183,17 +182,6 @@ def test_vectors_that_no_server_sends_are_refused(wrong: FloatArray) -> None:
         agent(9).receive(wrong)
 
 
-def test_categories_are_led_to_their_own_values(vectors: FloatArray) -> None:
-    space = SearchSpace(
-        {"a": CategoricalDistribution(["x", "y", "z"]), "k": IntDistribution(1, 3)}
-    )
-    one = WarmStartAgent(space, "minimize", SETTINGS, 9, 1, 5, cohorts=COHORTS)
-    one.receive(0.0 * vectors)
-    for iteration in range(7):
-        play_round(one, lambda p: abs(p["k"] - 2.0), iteration, None, False)
-    assert one.best_value == 0.0
-
-
 def test_observations_outweigh_the_leading_function() -> None:
     """h is believed where nothing was seen, and less where it was contradicted."""
     rng = np.random.default_rng(1)
@@ -211,28 +199,6 @@ def test_observations_outweigh_the_leading_function() -> None:
     assert best(agreeing, h(agreeing)) < 0.1
     x = np.array([[0.5], [0.0], [1.0], [0.25], [0.8]])
     assert best(x, -h(x)) > 0.7
-
-
-def test_the_scale_of_values_is_the_most_probable_one() -> None:
-    from flwr_fbo.models import led_gp
-
-    x = np.random.default_rng(2).random((5, 2))
-    y, h = np.array([1.0, -1.0, 0.5, -0.7, 0.2]), np.array([0.9, -0.8, 0.1, -0.5, 0.3])
-    factor, _ = led_gp._factor(x, np.array([-0.2, -0.2, -4.0, 0.5]))
-    b, density = led_gp._scale(factor, y, h)
-    inverse = np.linalg.inv(factor @ factor.T)
-
-    def log_density(scale: float) -> float:
-        # c integrated out under a flat prior, a pseudo observation of variance 1.
-        left = scale * y - h
-        after_c = inverse - np.outer(s := inverse.sum(axis=1), s) / inverse.sum()
-        value = 5 * np.log(scale) - 0.5 * (left @ after_c @ left + scale**2)
-        return float(
-            value + 0.5 * np.linalg.slogdet(inverse)[1] - 0.5 * np.log(inverse.sum())
-        )
-
-    assert density == pytest.approx(log_density(b))
-    assert density > max(log_density(1.01 * b), log_density(0.99 * b))
 
 
 def test_cohorts_share_the_slots() -> None:

@@ -9,7 +9,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from flwr_fbo import SearchSpace, VotingSettings, WarmStartSettings
 from flwr_fbo.agents.tuning.own_search import LeanAgent
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 
 SPACE = SearchSpace(
@@ -75,13 +74,6 @@ def test_after_failures_alone_places_are_drawn_at_random() -> None:
         who.tell(iteration, x, float("nan"))
     assert len(np.unique(who.points[:, 0])) == 3
     assert "log_hyperparameters" not in who.state_dict()
-
-
-def test_published_settings_keep_their_random_points() -> None:
-    study = TuningStudy(SPACE, "maximize", ThompsonSettings(num_sub_regions=1))
-    first = create_agent(study, 0, 1).ask(0)
-    assert len(first) == 10
-    assert not np.any(np.all(first == SPACE.center, axis=1))
 
 
 def test_a_lean_start_finds_more_than_random_points() -> None:

@@ -15,7 +15,6 @@ from scipy.stats import norm
 from flwr_fbo import Durability, SearchSpace
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.acquisition import maximize_function
-from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.transfer import (
     RGPEAgent,
@@ -211,15 +210,6 @@ def test_taf_is_its_formulas() -> None:
         assert values[k] == pytest.approx(expected, abs=1e-9)
 
 
-def test_expected_improvement_is_an_expectation() -> None:
-    draws = 0.3 + 0.7 * np.random.default_rng(0).standard_normal(400_000)
-    expected = np.maximum(draws - 0.5, 0).mean()
-    found = expected_improvement(np.array([0.3]), np.array([0.7]), 0.5)
-    assert found[0] == pytest.approx(expected, abs=3e-3)
-    certain = expected_improvement(np.array([0.8, 0.2]), np.zeros(2), 0.5)
-    np.testing.assert_allclose(certain, [0.3, 0.0], atol=1e-12)
-
-
 def test_any_function_is_maximised() -> None:
     def bump(x: FloatArray) -> FloatArray:
         return np.asarray(-((x[:, 0] - 0.37) ** 2) - (x[:, 1] - 2.0) ** 2)
@@ -230,16 +220,6 @@ def test_any_function_is_maximised() -> None:
     mixed = SearchSpace({"a": IntDistribution(1, 3), "b": FloatDistribution(0, 1)})
     x = maximize_function(bump, mixed, np.random.default_rng(0), 50, 3)
     assert mixed.from_unit(x) == {"a": 2, "b": 1.0}
-
-
-@pytest.mark.parametrize("scale", [1e8, 1e-8])
-def test_the_scale_of_a_function_does_not_matter(scale: float) -> None:
-    def bump(x: FloatArray) -> FloatArray:
-        return np.asarray(scale * np.exp(-np.sum((x - 0.37) ** 2, axis=1)))
-
-    space = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
-    x = maximize_function(bump, space, np.random.default_rng(0), 50, 3)
-    np.testing.assert_allclose(x, [0.37, 0.37], atol=1e-5)
 
 
 SMALL: dict[str, Any] = {"num_initial": 4, "num_features": 15, "num_candidates": 60}

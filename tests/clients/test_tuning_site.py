@@ -100,7 +100,9 @@ def test_a_client_that_is_killed_repeats_and_loses_nothing(
         folder.mkdir()
         studies += 1
         recorded: list[tuple[int, float]] = []
-        delays: list[float | None] = [rng.uniform(0.0, longest) for _ in range(30)]
+        delays: list[float | None] = [
+            rng.uniform(0.0, longest) for _ in range(num_kills)
+        ]
         for delay in [*delays, None]:  # at last it may end, however long it takes
             if not killed_after(delay, _play, folder):
                 break

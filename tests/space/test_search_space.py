@@ -249,6 +249,7 @@ def test_sub_regions_cut_the_axes_that_are_named() -> None:
     "distribution",
     [
         IntDistribution(1, 9),
+        IntDistribution(10, 1000, log=True),
         CategoricalDistribution(list("abcde")),
         FloatDistribution(0.0, 1.0, step=0.1),
     ],

@@ -465,6 +465,7 @@ def test_who_shares_nothing_sends_nothing() -> None:
     again = _simulation("never").run(3)
     assert np.array_equal(run.actions, again.actions)
     assert (run.regret >= 0).all()
+    assert _simulation().baseline("one-go-ucb") == _simulation("always")
 
 
 @pytest.mark.parametrize(

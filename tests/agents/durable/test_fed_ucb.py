@@ -237,9 +237,10 @@ def play_on(folder: Path) -> None:
 
 def test_a_policy_goes_on_beside_processes_that_are_killed(tmp_path: Path) -> None:
     policy, rng = enrolled(tmp_path, RAW), np.random.default_rng(0)
-    made = 0
+    made, longest = 0, 0.05
     while made < 20:  # however slow the machine is
-        assert killed_after(rng.uniform(0.02, 0.1), play_on, tmp_path)
+        longest *= 1.5
+        assert killed_after(rng.uniform(0, longest), play_on, tmp_path)
         actions = rng.normal(size=(20, 3))
         actions /= np.linalg.norm(actions, axis=1, keepdims=True)
         fresh = LinearBanditPolicy.open(tmp_path)

@@ -342,6 +342,7 @@ WRONG_CONTEXTS: list[tuple[Any, Any, str]] = [
     ({"age": 71}, None, "way"),
     ({"age": "old", "way": "walk-in"}, None, "age"),
     ({"age": math.nan, "way": "walk-in"}, None, "age"),
+    ({"age": 71, "way": 3}, None, "way"),
     ({**CONTEXT, "name": "A"}, None, "name"),
     (VECTORS, None, "context"),
     (None, None, "context"),

@@ -254,9 +254,11 @@ def test_a_process_that_is_killed_loses_nothing_and_counts_nothing_twice(
     tmp_path: Path, clock: Clock
 ) -> None:
     policy, rng = enrolled(tmp_path, TIMED), np.random.default_rng(0)
+    longest = 0.05
     for k in range(1, 5):
         while policy.num_trials < 12 * k:  # however slow the machine is
-            assert killed_after(rng.uniform(0.02, 0.1), play_on, tmp_path, clock)
+            longest *= 1.5
+            assert killed_after(rng.uniform(0, longest), play_on, tmp_path, clock)
             # Its time went on with it.
             clock.now = max((d.time for d in policy.decisions()), default=clock.now)
         released(policy, k)

@@ -223,6 +223,14 @@ def test_the_server_is_not_told_what_the_site_s_code_says(
     assert "Jane" in caplog.text  # at the site
 
 
+def test_what_is_no_objective_is_no_failed_trial() -> None:
+    def make(context: Context) -> Any:
+        return None if context.node_config["partition-id"] == 1 else objective_of(0)
+
+    _, agents = run(tuning_app(make), num_rounds=2)
+    assert [len(agent.values) for agent in agents] == [5, 0, 5, 5]
+
+
 def test_trials_are_numbered() -> None:
     numbers = []
 

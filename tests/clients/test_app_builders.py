@@ -81,9 +81,9 @@ def test_a_numpy_client_app_tunes_first_and_trains_then() -> None:
     for context in grid.contexts.values():
         assert _fit(app, context) == DEFAULT["x"]
     study = strategy()
-    study.start(grid, num_rounds=6)
+    study.start(grid, num_rounds=2)
     agents = grid.agents(study.study)
-    _, plain = run(numpy_app())
+    _, plain = run(numpy_app(), num_rounds=2)
     assert_same(agents, plain)
     for agent, context in zip(agents, grid.contexts.values(), strict=True):
         best = agent.points[int(np.argmax(agent.values))]
@@ -130,9 +130,9 @@ def test_a_message_api_app_keeps_its_own_train() -> None:
     assert add_tuning(app, make_objective) is app
     grid = InProcessGrid(app, NUM_AGENTS)
     study = strategy(client_api="action")
-    study.start(grid, num_rounds=6)
+    study.start(grid, num_rounds=2)
     agents = grid.agents(study.study)
-    assert_same(agents, run(numpy_app())[1])
+    assert_same(agents, run(numpy_app(), num_rounds=2)[1])
     trained = FedAvg(fraction_evaluate=0.0).start(
         grid, ArrayRecord({"w": Array(np.zeros(1))}), num_rounds=1
     )
@@ -155,7 +155,7 @@ def test_best_params_outlive_the_run(tmp_path: Path, direction: str) -> None:
     config = {"fbo-folder": str(tmp_path)}
     grid = InProcessGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
     study = strategy(direction=direction)
-    study.start(grid, num_rounds=3)
+    study.start(grid, num_rounds=2)
     choose = np.argmax if direction == "maximize" else np.argmin
     for slot, agent in enumerate(grid.agents(study.study)):
         fresh = Context(2, 99, {"partition-id": slot}, RecordDict(), dict(config))
@@ -182,18 +182,6 @@ def test_a_client_without_a_number_finds_its_only_journal(tmp_path: Path) -> Non
 
 def _first(context: Context) -> Any:
     return objective_of(0)
-
-
-def test_best_params_of_the_last_study(tmp_path: Path) -> None:
-    app = numpy_app()
-    grid = InProcessGrid(app, NUM_AGENTS, run_config={"fbo-folder": str(tmp_path)})
-    for seed in (1, 2):
-        study = strategy(study_seed=seed)
-        study.start(grid, num_rounds=2)
-    agent = grid.agents(study.study)[0]
-    context = next(iter(grid.contexts.values()))
-    best = best_params(context, default=DEFAULT)
-    assert objective_of(0)(best) == agent.best_value
 
 
 def _two_studies(folder: Path) -> tuple[list[Path], Params, Context]:
@@ -255,25 +243,6 @@ def test_a_note_that_cannot_be_written_leaves_the_last_one(
     with pytest.raises(OSError, match="No space left"):
         note_last_study(tmp_path, second, 0)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
-
-
-def test_many_agents_with_one_folder_do_not_search_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """N searches of N journals would be quadratic."""
-    config: UserConfig = {"fbo-folder": str(tmp_path)}
-
-    def search(*_: Any) -> Any:
-        raise AssertionError("the folder is searched")
-
-    for name in ("glob", "iterdir"):
-        monkeypatch.setattr(Path, name, search)
-    grid = InProcessGrid(numpy_app(), NUM_AGENTS, run_config=config)
-    strategy().start(grid, num_rounds=2)
-    for context in grid.contexts.values():
-        fresh = Context(2, 99, context.node_config, RecordDict(), dict(config))
-        for one in (context, fresh):
-            assert best_params(one, default=DEFAULT) != DEFAULT
 
 
 @pytest.mark.parametrize(

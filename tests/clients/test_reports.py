@@ -161,6 +161,8 @@ OF_NODE = {
         "ValueError " + ADVICE, options={"limits": _Hidden()}, is_built=False
     ),
 }
+# Where all kinds read the node config by the same code, one kind has all cases.
+OF_ANY = {name: OF_NODE[name] for name in ("no limit", "wrong limits of the app")}
 TUNING_CASES = {
     **OF_NODE,
     "a limit": Case(
@@ -210,7 +212,7 @@ TUNING_CASES = {
 }
 # An environment of FedUCB that fails: tests/clients/test_linear_bandit_client.py.
 LINEAR_CASES = {
-    **OF_NODE,
+    **OF_ANY,
     "a folder that cannot be": replace(
         OF_NODE["a folder that cannot be"], phase=Phase.ENROL
     ),
@@ -245,7 +247,7 @@ LINEAR_CASES = {
     ),
 }
 NEURAL_CASES = {
-    **OF_NODE,
+    **OF_ANY,
     "the environment": Case(
         "EnvironmentFailedError: The environment failed: ValueError " + ADVICE,
         {"make_environment": _fails},

@@ -381,14 +381,7 @@ def test_studies_of_a_federation_in_a_row(
     app = tuning_app(make_objective, limits=LIMITS)
     grid = InProcessGrid(app, NUM_AGENTS, node_configs=configs)
     for _ in range(2):
-        assert study().start(grid, num_rounds=4).privacy_spent.num_releases > 0
+        assert study().start(grid, num_rounds=2).privacy_spent.num_releases > 0
     with pytest.raises(TooFewAgentsError, match="takes no part: max_epsilon"):
-        study().start(grid, num_rounds=4)
+        study().start(grid, num_rounds=2)
     assert "at max_delta=0.001, and max_epsilon=3" in caplog.text  # at the sites
-
-
-def test_a_study_that_spends_the_limit_is_let_in() -> None:
-    app = tuning_app(make_objective, limits=Limits(2.0, 1e-3))
-    study = strategy(epsilon=2.0, noise_seed=None)
-    study.start(InProcessGrid(app, NUM_AGENTS), num_rounds=4)
-    assert study.privacy_spent.epsilon == pytest.approx(2.0, rel=1e-3)

@@ -80,7 +80,13 @@ def _recorded(folder: Path) -> list[tuple[int, float]]:
     return [(t.number, t.value) for t in _trials(folder) if t.state == "complete"]
 
 
-def test_a_client_that_is_killed_repeats_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "num_kills",
+    [8, pytest.param(NUM_KILLS, marks=[pytest.mark.slow, pytest.mark.no_cover])],
+)
+def test_a_client_that_is_killed_repeats_and_loses_nothing(
+    tmp_path: Path, num_kills: int
+) -> None:
     rng = random.Random(0)
     whole = tmp_path / "whole"
     whole.mkdir()
@@ -89,12 +95,14 @@ def test_a_client_that_is_killed_repeats_and_loses_nothing(tmp_path: Path) -> No
     longest = 0.5 * (time.monotonic() - began)  # however slow the machine is
     kills = studies = interruptions = repeated = 0
     # More, if a busy machine let none of them hit an evaluation.
-    while kills < NUM_KILLS or (not interruptions and kills < 10 * NUM_KILLS):
+    while kills < num_kills or (not interruptions and kills < 100 * num_kills):
         folder = tmp_path / f"study-{studies}"
         folder.mkdir()
         studies += 1
         recorded: list[tuple[int, float]] = []
-        delays: list[float | None] = [rng.uniform(0.0, longest) for _ in range(30)]
+        delays: list[float | None] = [
+            rng.uniform(0.0, longest) for _ in range(num_kills)
+        ]
         for delay in [*delays, None]:  # at last it may end, however long it takes
             if not killed_after(delay, _play, folder):
                 break
@@ -136,15 +144,6 @@ def test_a_lost_reply_is_answered_from_the_record(tmp_path: Path) -> None:
         first = np.load(tmp_path / f"reply-{iteration}.npy")
         np.testing.assert_array_equal(reply.arrays[0], first)
     assert (tmp_path / "evaluated").read_text() == before
-
-
-@pytest.mark.parametrize("folder", ["relative/path"])
-def test_a_folder_must_be_absolute(folder: str) -> None:
-    """A client's working folder changes from message to message."""
-    context = Context(1, 1, {"fbo-folder": folder}, RecordDict(), {})
-    asked = _asked(0)
-    with pytest.raises(ValueError, match=r"fbo-folder='relative/path'"):
-        TuningSite(lambda context: objective_of(0)).answer(context, [], asked)
 
 
 def test_a_restarted_client_finds_its_slot_in_its_folder(tmp_path: Path) -> None:
@@ -311,10 +310,3 @@ def test_a_trial_that_outlasts_its_round_is_answered_in_a_later_one(
     [late] = site.answer(_context(tmp_path), [_vectors(1)], _asked_for(2, 1)).arrays
     np.testing.assert_array_equal(late, answers[0].arrays[0])
     assert len(_trials(tmp_path)) == 4
-
-
-def test_another_slot_than_its_own_is_refused(tmp_path: Path) -> None:
-    _answer(tmp_path, 0)
-    other = TuningInstruction(Phase.ROUND, STUDY, 1, 1, 2).to_config()
-    with pytest.raises(JournalError, match="journal of agent 0, not 1"):
-        TuningSite(lambda _: objective_of(0)).answer(_context(tmp_path), [], other)

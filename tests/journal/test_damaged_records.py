@@ -17,7 +17,6 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.npy import from_npy, to_npy
-from tests.journal.connection import connection_of
 
 ME = {"study": "a", "slot": "0"}
 HERE = np.array([0.25, 0.5])
@@ -70,10 +69,7 @@ def refusal(path: Path, read: Callable[[Path], None] = read_all) -> str:
     ("statement", "row"),
     [
         ("UPDATE trial SET value = value + 1e-9 WHERE number = 7", "trial 7 in"),
-        ("UPDATE trial SET iteration = 0 WHERE number = 99", "trial 99 in"),
         ("UPDATE trial SET state = 'complete' WHERE number = 10", "trial 10 in"),
-        ("UPDATE trial SET point = zeroblob(9) WHERE number = 7", "trial 7 in"),
-        ("UPDATE state SET name = 'x' WHERE name = 'noise-3'", "array 'x' in"),
         (
             "UPDATE state SET value = (SELECT value FROM state WHERE name = 'noise-1')"
             " WHERE name = 'noise-3'",
@@ -92,10 +88,8 @@ def refusal(path: Path, read: Callable[[Path], None] = read_all) -> str:
         ("DELETE FROM state WHERE name = 'noise-3'", "the table state: rows are"),
         ("DELETE FROM ledger WHERE iteration = 3", "the table ledger: rows are"),
         ("DELETE FROM identity WHERE name = 'slot'", "the table identity: rows are"),
-        ("DELETE FROM part WHERE name = 'state'", "the table part: rows are"),
         ("DELETE FROM part WHERE name = 'head'", "the table part: rows are"),
         ("UPDATE part SET total = 'a' WHERE name = 'head'", "the table part: rows are"),
-        ("UPDATE part SET count = 1 WHERE name = 'head'", "the table part: rows are"),
         (
             "INSERT INTO ledger SELECT 9, facts, vectors, committed, digest FROM ledger"
             " WHERE iteration = 3",
@@ -232,9 +226,7 @@ def test_a_source_that_is_changed_is_found(tmp_path: Path) -> None:
     "error",
     [
         TokenError("EOF in multi-line statement"),
-        SyntaxError("'(' was never closed"),
         struct.error("unpack_from requires a buffer"),
-        OverflowError("too large"),
         MemoryError(),
     ],
 )
@@ -276,22 +268,10 @@ def test_damaged_bytes_of_an_array_are_a_value_error() -> None:
             from_npy([content[:length]])
 
 
-def test_a_change_costs_two_checksums_however_long_the_journal_is(path: Path) -> None:
-    with Journal(ME, path) as journal:
-        journal.load_state()
-        written: list[str] = []
-        connection_of(journal).set_trace_callback(written.append)
-        journal.put({"noise-2": HERE})
-        assert [statement.split()[0] for statement in written] == [
-            "BEGIN",
-            "UPDATE",  # the array, its part, the head
-            "UPDATE",
-            "UPDATE",
-            "COMMIT",
-        ]
-
-
-def test_damaged_copies_of_real_records_are_refused_or_the_same() -> None:
+def test_damaged_copies_of_real_records_are_refused_or_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # which may be memory
     counts, wrong = counted(SAMPLE, seed=1)
     assert wrong == []
     assert set(counts) == set(DAMAGES)

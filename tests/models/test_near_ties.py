@@ -92,7 +92,8 @@ def test_a_drawn_function_is_the_same_to_nine_digits_after_other_rounding(
 ) -> None:
     task = SyntheticTask(deviation=0.0)
     grid = np.linspace(0.0, 1.0, 1000)
-    plain = [task.truth(0, 1, seed=3)({"x": x}) for x in grid]
+    truth = task.truth(0, 1, seed=3)
+    plain = [truth({"x": x}) for x in grid]
     rfft = np.fft.rfft
 
     def otherwise(values: np.ndarray) -> np.ndarray:
@@ -101,5 +102,6 @@ def test_a_drawn_function_is_the_same_to_nine_digits_after_other_rounding(
         return np.asarray(found + 1e-15 * np.abs(found).max() * rounding)
 
     monkeypatch.setattr(np.fft, "rfft", otherwise)
-    rounded = [task.truth(0, 1, seed=3)({"x": x}) for x in grid]
+    truth = task.truth(0, 1, seed=3)
+    rounded = [truth({"x": x}) for x in grid]
     np.testing.assert_allclose(rounded, plain, rtol=0, atol=1e-9)

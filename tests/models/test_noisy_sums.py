@@ -59,7 +59,7 @@ def test_the_noise_has_the_covariances_that_are_called_exact() -> None:
     """Of u - G theta and of N theta: over many draws."""
     rng = np.random.default_rng(1)
     theta, x, _ = problem(rng, 20)
-    std, size, draws = 3.0, theta @ theta, 40_000
+    std, size, draws = 3.0, theta @ theta, 10_000
     gram = x.T @ x
     differences, products = np.empty((2, draws, D))
     for i in range(draws):
@@ -82,7 +82,7 @@ def test_it_tells_more_than_a_sum_that_is_shifted() -> None:
     confidence = Confidence.of(LinearUCBSettings(releases), 1)
     std = releases.largest_std(1)
     errors = []
-    for seed in range(200):
+    for seed in range(60):
         rng = np.random.default_rng(seed)
         theta, x, y = problem(rng, 400)
         total = sums_of(x, y) + noise_of(rng, std)

@@ -99,7 +99,7 @@ def test_smooth_sums_of_unrelated_sites_are_not_taken_for_agreement() -> None:
 
 def test_what_is_shared_is_found_and_more_cohorts_say_more() -> None:
     def likeness(sizes: tuple[int, ...]) -> list[float]:
-        pairs = [released(s, 0.8, 1.445, sizes) for s in range(12)]
+        pairs = [released(s, 0.8, 1.445, sizes) for s in range(4)]
         return [float(np.corrcoef(h(POOL), g)[0, 1]) for h, g in pairs]
 
     one, two = likeness((9,)), likeness((9, 20))

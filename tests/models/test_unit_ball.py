@@ -9,7 +9,7 @@ from flwr_fbo.models.unit_ball import uniform_in_ball
 N = 20_000
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 20])
+@pytest.mark.parametrize("d", [1, 2, 20])
 def test_points_are_uniform_in_the_ball(d: int) -> None:
     rng = np.random.default_rng(d)
     points = uniform_in_ball(rng, np.empty((N, d)), np.empty(N))

@@ -57,9 +57,6 @@ def _started(slot: int = 0, count: int = 0, **fields: Any) -> NeuralUCBAgent:
     [
         ({"num_exploration": -1}, "num_exploration=-1"),
         ({"ridge": 0.0}, "ridge=0.0"),
-        ({"beta": -1.0}, "beta=-1.0"),
-        ({"threshold": 0.0}, "threshold=0.0"),
-        ({"num_refinements": -1}, "num_refinements=-1"),
     ],
 )
 def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -71,10 +68,7 @@ def test_bad_settings_are_refused(fields: dict[str, Any], message: str) -> None:
     "fields",
     [
         {"num_iterations": 0},
-        {"step": 0},
-        {"inverse_temperature": -1},
         {"keep": "w"},
-        {"patience": -1},
         {"start": "one"},
     ],
 )
@@ -92,16 +86,6 @@ def _explored(count: int = T0) -> list[NeuralUCBAgent]:
         for x, y in zip(*_points(count, agent.num_evaluations), strict=True):
             agent.tell(x, y)
     return agents
-
-
-def test_an_agent_explores_every_action() -> None:
-    agent, actions = _agent(), _points(4)[0]
-    chosen = []
-    for _ in range(60):
-        chosen.append(agent.choose(actions))
-        agent.tell(actions[chosen[-1]], 0.0)
-    assert min(np.bincount(chosen, minlength=4)) > 5
-    assert not agent.wants_synchronisation()
 
 
 def test_the_regression_s_message_is_the_gradient_of_the_loss() -> None:
@@ -140,15 +124,6 @@ def test_noise_has_the_temperature_s_size() -> None:
     dynamics.advance(np.ones(20_000))
     assert dynamics.w.mean() == pytest.approx(-0.2, abs=0.01)
     assert dynamics.w.std() == pytest.approx(np.sqrt(2 * 0.2 / 10), rel=0.02)
-
-
-def test_the_best_iterate_is_kept_if_asked() -> None:
-    dynamics = LangevinDynamics(LangevinSettings(3, keep="best"), np.zeros(2), 0)
-    iterates = []
-    for loss in (3.0, 1.0, 2.0):
-        iterates.append(dynamics.w)
-        dynamics.advance(np.ones(2), loss)
-    assert np.array_equal(dynamics.result, iterates[1])
 
 
 @pytest.mark.parametrize(("keep", "expected"), [("last", 4), ("best", 1)])
@@ -233,11 +208,11 @@ def test_an_agent_that_misses_the_end_of_phase_one_comes_in_later() -> None:
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("w0", [np.zeros(3), np.full(MODEL.num_parameters, np.nan)])
-def test_a_bad_start_is_refused(w0: FloatArray) -> None:
+def test_a_bad_start_is_refused() -> None:
     agent = _agent()
-    with pytest.raises(ValueError, match="w0="):
-        agent.start(w0)
+    for w0 in (np.zeros(3), np.full(MODEL.num_parameters, np.nan)):
+        with pytest.raises(ValueError, match="w0="):
+            agent.start(w0)
     agent.start(np.zeros(MODEL.num_parameters))
     with pytest.raises(RuntimeError, match="begun already"):
         agent.start(np.zeros(MODEL.num_parameters))
@@ -336,10 +311,7 @@ def test_what_was_told_since_a_message_is_not_lost() -> None:
     np.testing.assert_allclose(agent._upper_bounds(X), expected._upper_bounds(X))
 
 
-@pytest.mark.parametrize(
-    "message",
-    [None, np.zeros((3, 2)), Sums(1, np.zeros((3, 2))), Sums(1, np.full((37, 36), 1))],
-)
+@pytest.mark.parametrize("message", [None, Sums(1, np.zeros((3, 2)))])
 def test_what_is_no_sum_is_left_out(
     message: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -382,9 +354,8 @@ def test_the_trigger_is_the_paper_s() -> None:
     assert fired
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_reward_that_is_not_finite_is_refused(bad: float) -> None:
-    for agent in (_agent(), _started()):
+def test_a_reward_that_is_not_finite_is_refused() -> None:
+    for agent, bad in ((_agent(), np.nan), (_started(), np.inf)):
         with pytest.raises(ValueError, match="reward="):
             agent.tell(np.zeros(6), bad)
         with pytest.raises(ValueError, match="action="):
@@ -404,11 +375,8 @@ class _Broken(Network):
         return values, gradients
 
 
-@pytest.mark.parametrize("num_refinements", [0, 2])
-def test_actions_where_the_model_is_not_finite_are_not_chosen(
-    num_refinements: int,
-) -> None:
-    settings = replace(SETTINGS, num_exploration=0, num_refinements=num_refinements)
+def test_actions_where_the_model_is_not_finite_are_not_chosen() -> None:
+    settings = replace(SETTINGS, num_exploration=0, num_refinements=2)
     agent = NeuralUCBAgent(settings, _Broken(6, 5), 7, 0)
     X = _points(20)[0]
     assert X[agent.choose(X), 0] <= 0.5
@@ -465,8 +433,9 @@ def _simulation(sharing: Sharing = "triggered", **fields: Any) -> Any:
     return NeuralBanditSimulation(settings, TASK, N, 8, sharing, model=MODEL)
 
 
-@pytest.mark.parametrize("keep", ["last", "best"])
-@pytest.mark.parametrize("sharing", ["triggered", "always"])
+@pytest.mark.parametrize(
+    ("keep", "sharing"), [("last", "triggered"), ("best", "always")]
+)
 def test_the_counts_are_those_of_the_formulas(keep: Any, sharing: Sharing) -> None:
     regression = replace(SETTINGS.regression, keep=keep)
     run = _simulation(sharing, regression=regression).run(3)
@@ -496,25 +465,12 @@ def test_who_shares_nothing_sends_nothing() -> None:
     again = _simulation("never").run(3)
     assert np.array_equal(run.actions, again.actions)
     assert (run.regret >= 0).all()
-
-
-def test_all_methods_explore_the_same() -> None:
-    ours = _simulation()
-    assert ours.baseline("one-go-ucb") == _simulation("always")
-    runs = [s.run(3) for s in (ours, ours.baseline("one-go-ucb"), _simulation("never"))]
-    for run in runs[1:]:
-        assert np.array_equal(run.actions[:T0], runs[0].actions[:T0])
-
-
-def test_an_unknown_baseline_is_refused() -> None:
-    with pytest.raises(ValueError, match="name='linucb' is not allowed: one of"):
-        _simulation().baseline("linucb")
+    assert _simulation().baseline("one-go-ucb") == _simulation("always")
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_agents": 1}, "num_agents=1 is not allowed: an integer >= 2"),
         ({"num_rounds": 1}, "num_rounds=1 is not allowed: at least num_exploration"),
         ({"model": Network(5)}, r"model\.dimension=5 is not allowed: 6"),
         ({"sharing": "sometimes"}, "sharing='sometimes'"),

@@ -77,35 +77,6 @@ def test_ellipsoid_is_that_of_explicit_inverses(shape: tuple[int, ...]) -> None:
     )
 
 
-def test_batch_is_as_its_models_apart() -> None:
-    rng = np.random.default_rng(1)
-    one = WatchedEllipsoid(2 * np.eye(D), np.zeros(D))
-    many = one.repeated(3)
-    x, y = rng.standard_normal((3, D)), rng.standard_normal(3)
-    many.observe(x, y)
-    assert np.array_equal(one.target, np.zeros(D))
-    for i in range(3):
-        apart = WatchedEllipsoid(2 * np.eye(D) + np.outer(x[i], x[i]), x[i] * y[i])
-        np.testing.assert_allclose(many.factor[i], apart.factor, atol=1e-14)
-        np.testing.assert_allclose(many.estimate[i], apart.estimate)
-
-
-@pytest.mark.parametrize("ridge", [1.0, 1e-8])
-def test_updates_stay_as_exact_as_a_new_factorisation(ridge: float) -> None:
-    """Also where V is ill-conditioned: the last direction is hardly seen."""
-    rng = np.random.default_rng(2)
-    x = rng.standard_normal((5000, D)) * [1.0, 1.0, 1.0, 1e-6]
-    y = rng.standard_normal(5000)
-    model = WatchedEllipsoid(ridge * np.eye(D), np.zeros(D))
-    for a, b in zip(x, y, strict=True):
-        model.observe(a, float(b))
-    new = np.linalg.cholesky(x.T @ x + ridge * np.eye(D))
-    assert np.array_equal(model.factor, np.tril(model.factor))
-    np.testing.assert_allclose(np.diag(model.factor), np.diag(new), rtol=1e-9)
-    np.testing.assert_allclose(model.factor, new, atol=1e-10)
-    np.testing.assert_allclose(model.target, x.T @ y, atol=1e-10)
-
-
 def test_exact_width() -> None:
     s = confidence(
         PRIVATE, num_agents=7, noise_scale=0.3, parameter_norm=2.0, alpha=0.1
@@ -136,19 +107,9 @@ def test_observed_width() -> None:
     assert width_of(observed, V) == pytest.approx(expected)
 
 
-def test_observed_width_without_noise() -> None:
-    exact = confidence(ridge=0.25, parameter_norm=3.0)
-    V = np.diag([4.0, 9.0, 9.0, 9.0])
-    gain = width_of(exact, V) - width_of(looking(exact), V)
-    assert gain == pytest.approx(3.0 * math.sqrt(0.25) - 3.0 * 0.25 / math.sqrt(4.0))
-
-
-@pytest.mark.parametrize("releases", [PRIVATE, PLAIN], ids=["private", "plain"])
-def test_observed_width_is_never_above_the_exact_one(
-    releases: ContinualSettings,
-) -> None:
+def test_observed_width_is_never_above_the_exact_one() -> None:
     rng = np.random.default_rng(12)
-    exact = confidence(releases)
+    exact = confidence(PRIVATE)
     observed = looking(exact)
     for scale in np.geomspace(1e-3, 1e6, 50):
         x = scale * rng.standard_normal((6, D))
@@ -168,7 +129,7 @@ def test_noise_and_shift_do_to_theta_what_the_observed_width_allows() -> None:
     bounds, theta = s.bounds, np.array([1.0, 0.0])
     allowed = bounds.rho_max + bounds.cross_norm
     shares = []
-    for seed in range(300):
+    for seed in range(100):
         mechanisms = [
             ContinualRelease(releases, SeededEntropy(seed, i)) for i in range(3)
         ]
@@ -179,7 +140,7 @@ def test_noise_and_shift_do_to_theta_what_the_observed_width_allows() -> None:
             error = h - R @ theta
             length = math.sqrt(error @ np.linalg.inv(V) @ error)
             shares.append(length * math.sqrt(np.linalg.eigvalsh(V)[0]) / allowed)
-    runs = np.array(shares).reshape(300, 5).max(axis=1)
+    runs = np.array(shares).reshape(100, 5).max(axis=1)
     assert np.mean(runs > 1) <= 0.1  # half of alpha
     assert runs.max() > 0.75
 
@@ -271,8 +232,9 @@ def test_the_authors_width_is_a_hundredth_of_the_papers() -> None:
     assert np.array_equal(shifted.factor, also.factor)
 
 
-@pytest.mark.parametrize("among_peers", [False, True])
-@pytest.mark.parametrize("releases", [PLAIN, PUBLISHED], ids=["plain", "paper"])
+@pytest.mark.parametrize(
+    ("releases", "among_peers"), [(PLAIN, False), (PUBLISHED, True)]
+)
 def test_triggers_are_those_of_the_algorithms(
     releases: ContinualSettings, among_peers: bool
 ) -> None:
@@ -303,14 +265,6 @@ def test_triggers_are_those_of_the_algorithms(
     assert not all(fired)
 
 
-def test_peers_do_not_synchronise_before_a_trial() -> None:
-    agent = LinearUCBAgent(confidence(PUBLISHED, width="paper", local_data="raw"))
-    trigger = DeterminantTrigger(1e-9).among_peers(1.0)
-    assert not agent.wants_synchronisation(trigger)
-    agent.tell(np.eye(D)[0], 0.5)
-    assert agent.wants_synchronisation(trigger)
-
-
 def test_without_noise_the_ridge_takes_its_place() -> None:
     s = confidence(ridge=0.25)
     V = np.diag([1.0, 2.0, 3.0, 4.0])
@@ -325,7 +279,7 @@ def test_one_agent_without_noise_is_ridge_linear_ucb() -> None:
     s = confidence(num_agents=1, ridge=0.5, alpha=0.05, local_data="raw")
     agent = LinearUCBAgent(s)
     V, u, explored = 0.5 * np.eye(D), np.zeros(D), set()
-    for t, actions in enumerate(action_sets(rng, 400)):
+    for t, actions in enumerate(action_sets(rng, 200)):
         ratio = np.linalg.det(V) / 0.5**D
         width = 0.5 * math.sqrt(2 * math.log(2 / 0.05) + math.log(ratio))
         ucb = naive_bounds(V, u, actions, width + math.sqrt(0.5))
@@ -407,16 +361,10 @@ def test_noise_beyond_its_bounds_is_shifted_away(width: Any) -> None:
     assert np.all(np.isfinite(agent.estimate))
 
 
-def test_within_its_bounds_nothing_is_shifted_further() -> None:
-    s = confidence(PRIVATE)
-    total = np.diag([-s.bounds.rho_min * 0.99, 0.0, 1.0, 2.0, 3.0])
-    model = s.ellipsoid(total)
-    expected = total[:D, :D] + s.bounds.shift * np.eye(D)
-    np.testing.assert_allclose(model.factor @ model.factor.T, expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("deviation", [None, SiteDeviation(0.2, ["theta_1"])])
-@pytest.mark.parametrize("local_data", ["released", "raw"])
+@pytest.mark.parametrize(
+    ("local_data", "deviation"),
+    [("released", None), ("raw", SiteDeviation(0.2, ["theta_1"]))],
+)
 def test_an_agent_goes_on_from_its_state(local_data: Any, deviation: Any) -> None:
     rng = np.random.default_rng(8)
     s = confidence(local_data=local_data, width="observed", site_deviation=deviation)
@@ -451,8 +399,6 @@ def test_an_agent_goes_on_from_its_state(local_data: Any, deviation: Any) -> Non
     ("actions", "message"),
     [
         (np.zeros((0, D)), rf"actions=\(0, {D}\) is not allowed: .* K >= 1"),
-        ([], "K >= 1"),
-        (np.zeros((3, D + 1)), rf"actions=\(3, {D + 1}\)"),
         ([[0.0] * D, [0.9] * D], r"actions\[1\]=\[0.9, .* norm up to 1.0"),
         ([[math.nan] * D], r"actions\[0\]=\[nan"),
     ],
@@ -468,7 +414,6 @@ def test_bad_decision_sets(actions: Any, message: str) -> None:
         ([0.9] * D, 0.5, r"actions\[0\]=.* norm up to 1.0"),
         ([0.1] * D, 1.01, r"rewards\[0\]=1.01 is not allowed: .* -1.0 to 1.0"),
         ([0.1] * D, math.nan, r"rewards\[0\]=nan"),
-        ([0.1] * (D - 1), 0.5, "actions="),
     ],
 )
 def test_a_bad_trial_leaves_no_trace(action: Any, reward: float, message: str) -> None:
@@ -482,8 +427,7 @@ def test_a_bad_trial_leaves_no_trace(action: Any, reward: float, message: str) -
 
 
 @pytest.mark.parametrize(
-    "total",
-    [np.zeros((D, D)), np.triu(np.ones((D + 1, D + 1))), np.full((D + 1,) * 2, np.inf)],
+    "total", [np.triu(np.ones((D + 1, D + 1))), np.full((D + 1,) * 2, np.inf)]
 )
 def test_bad_totals(total: FloatArray) -> None:
     with pytest.raises(ValueError, match="total="):
@@ -494,13 +438,8 @@ def test_bad_totals(total: FloatArray) -> None:
     ("field", "value"),
     [
         ("num_agents", 0),
-        ("noise_scale", 0.0),
-        ("parameter_norm", -1.0),
-        ("alpha", 1.0),
         ("alpha", math.nan),
-        ("ridge", math.inf),
         ("width", "wide"),
-        ("local_data", "all"),
     ],
 )
 def test_bad_settings(field: str, value: Any) -> None:

@@ -114,7 +114,7 @@ def test_features_have_norm_one_and_are_alike_in_all_directions() -> None:
     assert values[-1] > 0.99 * values.sum()
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1e308])
+@pytest.mark.parametrize("value", [math.nan, -1e308])
 def test_features_of_what_is_not_finite_are_no_longer_than_one(value: float) -> None:
     features = features_at(MODEL.initial(np.random.default_rng(0)))
     gradients = np.ones((2, D_W))
@@ -136,13 +136,8 @@ def test_a_model_that_is_the_same_everywhere_has_no_features() -> None:
     ("fields", "message"),
     [
         ({"epsilon": 0.0}, "epsilon=0.0"),
-        ({"delta": 1.0}, "delta=1.0"),
-        ({"num_synchronisations": 0}, "num_synchronisations=0"),
-        ({"num_features": 1}, "num_features=1"),
         ({"num_features": 1001}, "dimension=1001"),
-        ({"reward_range": 1.0}, "reward_range=1.0"),
         ({"reward_range": (1.0, 1.0)}, r"reward_range=\(1.0, 1.0\)"),
-        ({"reward_range": (0.0, math.inf)}, r"reward_range=\(0.0, inf\)"),
         ({"mechanism": "sum"}, "mechanism='sum'"),
     ],
 )
@@ -155,12 +150,9 @@ def test_bad_privacy_is_refused(fields: dict[str, Any], message: str) -> None:
     ("make", "message"),
     [
         (lambda: replace(SETTINGS, num_refinements=2), "num_refinements=2"),
-        (lambda: replace(SETTINGS, privacy="yes"), "privacy='yes'"),  # type: ignore[arg-type]
-        (lambda: replace(SETTINGS, regression=5), "regression=5"),  # type: ignore[arg-type]
         (lambda: replace(SETTINGS, num_exploration=1), "gradients are not released"),
         (lambda: strategy_of(num_evaluations=2), "num_synchronisations=2"),
         (lambda: strategy_of(noise_seed=-1), "noise_seed=-1"),
-        (lambda: neural_bandit_app(make_environment, None, -1), "limits=-1"),  # type: ignore[arg-type]
         (
             lambda: NeuralBanditSimulation(SETTINGS, TASK, N, T, "always", model=MODEL),
             "sharing='always'",
@@ -374,7 +366,7 @@ class Ending(InProcessGrid):
         return replies
 
 
-@pytest.mark.parametrize("last", [1, 3, 4, 6])
+@pytest.mark.parametrize("last", [3, 6])
 def test_nothing_is_drawn_twice_after_a_crash(tmp_path: Path, last: int) -> None:
     """With real noise: what went out and was not heard of goes out again, the same."""
     grid = Ending(APP, N)
@@ -412,8 +404,10 @@ def test_who_was_away_goes_on_with_its_own_next_release() -> None:
     assert [len(rows) for rows in releases_of(grid)] == [2, 1, 2]
 
 
-@pytest.mark.parametrize("last", [3, 6])
-@pytest.mark.parametrize("case", ["lost", "older", "older, and the context lost"])
+@pytest.mark.parametrize(
+    ("last", "case"),
+    [(6, "lost"), (3, "older"), (6, "older, and the context lost")],
+)
 def test_an_agent_without_its_journal_stops(
     tmp_path: Path, last: int, case: str
 ) -> None:
@@ -476,12 +470,6 @@ def test_a_model_that_fails_is_not_quoted() -> None:
     with pytest.raises(Exception, match="failed: ValueError") as caught:
         strategy_of().start(InProcessGrid(app, N))
     assert "patient" not in str(caught.value)
-
-
-def test_it_counts_what_is_sent() -> None:
-    run = NeuralBanditSimulation(SETTINGS, TASK, N, T, model=MODEL).run(SEED)
-    assert run.num_scalars[0] == 0
-    assert run.num_scalars[-1] == 2 * 2 * N * (K + 1) ** 2
 
 
 def test_a_stranger_s_record_is_refused() -> None:

@@ -16,7 +16,6 @@ from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
 from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.agents.durable.shared_bandit import NotEnrolledError
 from flwr_fbo.journal import checksums, journal_file
-from flwr_fbo.journal.checksums import ARRAYS_IN_PART
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalFile, JournalHeldError
 from flwr_fbo.journal.ledger_table import LedgerRow
@@ -115,26 +114,8 @@ def test_a_policy_reads_no_more_for_more_releases(
     assert read["kept", MANY]["part"] <= 3
 
 
-def test_a_policy_reads_the_numbered_arrays_around_a_window_only(
-    tmp_path: Path, rows: Counter[str]
-) -> None:
-    in_journal(tmp_path, lambda bandit: release_all(bandit, MANY + 3))
-    rows.clear()
-    policy = LinearBanditPolicy.open(tmp_path)
-    policy.choose(ACTIONS)
-    unnumbered = rows["state"]
-    assert 0 < unnumbered <= 4
-    ticket = policy.choose(ACTIONS).ticket
-    assert rows["state"] == unnumbered
-    policy.reward(ticket, 0.5)
-    assert rows["state"] <= 2 * unnumbered + 2 * ARRAYS_IN_PART + 2
-
-
-@pytest.mark.parametrize("action", [1, 2])
-def test_what_another_process_has_received_counts_at_once(
-    tmp_path: Path, action: int
-) -> None:
-    policy = enrolled(tmp_path)
+def test_what_another_process_has_received_counts_at_once(tmp_path: Path) -> None:
+    policy, action = enrolled(tmp_path), 2
     assert trial(policy) == 0
     assert trial(policy) == 0
     assert not killed_after(None, in_journal, tmp_path, receive(action))
@@ -147,7 +128,7 @@ def test_what_another_process_has_received_counts_at_once(
 def test_trials_of_another_process_are_the_policys_own(tmp_path: Path) -> None:
     policy, other = enrolled(tmp_path, RAW), LinearBanditPolicy.open(tmp_path)
     rng = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         actions = rng.normal(size=(20, 3))
         actions /= np.linalg.norm(actions, axis=1, keepdims=True)
         fresh = LinearBanditPolicy.open(tmp_path)
@@ -156,8 +137,8 @@ def test_trials_of_another_process_are_the_policys_own(tmp_path: Path) -> None:
         index, ticket = chosen[0].index, chosen[0].ticket
         one = policy if rng.random() < 0.5 else other
         one.reward(ticket, float(actions[index] @ [0.6, 0.0, 0.8]))
-    assert policy.num_trials == other.num_trials == 60
-    assert len(policy.awaited) == 40
+    assert policy.num_trials == other.num_trials == 24
+    assert len(policy.awaited) == 16
 
 
 def test_a_reward_counts_once_where_it_is_the_first_that_is_done(
@@ -256,9 +237,10 @@ def play_on(folder: Path) -> None:
 
 def test_a_policy_goes_on_beside_processes_that_are_killed(tmp_path: Path) -> None:
     policy, rng = enrolled(tmp_path, RAW), np.random.default_rng(0)
-    made = 0
-    for _ in range(8):
-        assert killed_after(rng.uniform(0.05, 0.15), play_on, tmp_path)
+    made, longest = 0, 0.05
+    while made < 20:  # however slow the machine is
+        longest *= 1.5
+        assert killed_after(rng.uniform(0, longest), play_on, tmp_path)
         actions = rng.normal(size=(20, 3))
         actions /= np.linalg.norm(actions, axis=1, keepdims=True)
         fresh = LinearBanditPolicy.open(tmp_path)
@@ -268,4 +250,3 @@ def test_a_policy_goes_on_beside_processes_that_are_killed(tmp_path: Path) -> No
         assert fresh.choose(actions).index == index
         policy.reward(ticket, 0.5)
         made = policy.num_trials
-    assert made > 2 * 8

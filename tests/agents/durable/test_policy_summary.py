@@ -32,7 +32,7 @@ def opened(folder: Path, settings: LinearUCBSettings) -> LinearBanditPolicy:
     return LinearBanditPolicy.open(folder)
 
 
-@pytest.mark.parametrize("width", ["observed", "exact", "paper"])
+@pytest.mark.parametrize("width", ["observed", "paper"])
 def test_estimate_and_widths_are_those_of_the_formula(
     tmp_path: Path, width: Width
 ) -> None:
@@ -101,16 +101,10 @@ def test_a_site_without_a_centre_counts_its_pool(tmp_path: Path) -> None:
     shape = (peer_studies.RING.streams, 3)
     assert summary.estimate.shape == summary.confidence_width.shape == shape
     assert "estimator 1, theta_2" in str(summary)
-
-
-def test_a_policy_of_peers_acts_by_the_confidence_of_its_pool(tmp_path: Path) -> None:
-    """Only as many agents' noise is in its sums as are in its pool."""
-    grid = peer_studies.sites(tmp_path)
-    peer_studies.strategy_of(peer_studies.RING, interval=0.0).start(grid)
-    policy = LinearBanditPolicy.open(peer_studies.folders_of(tmp_path)[2])
+    # Only as many agents' noise is in its sums as are in its pool.
     with policy._held() as bandit:
         settings = bandit.study.settings
-        own = peer_studies.RING.confidence_of(2, settings)
+        own = peer_studies.RING.confidence_of(slot, settings)
         assert own != Confidence.of(settings, peer_studies.M)
         assert bandit._confidence() == own
 

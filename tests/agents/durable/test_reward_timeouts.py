@@ -1,9 +1,8 @@
 """A reward that does not come in time counts as the default: once, in one release."""
 
-import math
 import time
+import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,12 @@ from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.factorisation import Mechanism, factorisation
 from tests.agents.durable.policies import (
-    CONTEXT,
     KINDS,
-    SETTINGS,
     VECTOR_SETTINGS,
     VECTORS,
     enrolled,
-    features_of,
     settings_of,
 )
-from tests.journal.connection import connection_of
 from tests.killing import killed_after
 from tests.strategies import bandit_sites
 
@@ -68,7 +63,7 @@ def product(action: FloatArray, value: float) -> FloatArray:
 # The instant.
 
 
-@pytest.mark.parametrize("waited", [SECONDS, SECONDS + 1e-3, 1e9])
+@pytest.mark.parametrize("waited", [SECONDS, 1e9])
 def test_a_late_reward_is_refused_and_the_default_counts(
     tmp_path: Path, clock: Clock, waited: float
 ) -> None:
@@ -97,16 +92,6 @@ def test_a_reward_just_before_the_timeout_counts(tmp_path: Path, clock: Clock) -
     assert policy.decisions()[0].reward == 1.0
     expected = product(VECTORS[choice.index], 1.0)
     np.testing.assert_array_equal(released(policy, 1), expected)
-
-
-def test_a_reward_out_of_bounds_leaves_the_decision_awaited(
-    tmp_path: Path, clock: Clock
-) -> None:
-    policy = enrolled(tmp_path, TIMED)
-    ticket = policy.choose(VECTORS).ticket
-    with pytest.raises(ValueError, match="rewards"):
-        policy.reward(ticket, 1.5)
-    assert [*policy.awaited] == [ticket]
 
 
 LOOKS: dict[str, Callable[[LinearBanditPolicy], Any]] = {
@@ -149,26 +134,14 @@ def test_without_a_timeout_a_reward_may_come_ten_years_later(
     np.testing.assert_array_equal(released(policy, 2), expected)
 
 
-def test_named_arms_time_out_too(tmp_path: Path, clock: Clock) -> None:
-    settings = replace(SETTINGS, reward_timeout=TIMEOUT)
-    policy = enrolled(tmp_path, settings)
-    choices = policy.choose_slate(CONTEXT, 2)
-    policy.reward(choices[1].ticket, 0.5)
-    clock.now += SECONDS
-    actions = [features_of(CONTEXT, (choice.arm,))[0] for choice in choices]
-    expected = product(actions[0], DEFAULT) + product(actions[1], 0.5)
-    np.testing.assert_allclose(released(policy, 1), expected, rtol=0, atol=1e-15)
-
-
 # Many decisions, against brute force.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [0, 1])
 def test_each_decision_is_in_exactly_one_window(
-    tmp_path: Path, clock: Clock, kind: str, seed: int
+    tmp_path: Path, clock: Clock, kind: str
 ) -> None:
-    num_releases, rng = 12, np.random.default_rng(seed)
+    num_releases, rng = 8, np.random.default_rng(0)
     settings = replace(
         settings_of(num_releases=num_releases),
         reward_timeout=TIMEOUT,
@@ -238,20 +211,6 @@ def test_a_raw_agent_learns_the_default_once(tmp_path: Path, clock: Clock) -> No
         assert other.summary().num_timed_out == 3
 
 
-def test_many_time_out_in_one_transaction(tmp_path: Path, clock: Clock) -> None:
-    """The disk is waited for once: a release may have thousands of them."""
-    policy = enrolled(tmp_path, TIMED)
-    policy.choose_many([VECTORS] * 200)
-    clock.now += SECONDS
-    written: list[str] = []
-    with policy._held() as bandit:
-        connection_of(bandit.journal).set_trace_callback(written.append)
-        assert bandit.awaited == {}
-        assert bandit.num_timed_out == 200
-    assert [statement for statement in written if "COMMIT" in statement] == ["COMMIT"]
-    assert policy.summary().num_timed_out == 200
-
-
 # Over the server, and with processes that end.
 
 
@@ -284,32 +243,31 @@ def test_a_site_sends_the_default_in_the_next_release(
         assert sites.policy(slot).summary().num_timed_out == 2 - (slot == 1)
 
 
-SHORT = replace(TIMED, reward_timeout=RewardTimeout(0.05, DEFAULT))
-
-
-def play_on(folder: Path) -> None:
+def play_on(folder: Path, clock: Clock) -> None:
     """Decide, reward some, and look at others, until killed."""
     policy = LinearBanditPolicy.open(folder)
     while True:
         choices = policy.choose_many([VECTORS] * 3)
-        with suppress(ValueError):  # where the disk took longer
-            policy.reward(choices[0].ticket, 0.5)
-        time.sleep(0.01)
+        policy.reward(choices[0].ticket, 0.5)
+        clock.now += SECONDS / 2
         _ = policy.awaited
 
 
 def test_a_process_that_is_killed_loses_nothing_and_counts_nothing_twice(
-    tmp_path: Path,
+    tmp_path: Path, clock: Clock
 ) -> None:
-    policy, rng = enrolled(tmp_path, SHORT), np.random.default_rng(0)
+    policy, rng = enrolled(tmp_path, TIMED), np.random.default_rng(0)
+    longest = 0.05
     for k in range(1, 5):
-        for _ in range(3):
-            assert killed_after(rng.uniform(0.1, 0.4), play_on, tmp_path)
+        while policy.num_trials < 12 * k:  # however slow the machine is
+            longest *= 1.5
+            assert killed_after(rng.uniform(0, longest), play_on, tmp_path, clock)
+            # Its time went on with it.
+            clock.now = max((d.time for d in policy.decisions()), default=clock.now)
         released(policy, k)
-    time.sleep(0.06)
+    clock.now += SECONDS
     final = released(policy, 5)
     decisions = policy.decisions()
-    assert len(decisions) > 30
     assert {decision.reward for decision in decisions} == {0.5, DEFAULT}
     expected = sum(product(d.features[d.chosen], d.reward) for d in decisions)
     np.testing.assert_allclose(final, expected, rtol=0, atol=1e-9)
@@ -329,7 +287,7 @@ def test_a_process_that_is_killed_loses_nothing_and_counts_nothing_twice(
 
 
 @pytest.mark.parametrize("mechanism", ["toeplitz", "tree"])
-@pytest.mark.parametrize("n", [1, 2, 7, 16, 33])
+@pytest.mark.parametrize("n", [1, 33])
 def test_a_default_in_a_later_window_moves_releases_no_more(
     mechanism: Mechanism, n: int
 ) -> None:

@@ -36,10 +36,13 @@ def elsewhere() -> FloatArray:
 
 def play(policy: LinearBanditPolicy, num_rounds: int) -> list[str]:
     """Play each arm so often, as a doctor would have it, and then by the policy."""
-    for t in range(num_rounds):
-        for arm, value in HERE.items():
-            policy.reward(policy.choose({"age": 7 * t % 100}, [arm]).ticket, value)
-    return [policy.choose({"age": age}).arm for age in range(0, 100, 10)]
+    contexts = [{"age": 7 * t % 100} for t in range(num_rounds) for _ in HERE]
+    made = policy.choose_many(contexts, [[arm] for arm in HERE] * num_rounds)
+    values = [*HERE.values()] * num_rounds
+    tickets = [choice.ticket for choice in made]
+    policy.reward_many(dict(zip(tickets, values, strict=True)))
+    ages = range(0, 100, 10)
+    return [choice.arm for choice in policy.choose_many([{"age": a} for a in ages])]
 
 
 def synchronise(policy: LinearBanditPolicy) -> FloatArray:

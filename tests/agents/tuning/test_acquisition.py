@@ -48,7 +48,7 @@ def test_random_starts_are_other_points_than_the_candidates(
         return starts
 
     monkeypatch.setattr("flwr_fbo.agents.tuning.acquisition.ascend", stay)
-    for seed in range(20):
+    for seed in range(5):
         features = RandomFeatures.draw(np.random.default_rng(seed), 50, 2, 0.1)
         weights = np.random.default_rng(seed).standard_normal((1, 50))
         about = features, weights, PLANE, _boxes(1, 1)
@@ -91,7 +91,7 @@ def test_acquisition_finds_the_best_of_a_mixed_space(
             "x": FloatDistribution(0.0, 1.0),
         }
     )
-    for _ in range(5):
+    for _ in range(2):
         features = RandomFeatures.draw(rng, 60, 4, lengthscale=0.3)
         weights = rng.standard_normal((1, 60))
         x = maximize(features, weights, space, space.sub_regions(1), rng, 1000, 20)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution
 
 from flwr_fbo.agents.tuning.base import Agent, evaluate, play_round
 from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
@@ -87,18 +87,16 @@ def test_the_first_query_follows_the_vectors() -> None:
     assert reached > 0.5  # its own features' norm is 1, a random point reaches 0
 
 
-@pytest.mark.parametrize(
-    ("follow", "probabilities"),
-    [
-        ("inverse", [1.0, 0.5, 0.25]),
-        ("inverse-sqrt", [1.0, 0.5**0.5, 0.5]),
-        ("never", [0.0, 0.0, 0.0]),
-    ],
-)
-def test_follow_probability(follow: Any, probabilities: list[float]) -> None:
-    settings = ThompsonSettings(follow=follow)
-    given = [settings.follow_probability(t) for t in (1, 2, 4)]
-    assert given == pytest.approx(probabilities)
+def test_follow_probability() -> None:
+    expected: dict[Any, list[float]] = {
+        "inverse": [1.0, 0.5, 0.25],
+        "inverse-sqrt": [1.0, 0.5**0.5, 0.5],
+        "never": [0.0, 0.0, 0.0],
+    }
+    for follow, probabilities in expected.items():
+        settings = ThompsonSettings(follow=follow)
+        given = [settings.follow_probability(t) for t in (1, 2, 4)]
+        assert given == pytest.approx(probabilities)
 
 
 def test_thompson_sampling_finds_the_optimum() -> None:
@@ -128,14 +126,6 @@ def test_no_setting_is_evaluated_twice() -> None:
     assert agent.best_value == 2.0
     inside = np.all((points[4:] > 0) & (points[4:] < 1), axis=1)
     assert inside.sum() >= 5  # uniform points in the place of repeated ones
-
-
-def test_a_point_for_a_repeated_one_is_a_setting_too() -> None:
-    few = SearchSpace({name: IntDistribution(1, 3) for name in "xy"})
-    agent = create_agent(study(space=few, agent=replace(AGENT, follow="never")), 0, 5)
-    play(agent, 15, lambda params: float(params["x"] + params["y"]))
-    assert len(np.unique(agent.points, axis=0)) < len(agent.points)
-    np.testing.assert_array_equal(agent.points, [few.snap(x) for x in agent.points])
 
 
 def test_what_failed_is_not_tried_again() -> None:
@@ -238,36 +228,6 @@ def test_an_agent_knows_where_its_points_come_from() -> None:
     assert random.sources == ["own search"]
 
 
-def test_a_uniform_point_in_place_of_a_repeated_one_is_the_agents_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    agent = create_agent(study(), 1, 5)
-    play(agent, 0)
-    seen = agent.points[0]
-    agent.receive(np.ones((4, 30)))
-    monkeypatch.setattr(agent, "_follow", lambda vectors, iteration: seen)
-    (x,) = agent.ask(1)
-    assert not np.array_equal(x, seen)
-    assert agent.sources == ["own search"]
-
-
-def test_nothing_that_failed_is_learnt_from() -> None:
-    calls = 0
-
-    def flaky(params: dict[str, Any]) -> float:
-        nonlocal calls
-        calls += 1
-        if calls % 2:
-            raise RuntimeError("no luck")
-        return objective_of(0)(params)
-
-    agent = create_agent(study(), 0, 5)
-    play(agent, 5, flaky)
-    assert np.isnan(agent.values).sum() == 5
-    assert agent.best_value is not None
-    assert math.isfinite(agent.best_so_far[-1])
-
-
 def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -286,11 +246,8 @@ def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
     "objective",
     [
         lambda params: math.nan,
-        lambda params: math.inf,
         lambda params: 1.1e100,
-        lambda params: -1.7e308,
         lambda params: dict(params)["no such name"],
-        lambda params: 1 / 0,
     ],
 )
 def test_what_raises_or_is_not_finite_is_a_failed_trial(
@@ -304,9 +261,7 @@ def test_what_raises_or_is_not_finite_is_a_failed_trial(
     assert "agent 3: trial {'x': 1} failed" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "returned", [None, "0.9", b"0.9", (0.9, 1), [0.9], {"auc": 0.9}, np.ones(2), 1j]
-)
+@pytest.mark.parametrize("returned", [None, "0.9", (0.9, 1), np.ones(2), 1j])
 def test_an_objective_that_returns_no_number_is_a_fault_of_the_app(
     returned: Any,
 ) -> None:
@@ -315,13 +270,9 @@ def test_an_objective_that_returns_no_number_is_a_fault_of_the_app(
         evaluate(lambda params: returned, Trial({"x": 1}, {}), "agent 3")
 
 
-def test_numpy_scalars_are_numbers() -> None:
-    assert evaluate(lambda params: np.float64(0.5), Trial({}, {}), "") == 0.5
-
-
 @pytest.mark.parametrize(
     ("scale", "offset", "warns"),
-    [(1.0, 0.0, False), (0.0, 0.21, False), (1e-3, 0.0, True), (1.0, 1e4, True)],
+    [(1.0, 0.0, False), (0.0, 0.21, False), (1.0, 1e4, True)],
 )
 def test_values_that_look_like_noise_are_warned_of(
     scale: float, offset: float, warns: bool, caplog: pytest.LogCaptureFixture
@@ -331,9 +282,7 @@ def test_values_that_look_like_noise_are_warned_of(
     assert ("look like noise" in caplog.text) is warns
 
 
-@pytest.mark.parametrize(
-    "vectors", [np.ones((3, 30)), np.ones((4, 29)), np.full((4, 30), np.nan)]
-)
+@pytest.mark.parametrize("vectors", [np.ones((4, 29)), np.full((4, 30), np.nan)])
 def test_vectors_that_do_not_fit_are_refused(vectors: np.ndarray) -> None:
     with pytest.raises(ValueError, match="The server sent vectors"):
         create_agent(study(), 0, 5).receive(vectors)
@@ -342,15 +291,9 @@ def test_vectors_that_do_not_fit_are_refused(vectors: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_features": 0}, "num_features=0"),
-        ({"num_initial": 0}, "num_initial=0"),
-        ({"num_sub_regions": -1}, "num_sub_regions=-1"),
         ({"lengthscale": 0.0}, "lengthscale=0.0"),
-        ({"regularization": -1e-6}, "regularization=-1e-06"),
-        ({"noise_floor": math.inf}, "noise_floor=inf"),
         ({"follow": "always"}, "follow='always'"),
         ({"refit_every": 2.5}, "refit_every=2.5"),
-        ({"initial_region": "all"}, "initial_region='all'"),
         ({"random_starts": 20}, "random_starts=20"),
     ],
 )
@@ -365,8 +308,6 @@ def test_bad_agent_settings_are_named(change: dict[str, Any], words: str) -> Non
     [
         ({"direction": "up"}, "direction='up'"),
         ({"study_seed": -1}, "study_seed=-1"),
-        ({"study_seed": 0.5}, "study_seed=0.5"),
-        ({"feature_seed": "x"}, "feature_seed='x'"),
     ],
 )
 def test_bad_studies_are_named(change: dict[str, Any], words: str) -> None:

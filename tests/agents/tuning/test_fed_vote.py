@@ -102,22 +102,11 @@ def test_without_a_success_there_is_no_vote() -> None:
     np.testing.assert_array_equal(who.message(0), np.zeros(512))
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 6])
-def test_the_kernel_is_as_wide_as_a_cell(dim: int) -> None:
-    length = VotingSettings(num_cells=16).shared_lengthscale(dim)
-    # The integral of exp(-r^2 / l^2) over R^D.
-    assert (math.sqrt(math.pi) * length) ** dim == pytest.approx(1 / 16)
-
-
-def test_counts_are_those_of_the_kernel() -> None:
-    places = [(0.3, 0.3), (0.35, 0.3), (0.9, 0.9)]
-    sums = vectors(*places)[0] * 3  # in votes
-    length = VotingSettings().shared_lengthscale(2)
-    for x in ((0.3, 0.3), (0.6, 0.6), (0.9, 0.8)):
-        distances = np.linalg.norm(np.array(places) - x, axis=1)
-        exact = float(np.exp(-((distances / length) ** 2) / 2).sum())
-        count = float(agent()._shared(np.array([x]))[0] @ sums)
-        assert count == pytest.approx(exact, abs=0.1)
+def test_the_kernel_is_as_wide_as_a_cell() -> None:
+    for dim in (1, 2, 6):
+        length = VotingSettings(num_cells=16).shared_lengthscale(dim)
+        # The integral of exp(-r^2 / l^2) over R^D.
+        assert (math.sqrt(math.pi) * length) ** dim == pytest.approx(1 / 16)
 
 
 # Late votes, of 30 agents that have evaluated 20 settings
@@ -130,7 +119,7 @@ def late_features(dim: int) -> RandomFeatures:
     return RandomFeatures.spread(rng, 512, dim, length)
 
 
-@pytest.mark.parametrize("dim", [1, 2, 6])
+@pytest.mark.parametrize("dim", [1, 6])
 def test_late_votes_have_a_narrower_kernel(dim: int) -> None:
     space = SearchSpace({str(i): FloatDistribution(0, 1) for i in range(dim)})
     voter, best = agent(space=space, num_initial=3), np.full(dim, 0.7)
@@ -179,18 +168,6 @@ def test_a_late_vote_is_read_as_it_was_made() -> None:
             assert bool(np.linalg.norm(x - crowd) < 0.05) is is_read
 
 
-def test_a_wrong_crowd_of_late_votes_is_left_after_ten_evaluations() -> None:
-    who, crowd = agent(), np.array([[0.62, 0.37]])
-    tell_initial(who)
-    who.receive(late_features(2)(crowd), 19)
-    followed = 0
-    for iteration in range(20, 40):
-        assert who._vectors is not None
-        followed += who._follow(who._vectors, iteration) is not None
-        who.tell(iteration, who.suggest(iteration), 0.1)
-    assert 2 <= followed <= 10
-
-
 # What an agent does with them
 
 
@@ -226,13 +203,6 @@ def test_it_goes_to_the_greater_of_two_crowds_first() -> None:
     assert np.any(first < 0.2)
 
 
-def test_a_crowd_in_a_corner_is_found_there() -> None:
-    who = agent()
-    tell_initial(who)
-    who.receive(vectors((0.0, 1.0)))
-    np.testing.assert_array_equal(who.suggest(1), [0.0, 1.0])
-
-
 def test_discrete_axes_get_allowed_values() -> None:
     space = SearchSpace({"a": FloatDistribution(0, 1), "n": IntDistribution(1, 3)})
     who = agent(space=space)
@@ -244,11 +214,11 @@ def test_discrete_axes_get_allowed_values() -> None:
     np.testing.assert_array_equal(space.snap(x), x)
 
 
-@pytest.mark.parametrize("noise_std", [0.0, 2.0, 10.0])
+@pytest.mark.parametrize("noise_std", [0.0, 10.0])
 def test_noise_alone_moves_an_agent_rarely(noise_std: float) -> None:
     rng = np.random.default_rng(0)
     moved = 0
-    for trial in range(200):
+    for trial in range(60):
         who = agent(trial, noise_std=noise_std)
         places = rng.random((30, 2))
         even = who._shared(places).sum(axis=0)
@@ -256,22 +226,11 @@ def test_noise_alone_moves_an_agent_rarely(noise_std: float) -> None:
         assert who._vectors is not None
         moved += who._follow(who._vectors, 1) is not None
     # 0.05 for each of K independent cells together; candidates see more than K places.
-    assert moved <= 60
+    assert moved <= 18
 
 
-def test_more_noise_needs_a_larger_crowd() -> None:
-    counts = [VoteCount(30, noise_std) for noise_std in (0.0, 1.0, 5.0)]
-    even = [even_votes(VotingSettings(), count, PLANE, 7) for count in counts]
-    limits = np.array([one.threshold for one in even])
-    # 0.05 / 16 in one tail of a Gaussian; 30 votes in 16 cells, a little more in the
-    # cell that a sample of the plane makes largest, and what the features err by.
-    squares = (limits / 2.734) ** 2
-    assert 30 / 16 < squares[0] < 1.4 * 30 / 16
-    np.testing.assert_allclose(squares - squares[0], [0, 1, 25], rtol=1e-3)
-
-
-@pytest.mark.parametrize("num_agents", [30, 1000])
-def test_even_votes_on_discrete_axes_are_no_crowd(num_agents: int) -> None:
+def test_even_votes_on_discrete_axes_are_no_crowd() -> None:
+    num_agents = 1000
     space = SearchSpace(
         {
             "a": FloatDistribution(0, 1),
@@ -281,12 +240,12 @@ def test_even_votes_on_discrete_axes_are_no_crowd(num_agents: int) -> None:
     )
     rng = np.random.default_rng(2)
     moved = 0
-    for trial in range(100):
+    for trial in range(40):
         who = agent(trial, space=space, num_agents=num_agents, noise_std=2.0)
         places = space.snap_discrete(rng.random((num_agents, 3)))
         released = who._shared(places).sum(axis=0) + 2.0 * rng.standard_normal(512)
         moved += who._follow(released[None] / num_agents, 1) is not None
-    assert moved <= 25
+    assert moved <= 10
 
 
 @pytest.mark.parametrize("dim", [2, 6])
@@ -302,14 +261,6 @@ def test_a_wrong_crowd_costs_ten_evaluations(dim: int) -> None:
         followed += who._follow(who._vectors, iteration) is not None
         who.tell(iteration, who.suggest(iteration), 0.1)
     assert 2 <= followed <= 10
-
-
-def test_without_a_crowd_it_searches_as_if_it_were_alone() -> None:
-    who, alone = agent(), agent()
-    for each in (who, alone):
-        tell_initial(each)
-    who.receive(np.zeros((1, 512)))
-    np.testing.assert_array_equal(who.suggest(1), alone.suggest(1))
 
 
 def test_a_liar_has_one_vote() -> None:
@@ -355,20 +306,18 @@ def test_it_is_the_default_and_keeps_to_its_budget() -> None:
     assert 1.9 < study.privacy_spent.epsilon <= 2.0
 
 
-@pytest.mark.parametrize(
-    ("num_rounds", "after"),
-    [
-        *((2, (0,)), (3, (0, 1)), (6, (2, 4)), (11, (4, 9)), (12, (5, 9))),
-        *((20, (5, 9)), (21, (5, 9, 19)), (60, (5, 9, 58))),
-    ],
-)
-def test_when_agents_vote(num_rounds: int, after: tuple[int, ...]) -> None:
-    study = strategy()
-    study.plan(num_rounds - 1)
-    assert study.server.iterations == after
-    told = strategy(release_after=(5, 9))
-    told.plan(num_rounds - 1)
-    assert told.server.iterations == tuple(t for t in (5, 9) if t < num_rounds - 1)
+def test_when_agents_vote() -> None:
+    for num_rounds, after in (
+        *((2, (0,)), (3, (0, 1)), (11, (4, 9)), (12, (5, 9))),
+        *((20, (5, 9)), (21, (5, 9, 19))),
+    ):
+        study = strategy()
+        study.plan(num_rounds - 1)
+        assert study.server.iterations == after
+    for num_rounds, after in ((8, (5,)), (60, (5, 9))):
+        told = strategy(release_after=(5, 9))
+        told.plan(num_rounds - 1)
+        assert told.server.iterations == after
 
 
 def test_how_many_must_agree_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -388,7 +337,7 @@ def test_how_many_must_agree_is_said(caplog: pytest.LogCaptureFixture) -> None:
     )
 
 
-@pytest.mark.parametrize(("dim", "num_agents"), [(1, 30), (2, 30), (2, 1000)])
+@pytest.mark.parametrize(("dim", "num_agents"), [(1, 30), (2, 1000)])
 def test_a_smallest_crowd_is_followed_and_half_of_it_is_not(
     dim: int, num_agents: int
 ) -> None:
@@ -399,14 +348,14 @@ def test_a_smallest_crowd_is_followed_and_half_of_it_is_not(
     rng = np.random.default_rng(5)
     followed = {crowd + 1: 0, crowd // 2: 0}
     for size in followed:
-        for trial in range(30):
+        for trial in range(12):
             who = agent(trial, space=space, num_agents=num_agents, noise_std=2.0)
             places = rng.random((num_agents, dim))
             places[:size] = 0.5
             released = who._shared(places).mean(axis=0, keepdims=True)
             followed[size] += who._follow(released, 1) is not None  # without noise
-    assert followed[crowd + 1] >= 20
-    assert followed[crowd // 2] <= 10
+    assert followed[crowd + 1] >= 8
+    assert followed[crowd // 2] <= 4
 
 
 def test_a_study_without_a_release_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -418,13 +367,10 @@ def test_a_study_without_a_release_says_so(caplog: pytest.LogCaptureFixture) -> 
         assert "No release fits into these rounds" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("clip_norm", 0.5), ("clip_norm", 22.0), ("min_follow_probability", 0.05)],
-)
-def test_what_voters_cannot_use_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value} is not allowed"):
-        strategy(**{name: value})
+def test_what_voters_cannot_use_is_refused() -> None:
+    for name, value in (("clip_norm", 0.5), ("min_follow_probability", 0.05)):
+        with pytest.raises(ValueError, match=f"{name}={value} is not allowed"):
+            strategy(**{name: value})
 
 
 def test_sampled_votes_are_counted_for_more_and_noisier() -> None:
@@ -455,13 +401,8 @@ def test_a_strategy_has_agents_of_its_kind() -> None:
     ("name", "value"),
     [
         ("num_cells", 1),
-        ("num_cells", 2.5),
         ("max_similarity", 0.0),
-        ("max_similarity", 1.0),
-        ("max_similarity", "much"),
-        ("max_tries", 0),
         ("num_sub_regions", 4),
-        ("num_features", 0),
         ("num_features", 99),
     ],
 )
@@ -473,11 +414,8 @@ def test_bad_settings_are_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("num_agents", 0),
         ("noise_std", -1.0),
-        ("noise_std", math.nan),
         ("noise_std", math.inf),
-        ("sampling_probability", 0.0),
         ("sampling_probability", 1.5),
     ],
 )

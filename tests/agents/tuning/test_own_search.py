@@ -9,7 +9,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from flwr_fbo import SearchSpace, VotingSettings, WarmStartSettings
 from flwr_fbo.agents.tuning.own_search import LeanAgent
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 
 SPACE = SearchSpace(
@@ -77,20 +76,13 @@ def test_after_failures_alone_places_are_drawn_at_random() -> None:
     assert "log_hyperparameters" not in who.state_dict()
 
 
-def test_published_settings_keep_their_random_points() -> None:
-    study = TuningStudy(SPACE, "maximize", ThompsonSettings(num_sub_regions=1))
-    first = create_agent(study, 0, 1).ask(0)
-    assert len(first) == 10
-    assert not np.any(np.all(first == SPACE.center, axis=1))
-
-
 def test_a_lean_start_finds_more_than_random_points() -> None:
     """The mean best value over 20 evaluations, on a bowl off the centre."""
     target = SPACE.to_unit({"C": 30.0, "kernel": "rbf"})
 
     def mean_best(num_initial: int) -> float:
         means = []
-        for seed in range(8):
+        for seed in range(4):
             who = agent(VotingSettings(num_initial=num_initial), seed)
             for iteration in range(21 - num_initial):
                 for x in who.ask(iteration):

@@ -449,11 +449,6 @@ def test_bad_arguments_are_named_before_any_work(
         _sends_none(**options)
 
 
-def test_a_misspelt_key_is_told_what_it_could_be() -> None:
-    with pytest.raises(ValueError, match="did you mean 'learning-rate'"):
-        _sends_none(space={"learning_rate": FloatDistribution(0.1, 1)})
-
-
 def test_a_main_that_never_evaluates_is_an_error() -> None:
     def main(grid: Grid, context: Context) -> None:
         main_of(lambda: FedAvg(fraction_evaluate=0.0))(grid, context)

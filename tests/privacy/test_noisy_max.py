@@ -64,7 +64,7 @@ def test_opendp_agrees_with_epsilon(epsilon: float) -> None:
 
 def test_too_little_noise_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is no assert: it is raised by an optimised interpreter, too."""
-    exact = opendp.measurements.make_noisy_max
+    exact: Any = opendp.measurements.make_noisy_max
 
     def less_noisy(*arguments: Any, scale: float) -> Any:
         return exact(*arguments, scale=0.99 * scale)

@@ -21,14 +21,11 @@ def _read(array: Array) -> np.ndarray[Any, Any]:
     "values",
     [
         np.linspace(-1, 1, 512),
-        np.arange(6).reshape(2, 3),
         np.asfortranarray(np.ones((2, 3))),
         np.array(2.5),
         np.zeros((0, 4)),
         np.array([1, np.nan, np.inf], np.float32),
         np.arange(4.0).astype(">f8"),
-        np.array([True, False]),
-        np.array([1j]),
         np.ones((1,) * 30),
     ],
     ids=lambda values: f"{values.dtype}{values.shape}",
@@ -53,11 +50,9 @@ GOOD = Array(np.arange(8.0))
     "data",
     [
         GOOD.data[:-1],
-        GOOD.data[:100],
         GOOD.data.replace(b"(8,)", b"(9,)"),
         GOOD.data.replace(b"(8,)", b"(-8"),
         GOOD.data.replace(b"<f8", b"|O8"),
-        GOOD.data.replace(b"NUMPY", b"NUMBY"),
         b"no array",
     ],
 )

@@ -52,17 +52,6 @@ def log_of(root: Path, site: int) -> list[Decision]:
     return LinearBanditPolicy.open(folders_in(root)[site]).decisions()
 
 
-def of(decision: Decision) -> tuple[Any, ...]:
-    assert decision.context is not None
-    context = tuple(decision.context.items())
-    return context, decision.chosen, decision.propensity, decision.reward
-
-
-def test_a_rehearsal_repeats(triage: Any, root: Path, tmp_path: Path) -> None:
-    for site, log in enumerate(rehearsed(triage, tmp_path)):
-        assert list(map(of, log)) == list(map(of, log_of(root, site)))
-
-
 def test_all_rewards_come_or_time_out_as_what_silence_means(
     triage: Any, root: Path
 ) -> None:

@@ -36,6 +36,7 @@ from flwr_fbo.strategies.options import Privacy
 from tests.reference import reference
 
 METHODS: tuple[Method, ...] = get_args(Method)
+GRID = 1e-3  # of dp-accounting: its epsilon is within a thousandth of that on 1e-4
 
 # Poisson-subsampled Gaussian, delta = 1/N^1.1: N, T, q, z, epsilon by pld and by rdp
 # (dp-accounting 0.6.0), and by moments as it is published.
@@ -61,12 +62,14 @@ def test_published_epsilons(
     n: int, rounds: int, q: float, z: float, pld: float, rdp: float, moments: float
 ) -> None:
     delta = n**-1.1
-    assert _epsilon("pld", q, delta, [z] * rounds) == pytest.approx(pld, abs=1e-2)
-    assert _epsilon("rdp", q, delta, [z] * rounds) == pytest.approx(rdp, abs=1e-2)
-    assert round(_epsilon("moments", q, delta, [z] * rounds), 2) == moments
+    assert _epsilon("pld", q, delta, [z], rounds) == pytest.approx(pld, abs=1e-2)
+    assert _epsilon("rdp", q, delta, [z], rounds) == pytest.approx(rdp, abs=1e-2)
+    assert round(_epsilon("moments", q, delta, [z], rounds), 2) == moments
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["pld", "moments", pytest.param("rdp", marks=pytest.mark.slow)]
+)
 def test_the_whole_reference(method: Method) -> None:
     for row in reference("privacy_loss.json")["rows"]:
         charges, count = [float(row["z"])], row["T"]
@@ -106,11 +109,12 @@ def _event(z: float, sample_size: int = 7, population_size: int = 20) -> Any:
     return GaussianPrivacyEvent(z, sample_size, population_size)
 
 
-ACCOUNTANTS = [PldAccountant, MomentsAccountant, RdpAccountant]
 OURS = [PldAccountant, MomentsAccountant]
 
 
-@pytest.mark.parametrize("kind", ACCOUNTANTS)
+@pytest.mark.parametrize(
+    "kind", [*OURS, pytest.param(RdpAccountant, marks=pytest.mark.slow)]
+)
 def test_flowers_protocol(kind: type[PldAccountant]) -> None:
     """Ours answer as Flower's own does."""
     accountant: PrivacyAccountant = kind(_config(max_epsilon=3.0))
@@ -138,7 +142,7 @@ def test_flowers_protocol(kind: type[PldAccountant]) -> None:
     assert again.num_releases == 4
 
 
-@pytest.mark.parametrize("kind", ACCOUNTANTS)
+@pytest.mark.parametrize("kind", [*OURS, RdpAccountant])
 def test_what_accountants_refuse(kind: type[PldAccountant]) -> None:
     accountant = kind(_config())
     with pytest.raises(ValueError, match="population_size"):
@@ -188,9 +192,7 @@ def _gaussian_delta(mu: float, epsilon: float) -> float:
     return float(np.exp(log_ndtr(a)) - np.exp(epsilon + log_ndtr(b)))
 
 
-@pytest.mark.parametrize(
-    ("z", "releases"), [(0.01, 2), (0.5, 1), (1.0, 10), (5.0, 60), (50.0, 9)]
-)
+@pytest.mark.parametrize(("z", "releases"), [(0.01, 2), (1.0, 10), (50.0, 9)])
 def test_without_sampling_pld_is_the_gaussian_mechanism(
     z: float, releases: int
 ) -> None:
@@ -202,37 +204,22 @@ def test_without_sampling_pld_is_the_gaussian_mechanism(
 
 
 def test_releases_to_all_and_to_a_sample_compose() -> None:
+    """Also of different noise; against dp-accounting itself."""
     accountant = PldAccountant(_config())
-    accountant.compose(_event(2.0, 20), 2)
-    everybody = accountant.get_epsilon(1e-4)
-    accountant.compose(_event(1.0, 7), 3)
-    composed = pld.identity(1e-4)
-    for z, q, count in ((2.0, 1.0, 2), (1.0, 0.35, 3)):
-        for _ in range(count):
-            one = pld.from_gaussian_mechanism(
-                z, sampling_prob=q, value_discretization_interval=1e-4
-            )
-            composed = composed.compose(one)
+    composed = pld.identity(GRID)
+    for z, sample_size, count in ((2.0, 20, 2), (1.0, 7, 2), (0.7, 7, 1), (30.0, 7, 1)):
+        before = accountant.get_epsilon(1e-4)
+        accountant.compose(_event(z, sample_size), count)
+        one = pld.from_gaussian_mechanism(
+            z, sampling_prob=sample_size / 20, value_discretization_interval=GRID
+        )
+        composed = composed.compose(one.self_compose(count))
+        assert accountant.get_epsilon(1e-4) > before
     expected = composed.get_epsilon_for_delta(1e-4)
     assert accountant.get_epsilon(1e-4) == pytest.approx(expected, abs=2e-3)
-    assert accountant.get_epsilon(1e-4) > everybody + 0.1
 
 
-def test_different_releases_compose() -> None:
-    """Against dp-accounting itself, on a fine grid."""
-    charges = [1.0, 2.0, 0.7, 30.0, 1.0]
-    composed = pld.identity(1e-4)
-    for z in charges:
-        one = pld.from_gaussian_mechanism(
-            z, sampling_prob=0.35, value_discretization_interval=1e-4
-        )
-        composed = composed.compose(one)
-    expected = composed.get_epsilon_for_delta(1e-4)
-    epsilon = _epsilon("pld", 0.35, 1e-4, charges)
-    assert epsilon == pytest.approx(expected, abs=2e-3)
-
-
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(
     st.floats(1e-3, 1.0),
     st.lists(st.floats(0.3, 30.0), min_size=1, max_size=4),
@@ -248,8 +235,9 @@ def test_each_accountant_is_tighter_than_the_next(
     assert rdp <= moments * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("same", [True, False])
-@pytest.mark.parametrize("method", ["pld", "moments"])
+@pytest.mark.parametrize(
+    ("method", "same"), [("pld", True), ("pld", False), ("moments", False)]
+)
 def test_epsilon_does_not_depend_on_when_it_was_asked(
     method: Method, same: bool
 ) -> None:
@@ -279,15 +267,15 @@ def test_a_limit_is_seen_before_it_is_passed() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("z", [9e-4, 1e-160, 5e-324])
+@pytest.mark.parametrize("z", [9e-4, 5e-324])
 def test_hardly_any_noise_is_no_privacy(method: Method, z: float) -> None:
     """dp-accounting overflows at such noise, and reports epsilon = 0."""
     assert _epsilon(method, 0.35, 1e-3, [1.0, z]) == math.inf
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_much_noise_costs_little(method: Method) -> None:
-    assert _epsilon(method, 0.35, 1e-3, [1e6], 60) < 0.25
+def test_much_noise_costs_little() -> None:
+    for method in METHODS:
+        assert _epsilon(method, 0.35, 1e-3, [1e6], 60) < 0.25
     assert _epsilon("pld", 0.35, 1e-3, [1e6], 60) == pytest.approx(0.0, abs=1e-4)
     assert _epsilon("pld", 1e-9, 1e-6, [1.0], 60) == pytest.approx(0.0, abs=1e-4)
 
@@ -318,9 +306,7 @@ def test_the_accountant_takes_the_sampler_from_the_release() -> None:
             ReleaseAccountant(_fixed_size().subsampling, 1e-3, method)
 
 
-@pytest.mark.parametrize(
-    ("num_agents", "q"), [(20, 0.33), (3, 1 / 3 + 1e-8), (100, 1e-3), (7, 0.35)]
-)
+@pytest.mark.parametrize(("num_agents", "q"), [(3, 1 / 3 + 1e-8), (100, 1e-3)])
 def test_a_sample_of_broken_size_is_refused(num_agents: int, q: float) -> None:
     with pytest.raises(ValueError, match="an integer B >= 1"):
         _fixed_size(num_agents=num_agents, sampling_probability=q)
@@ -333,7 +319,7 @@ def test_a_sample_of_broken_size_is_refused(num_agents: int, q: float) -> None:
     ("method", "epsilon", "delta", "q", "releases"),
     [
         ("pld", 2.0, 1e-3, 0.35, 40),
-        ("rdp", 2.0, 1e-3, 0.35, 40),
+        pytest.param("rdp", 2.0, 1e-3, 0.35, 40, marks=pytest.mark.slow),
         ("moments", 2.0, 1e-3, 0.35, 40),
         ("pld", 0.01, 1e-6, 0.1, 100),
         ("pld", 500.0, 1e-5, 1.0, 1),
@@ -347,6 +333,7 @@ def test_calibration_is_the_smallest_noise(
     assert _epsilon(method, q, delta, [z / 1.001], releases) > epsilon
 
 
+@pytest.mark.slow
 def test_calibration_with_a_fixed_sample_size() -> None:
     subsampling = _fixed_size().subsampling
     z = calibrate_noise_multiplier(2.0, 1e-3, subsampling, 10, "rdp")
@@ -373,9 +360,7 @@ def test_nothing_released_costs_nothing() -> None:
 
 
 # The last one is no ratio of short integers, and the nearest one is below it.
-@pytest.mark.parametrize(
-    "q", [0.35, 1 / 3, 0.1, 1.0, 0.123456789012345, 1e-6, 0.100000000001]
-)
+@pytest.mark.parametrize("q", [1 / 3, 1.0, 0.123456789012345, 1e-6, 0.100000000001])
 def test_sampling_ratio_is_never_below(q: float) -> None:
     ratio = sampling_ratio(q)
     assert ratio >= Fraction(q) - Fraction(1, 10**15)
@@ -383,7 +368,7 @@ def test_sampling_ratio_is_never_below(q: float) -> None:
     assert ratio.denominator <= 10**9
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan, "1e-3"])
+@pytest.mark.parametrize("delta", [0.0, 1.0, math.nan, "1e-3"])
 def test_bad_delta_is_named(delta: Any) -> None:
     with pytest.raises(ValueError, match="delta="):
         ReleaseAccountant(0.35, delta)
@@ -539,10 +524,8 @@ def test_schedules(schedule: dict[str, Any], expected: tuple[int, ...]) -> None:
         ("release_after", "some"),
         ("release_after", [0.5]),
         ("release_after", [-1]),
-        ("num_releases", -1),
         ("num_releases", True),
         ("min_follow_probability", 1.0),
-        ("min_follow_probability", math.nan),
         ("min_answers", 0),
         ("max_epsilon", 0),
         ("budget", "relative"),

@@ -25,7 +25,7 @@ def _loss(count: int, q: float, z: float, step: float = STEP) -> LossDistributio
     return losses
 
 
-@pytest.mark.parametrize("delta", [0.2, 1e-3, 1e-5, 1e-8, 1e-11])
+@pytest.mark.parametrize("delta", [0.2, 1e-5, 1e-11])
 @pytest.mark.parametrize(("count", "z"), [(1, 0.05), (2, 0.3), (7, 1.0), (9, 30.0)])
 def test_epsilon_is_never_below_the_exact_one(
     count: int, z: float, delta: float
@@ -38,9 +38,16 @@ def test_epsilon_is_never_below_the_exact_one(
     assert joint_delta(one, rest, epsilon) == pytest.approx(delta) or epsilon == 0.0
 
 
-@pytest.mark.parametrize("delta", [1e-4, 1e-7])
-@pytest.mark.parametrize("z", [0.3, 1.0, 20.0])
-@pytest.mark.parametrize("q", [1e-3, 0.1, 0.9])
+@pytest.mark.parametrize(
+    ("q", "z", "delta"),
+    [
+        (1e-3, 0.3, 1e-4),
+        (1e-3, 20.0, 1e-7),
+        (0.1, 1.0, 1e-7),
+        (0.9, 0.3, 1e-7),
+        (0.9, 20.0, 1e-4),
+    ],
+)
 def test_one_release_costs_what_is_exact_for_it(
     q: float, z: float, delta: float
 ) -> None:
@@ -50,21 +57,19 @@ def test_one_release_costs_what_is_exact_for_it(
     assert least * (1 - 1e-12) - 1e-15 <= epsilon <= least * (1 + 1e-3) + 1e-3
 
 
-@pytest.mark.parametrize("delta", [0.1, 1e-4, 1e-8])
+@pytest.mark.parametrize("delta", [0.1, 1e-8])
 @pytest.mark.parametrize(("q", "z"), [(0.35, 1.0), (0.01, 0.5), (1.0, 2.0)])
-@pytest.mark.parametrize("added", [False, True])
 def test_a_release_is_what_dp_accounting_makes_of_it(
-    q: float, z: float, delta: float, added: bool
+    q: float, z: float, delta: float
 ) -> None:
     theirs = pld.from_gaussian_mechanism(
         z, sampling_prob=q, value_discretization_interval=STEP
     )
-    one = LossDistribution.of_release(q, z, STEP, added=added)
-    twice = theirs.compose(theirs)
-    ours = [joint_epsilon(one, one, delta)]
-    other = LossDistribution.of_release(q, z, STEP, added=not added)
-    ours.append(joint_epsilon(other, other, delta))
-    expected = twice.get_epsilon_for_delta(delta)
+    ours = []
+    for added in (False, True):
+        one = LossDistribution.of_release(q, z, STEP, added=added)
+        ours.append(joint_epsilon(one, one, delta))
+    expected = theirs.compose(theirs).get_epsilon_for_delta(delta)
     assert max(ours) == pytest.approx(expected, rel=1e-7, abs=1e-12)
 
 

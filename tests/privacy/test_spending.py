@@ -31,8 +31,8 @@ def test_equal_charges_are_composed_as_an_accountant_does() -> None:
     assert together == pytest.approx(accountant.spent().epsilon, rel=1e-9)
 
 
-@pytest.mark.parametrize("q", [1.0, 0.9, 0.35, 1e-3])
-@pytest.mark.parametrize("z", [0.0011, 0.3, 1.0, 30.0])
+@pytest.mark.parametrize("q", [1.0, 0.35, 1e-3])
+@pytest.mark.parametrize("z", [0.0011, 0.3, 30.0])
 def test_one_release_costs_what_is_the_least(z: float, q: float) -> None:
     one, delta = Charge(z, q), 1e-5
     least = least_epsilon([one], delta)
@@ -76,7 +76,6 @@ def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:
     ("field", "charge"),
     [
         ("noise_multiplier", {"noise_multiplier": -1.0}),
-        ("noise_multiplier", {"noise_multiplier": math.inf}),
         ("noise_multiplier", {"noise_multiplier": 1e308}),
         ("sampling_probability", {"noise_multiplier": 1.0, "sampling_probability": 0}),
         ("num_releases", {"noise_multiplier": 1.0, "num_releases": 0}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_fbo import Category, ContinualSettings, FeatureEncoder, Number
@@ -27,6 +27,7 @@ PATIENT = {"age": 55, "arrival": "walk-in"}
 ARMS: list[Arm] = [("ward", {"price": 75}), ("home", {"price": 0})]
 
 
+@settings(max_examples=40)
 @given(st.data(), st.floats(1e-6, 1e6))
 def test_no_action_is_too_long(data: st.DataObject, max_norm: float) -> None:
     encoder = data.draw(encoders())
@@ -40,6 +41,7 @@ def test_no_action_is_too_long(data: st.DataObject, max_norm: float) -> None:
     assert len(set(encoder.feature_names)) == dimension
 
 
+@settings(max_examples=25)
 @given(st.data(), st.floats(0.1, 10))
 def test_the_features_are_those_of_the_definition(
     data: st.DataObject, max_norm: float
@@ -79,6 +81,7 @@ patients = st.fixed_dictionaries(
 prices = st.fixed_dictionaries({"price": st.integers(0, 100)})
 
 
+@settings(max_examples=25)
 @given(patients, patients, prices, prices, st.sampled_from(["all", ()]))
 def test_a_shared_model_tells_contexts_and_features_apart(
     one: Any, other: Any, price: Any, other_price: Any, interactions: Any
@@ -90,6 +93,7 @@ def test_a_shared_model_tells_contexts_and_features_apart(
     assert bool(np.abs(first - second).max() > 1e-6) == differ
 
 
+@settings(max_examples=25)
 @given(patients, patients, st.sampled_from(BLOCKS.blocks))
 def test_blocks_tell_contexts_and_names_apart(one: Any, other: Any, name: str) -> None:
     first = BLOCKS.encode(one, [("ward", {})]).features
@@ -147,6 +151,7 @@ def test_what_is_kept_of_the_arms_is_not_seen() -> None:
         encoder.encode(PATIENT, arms)
 
 
+@settings(max_examples=25)
 @given(encoders())
 def test_an_encoder_goes_through_json(encoder: FeatureEncoder) -> None:
     fields = encoder.to_dict()
@@ -171,27 +176,20 @@ def test_the_order_of_fields_matters() -> None:
         (lambda: Number(1, 1), "high=1.0 .*above low=1.0"),
         (lambda: Number(2**53, 2**53 + 1), "high=.*above low"),
         (lambda: Number(-1e308, 1e308), "high=1e[+]308 .*distance"),
-        (lambda: Number(0, math.inf), "high=inf .*finite"),
         (lambda: Number(math.nan, 1), "low=nan .*finite"),
         (lambda: Number(0, 10**400), "high=1000.*finite"),
         (lambda: Number(False, 1), "low=False .*finite"),
         (lambda: Category(["a"]), "values=.*two or more"),
         (lambda: Category(["a", "a"]), "values=.*distinct"),
-        (lambda: Category(["a", 1]), "values=.*texts"),  # type: ignore[list-item]
         (lambda: Category("ab"), "values='ab'"),
         (lambda: Category(["a", "\x1b[2J"]), "values=.*printable"),
         (lambda: FeatureEncoder(CONTEXT), r"arm=\(\) .*told apart"),
         (lambda: FeatureEncoder(CONTEXT, {"age": ARRIVAL}), "arm=.*another name"),
-        (lambda: FeatureEncoder({"": ARRIVAL}, blocks="ab"), "context=''.*printable"),
         (lambda: FeatureEncoder({"a\n": ARRIVAL}), r"context='a\\n'.*printable"),
         (lambda: FeatureEncoder({"a": 3}), r"context\['a'\]=3 .*Number"),  # type: ignore[dict-item]
-        (lambda: FeatureEncoder(3), "context=3 .*Number"),  # type: ignore[arg-type]
         (lambda: replace(BLOCKS, blocks=("a",)), "blocks=.*two or more"),
-        (lambda: replace(BLOCKS, blocks=("a", "a")), "blocks=.*distinct"),
         (lambda: replace(BLOCKS, blocks="ab"), "blocks='ab' .*list"),
-        (lambda: replace(BLOCKS, blocks=("a", "\t")), r"blocks='\\t'.*printable"),
         (lambda: replace(BLOCKS, blocks=[*map(str, range(251))]), "dimension=1004 "),
-        (lambda: replace(SHARED, interactions="some"), "interactions='some' .*'all'"),  # type: ignore[arg-type]
         (lambda: replace(SHARED, interactions=("ab",)), "interactions='ab'.*pairs"),  # type: ignore[arg-type]
         (
             lambda: replace(SHARED, interactions=(("age", "prise"),)),
@@ -221,24 +219,17 @@ def test_what_no_encoder_may_be(make: Callable[[], Any], message: str) -> None:
     [
         ({"age": 5}, ARMS, r"context\['arrival'\] is missing.*walk-in"),
         ({**PATIENT, "agee": 1}, ARMS, r"context\['agee'\]=1 .*mean 'age'"),
-        ({**PATIENT, "age": math.nan}, ARMS, r"context\['age'\]=nan .*110.0"),
         ({**PATIENT, "age": np.float32("nan")}, ARMS, r"\['age'\]=.*nan.* a number"),
-        ({**PATIENT, "age": True}, ARMS, r"context\['age'\]=True .*a number"),
         ({**PATIENT, "age": np.True_}, ARMS, r"context\['age'\]=.*True.* a number"),
         ({**PATIENT, "age": "5"}, ARMS, r"context\['age'\]='5' .*a number"),
-        ({**PATIENT, "age": None}, ARMS, r"context\['age'\]=None .*a number"),
-        ({**PATIENT, "age": 1j}, ARMS, r"context\['age'\]=1j .*a number"),
         ({**PATIENT, "arrival": 1}, ARMS, r"context\['arrival'\]=1 .*a text"),
         ([5, "walk-in"], ARMS, "context=.*mapping"),
         (PATIENT, [], "arms=.*one arm or more"),
         (PATIENT, [("ward", {})], r"arms\['ward'\]\['price'\] is missing.*100.0"),
         (PATIENT, [("ward", {"price": 1, "x": 2})], r"arms\['ward'\]\['x'\]=2 "),
-        (PATIENT, [("ward", {"price": "1"})], r"arms\['ward'\]\['price'\]='1' "),
         (PATIENT, [("ward", {"price": math.nan})], r"arms\['ward'\]\['price'\]=nan"),
         (PATIENT, [("ward", {"price": [1]})], r"arms\['ward'\]\['price'\]=\[1\]"),
         (PATIENT, [ARMS[0], ARMS[0]], "arms=.*each name once"),
-        (PATIENT, [("", {"price": 1})], "arms=''.*printable"),
-        (PATIENT, ["ward"], "arms=.*a list of names, each with a mapping"),
         (PATIENT, [("ward", None)], "arms=.*a list of names, each with a mapping"),
     ],
 )

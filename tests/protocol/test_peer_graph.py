@@ -17,8 +17,14 @@ from tests.strategies.peer_studies import APP, COMPLETE, RING, SETTINGS, M, stra
 
 @pytest.mark.parametrize(
     ("name", "hops"),
-    [("complete", 1)]
-    + [(name, hops) for name in ("ring", "star", "line", "random") for hops in (1, 2)],
+    [
+        ("complete", 1),
+        ("ring", 2),
+        ("star", 1),
+        ("star", 2),
+        ("line", 2),
+        ("random", 2),
+    ],
 )
 def test_cliques_cover_the_power_graph(name: str, hops: int) -> None:
     graph = PeerGraph.named(name, 12, hops=hops)
@@ -78,29 +84,18 @@ def test_a_graph_from_a_file(tmp_path: Path) -> None:
         PeerGraph.read(path, 3)
 
 
-def test_edges_of_all_sorts() -> None:
-    line = PeerGraph.named("line", 3)
-    assert PeerGraph(3, [[0, 1], [2, 1]]) == line  # type: ignore[arg-type]
-    assert PeerGraph(3, nx.path_graph(3).edges) == line
-    # What follows from the hops follows from other ones, too.
-    assert replace(RING, hops=3).streams == 3
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: PeerGraph(4, ((0, 1), (2, 3))), r"edges=.*connected.*no path .*2, 3"),
-        (lambda: PeerGraph(4, ((0, 1), (1, 2))), r"edges=.*connected.*\[3\]"),
         (lambda: PeerGraph(3, ((0, 1), (1, 1))), r"edges=\(1, 1\).*itself"),
         (
             lambda: PeerGraph(3, ((0, 1), (1, 3))),
             r"edges=\(1, 3\).*slots from 0 to 2",
         ),
         (lambda: PeerGraph(3, ((0, 1, 2),)), "edges=.*a pair of slots"),  # type: ignore[arg-type]
-        (lambda: PeerGraph(3, None), "edges=None.*pairs of slots"),  # type: ignore[arg-type]
         (lambda: PeerGraph.named("random", 6, seed=1.5), "seed=1.5"),  # type: ignore[arg-type]
         (lambda: PeerGraph.named("ring", 6, hops=4), "hops=4.*at most 3, the graph's"),
-        (lambda: PeerGraph.named("ring", 6, hops=0), "hops=0"),
         (lambda: PeerGraph.named("ring", 2), "num_agents=2"),
         (lambda: PeerGraph.named("rng", 6), "graph='rng'.*ring"),
         (lambda: PeerGraph.named("ring", 6, pooling="all"), "pooling='all'"),

@@ -27,11 +27,9 @@ SUMS = SecureSums(SETTINGS, 4, GROUPS, roster="ab")
     [
         ({"first_slot": -1}, "first_slot"),
         ({"num_slots": 1}, "num_slots"),
-        ({"colluding": -1}, "colluding"),
         ({"threshold": 3}, "threshold"),  # C < 2 T - n
         ({"colluding": 3}, "threshold"),  # C < T - 1
         ({"threshold": 6}, "threshold"),
-        ({"honest": 0}, "honest"),
         ({"honest": 5}, "honest"),
         ({"honest": True}, "honest"),
     ],

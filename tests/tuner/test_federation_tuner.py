@@ -2,6 +2,7 @@
 
 import logging
 import random
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from flwr_fbo import FederationResult, Halving, PrivateChoice, Seeds, tuner_mod
+from flwr_fbo import FederationResult, Halving, Seeds, tuner_mod
 from tests.tuner.apps import (
     EVALUATE,
     NUM_CLIENTS,
     ONE_RUNG,
     RUN_CONFIG,
+    SHORT,
     SPACE,
     TWO_RUNGS,
     distance,
@@ -33,6 +35,7 @@ from tests.tuner.apps import (
 )
 
 
+@cache
 def _exactly_best(schedule: Halving) -> FederationResult:
     options: dict[str, Any] = {"privacy": None, "schedule": schedule}
     return tuner(**options).start(main_of(), in_process(), server_context())
@@ -90,7 +93,7 @@ def test_enqueued_settings_are_candidates() -> None:
 
 def test_a_seed_makes_settings_repeat_and_none_does_not() -> None:
     def settings(seed: int | None) -> tuple[dict[str, Any], ...]:
-        study = tuner(seeds=Seeds(study=seed, noise=1))
+        study = tuner(seeds=Seeds(study=seed, noise=1), schedule=SHORT)
         return study.start(main_of(), in_process(), server_context()).settings
 
     assert settings(1) == settings(1)
@@ -98,15 +101,14 @@ def test_a_seed_makes_settings_repeat_and_none_does_not() -> None:
     assert settings(None) != settings(None)
 
 
-@pytest.mark.parametrize("parallel", [2, 3, 6, 100])
-def test_nothing_depends_on_how_many_trials_share_a_send(parallel: int) -> None:
+def test_nothing_depends_on_how_many_trials_share_a_send() -> None:
     def result(parallel: int) -> FederationResult:
         schedule = Halving(6, (1, 3), parallel)
         return tuner(schedule=schedule).start(
             main_of(), in_process(shuffle_seed=parallel), server_context()
         )
 
-    assert result(parallel) == result(1)
+    assert result(1) == result(3) == result(100)
 
 
 def test_every_trial_gets_its_settings_at_server_and_client() -> None:
@@ -183,23 +185,20 @@ def test_a_main_that_reads_metrics_gets_nan_and_a_warning(
     assert "does not cover the training" in caplog.text
 
 
-@pytest.mark.parametrize("options", [{"privacy": None}, {"seeds": Seeds(noise=1)}])
+@pytest.mark.parametrize(
+    ("options", "is_private"),
+    [({"privacy": None}, False), ({"seeds": Seeds(noise=1)}, False), ({}, True)],
+)
 def test_what_is_not_private_says_so(
-    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+    options: dict[str, Any], is_private: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        tuner(**options).start(main_of(), in_process(), server_context())
-    assert "NOT PRIVATE" in caplog.text
-
-
-def test_a_private_run_does_not_say_that(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"seeds": Seeds(), "schedule": SHORT, **options}
     with caplog.at_level(logging.INFO, "flwr.fbo"):
-        tuner(seeds=Seeds()).start(main_of(), in_process(), server_context())
-    assert "NOT PRIVATE" not in caplog.text
+        tuner(**options).start(main_of(), in_process(), server_context())
+    assert ("NOT PRIVATE" not in caplog.text) == is_private
 
 
-@pytest.mark.parametrize("parallel", [1, 3])
-def test_random_states_of_trials_are_their_own(parallel: int) -> None:
+def test_random_states_of_trials_are_their_own() -> None:
     """Else trials, and the training after them, would share noise that protects."""
     drawn: dict[Any, list[float]] = {}
 
@@ -222,10 +221,10 @@ def test_random_states_of_trials_are_their_own(parallel: int) -> None:
         of_trials = {rate: draws[:3] for rate, draws in drawn.items()}
         return of_trials, random.random() + np.random.random()  # noqa: NPY002
 
-    trials, after = run(parallel)
+    trials, after = run(1)
     everything = [value for draws in trials.values() for value in draws]
     assert len({*everything, after}) == 4 * 3 + 1
-    assert run(2) == (trials, after)
+    assert run(3) == (trials, after)
 
 
 def test_a_key_that_nothing_reads_is_warned_of(
@@ -342,8 +341,7 @@ class _NumpyStrategy(FedAvg):
         """Read nothing: there are two metric records."""
 
 
-@pytest.mark.parametrize("metric", ["loss"])
-def test_a_numpy_client_is_tuned(metric: str) -> None:
+def test_a_numpy_client_is_tuned() -> None:
     app = ClientApp(client_fn=lambda c: NumpyDistances(c).to_client(), mods=[tuner_mod])
 
     def main(grid: Grid, context: Context) -> None:
@@ -351,7 +349,7 @@ def test_a_numpy_client_is_tuned(metric: str) -> None:
         _NumpyStrategy().start(grid, arrays, num_rounds=3)
 
     grid = recording(app)
-    result = tuner(metric=metric).start(main, grid, server_context())
+    result = tuner(metric="loss").start(main, grid, server_context())
     assert result.best_trial == _exactly_best(ONE_RUNG).best_trial
     sent = [r for reply in grid.replies for r in reply.content.metric_records.items()]
     losses = [record["loss"] for name, record in sent if name.endswith("res.loss")]
@@ -428,8 +426,6 @@ def _sends_none(main: Any = None, **options: Any) -> None:
         ("space", {"space": {}}),
         ("space", {"space": {"learning_rate": FloatDistribution(0.1, 1)}}),
         ("metric", {"metric": ""}),
-        ("direction", {"direction": "up"}),
-        ("num_agents", {"num_agents": 0}),
         ("num_agents", {"num_agents": NUM_CLIENTS - 1}),
         ("schedule", {"schedule": (3, 9)}),
         ("privacy", {"privacy": 2.0}),
@@ -437,7 +433,6 @@ def _sends_none(main: Any = None, **options: Any) -> None:
         ("seeds", {"seeds": 1}),
         ("seeds.features", {"seeds": Seeds(features=1)}),
         ("enqueue", {"enqueue": [{"rate": 1.0}]}),
-        ("enqueue", {"enqueue": [3]}),
         (r"params\['learning-rate'\]", {"enqueue": [{"learning-rate": 9.0}]}),
         (r"len\(enqueue\)", {"enqueue": [{}] * 6}),
         ("main", {"main": 3}),
@@ -454,11 +449,6 @@ def test_bad_arguments_are_named_before_any_work(
         _sends_none(**options)
 
 
-def test_a_misspelt_key_is_told_what_it_could_be() -> None:
-    with pytest.raises(ValueError, match="did you mean 'learning-rate'"):
-        _sends_none(space={"learning_rate": FloatDistribution(0.1, 1)})
-
-
 def test_a_main_that_never_evaluates_is_an_error() -> None:
     def main(grid: Grid, context: Context) -> None:
         main_of(lambda: FedAvg(fraction_evaluate=0.0))(grid, context)
@@ -472,9 +462,8 @@ def test_a_missing_metric_is_named() -> None:
         tuner(metric="acc").start(main_of(), in_process(), server_context())
 
 
-@pytest.mark.parametrize("first", [(), (lambda m, c, n: n(m, c),)])
-def test_a_missing_mod_is_named(first: Any) -> None:
-    app = message_app(first=first)
+def test_a_missing_mod_is_named() -> None:
+    app = message_app(first=())
     with pytest.raises(AggregationError, match="tuner_mod the first mod"):
         tuner().start(main_of(), in_process(app), server_context())
 
@@ -488,13 +477,12 @@ def test_a_main_that_pushes_messages_is_refused_by_name() -> None:
         tuner().start(main, in_process(), server_context())
 
 
-@pytest.mark.parametrize("kind", ["query", "query.mine"])
-def test_other_messages_are_refused_by_name(kind: str) -> None:
+def test_other_messages_are_refused_by_name() -> None:
     def main(grid: Grid, context: Context) -> None:
         nodes = grid.get_node_ids()
-        grid.send_and_receive([Message(RecordDict(), n, kind) for n in nodes])
+        grid.send_and_receive([Message(RecordDict(), n, "query.mine") for n in nodes])
 
-    with pytest.raises(ValueError, match=f"^message_type='{kind}'"):
+    with pytest.raises(ValueError, match=r"^message_type='query\.mine'"):
         tuner().start(main, in_process(), server_context())
 
 
@@ -534,13 +522,3 @@ def test_too_few_ballots_are_an_error() -> None:
     with pytest.raises(AggregationError, match="2 of 6 nodes gave a ballot"):
         tuner().start(main_of(), grid, server_context())
     assert grid.sends[-1] == EVALUATE
-
-
-def test_epsilon_of_the_issue_is_kept() -> None:
-    study = tuner(
-        privacy=PrivateChoice(2.0, 1e-3), schedule=Halving(6, (1, 2, 3), parallel=6)
-    )
-    result = study.start(main_of(), in_process(), server_context())
-    assert result.privacy_spent is not None
-    assert 1.99 < result.privacy_spent.epsilon <= 2.0
-    assert result.privacy_spent.num_releases == 3

@@ -1,6 +1,5 @@
 """Flower's strategies, wrappers for differential privacy and mods, under the tuner."""
 
-import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import (
     LocalDpMod,
     adaptiveclipping_mod,
-    arrays_size_mod,
     fixedclipping_mod,
     message_size_mod,
 )
@@ -32,14 +30,10 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
-    FedAdagrad,
     FedAdam,
     FedAvg,
-    FedAvgM,
     FedMedian,
     FedProx,
-    FedTrimmedAvg,
-    FedYogi,
     QFedAvg,
     Strategy,
 )
@@ -96,10 +90,7 @@ def tuner_space() -> Any:
     return SPACE["learning-rate"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [FedAvg, FedAdam, FedProx, FedAvgM, FedYogi, FedAdagrad, FedMedian, FedTrimmedAvg],
-)
+@pytest.mark.parametrize("make", [FedAdam, FedProx, FedMedian])
 def test_a_strategy_gives_in_each_trial_what_it_gives_alone(make: MakeStrategy) -> None:
     for rate, models in _run(make).items():
         alone: dict[float, list[Any]] = {}
@@ -150,9 +141,7 @@ def test_flowers_dp_wrappers_train_in_each_trial(
     assert 0.1 < np.linalg.norm(fastest[0]) < 1.0
 
 
-@pytest.mark.parametrize(
-    "mod", [LocalDpMod(0.5, 1e-3, 1.0, 1e-3), arrays_size_mod, message_size_mod]
-)
+@pytest.mark.parametrize("mod", [LocalDpMod(0.5, 1e-3, 1.0, 1e-3), message_size_mod])
 def test_flowers_mods_work_behind_the_tuners(mod: Mod) -> None:
     for steps in _run(FedAvg, [mod]).values():
         assert np.isfinite(steps).all()
@@ -167,7 +156,6 @@ def test_a_mod_before_the_tuners_that_refuses_its_messages_is_named() -> None:
 
 def test_qfedavg_is_refused_by_name() -> None:
     """It weights models by the clients' exact losses, which stay at the clients."""
-    gc.freeze()  # Flower's collects at each model, over all that other tests left
 
     def make() -> Strategy:
         return QFedAvg(client_learning_rate=0.1, train_loss_key="loss")
@@ -193,15 +181,15 @@ def test_noise_from_torch_differs_from_trial_to_trial() -> None:
 
     for _ in range(2):
         torch.manual_seed(3)
-        tuner().start(main, in_process(), server_context())
-    assert drawn[:6] == drawn[6:]
-    assert len(set(drawn)) == 6
+        tuner(schedule=Halving(3, (1,))).start(main, in_process(), server_context())
+    assert drawn[:3] == drawn[3:]
+    assert len(set(drawn)) == 3
     assert float(torch.randn(()).item()) not in drawn
 
 
 # --------------------------------------------- workflows and mods of `flwr.server`
 
-PRIVACY = [PrivateChoice(1000.0, 1e-3), None]
+PRIVATE = PrivateChoice(1000.0, 1e-3)
 
 
 def _workflow(fit_workflow: Any = None, has_initial: bool = True) -> Any:
@@ -220,7 +208,7 @@ def _workflow(fit_workflow: Any = None, has_initial: bool = True) -> Any:
 
 
 def _start_workflow(
-    main: Any, privacy: PrivateChoice | None, mods: Sequence[Mod] = ()
+    main: Any, privacy: PrivateChoice | None = PRIVATE, mods: Sequence[Mod] = ()
 ) -> dict[str, Any]:
     app = ClientApp(
         client_fn=lambda c: NumpyDistances(c).to_client(), mods=[tuner_mod, *mods]
@@ -230,21 +218,17 @@ def _start_workflow(
     return study.start(main, in_process(app), server_context()).best
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("privacy", [PRIVATE, None])
 def test_a_legacy_workflow_is_tuned(privacy: PrivateChoice | None) -> None:
     best = _start_workflow(_workflow(), privacy)
     assert best == {"learning-rate": 0.5, "local-epochs": 5}
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
-def test_a_legacy_workflow_without_initial_parameters_is_refused_by_name(
-    privacy: PrivateChoice | None,
-) -> None:
+def test_a_legacy_workflow_without_initial_parameters_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'get_parameters'.*initial_parameters"):
-        _start_workflow(_workflow(has_initial=False), privacy)
+        _start_workflow(_workflow(has_initial=False))
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize(
     ("mod", "workflow"),
     [
@@ -253,20 +237,17 @@ def test_a_legacy_workflow_without_initial_parameters_is_refused_by_name(
     ],
 )
 def test_a_workflow_of_secure_aggregation_is_refused_by_name(
-    mod: Mod, workflow: Any, privacy: PrivateChoice | None
+    mod: Mod, workflow: Any
 ) -> None:
     """A round of it is four sends, which the tuner would count as four rounds."""
     with pytest.raises(NotImplementedError, match=r"not support.*SecAggPlusWorkflow"):
-        _start_workflow(_workflow(workflow), privacy, [mod])
+        _start_workflow(_workflow(workflow), mods=[mod])
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("mod", [secagg_mod, secaggplus_mod])
-def test_a_mod_of_secure_aggregation_is_refused_by_name(
-    mod: Mod, privacy: PrivateChoice | None
-) -> None:
+def test_a_mod_of_secure_aggregation_is_refused_by_name(mod: Mod) -> None:
     app = message_app(first=(tuner_mod, mod))
-    study = tuner(privacy=privacy)
+    study = tuner()
     with pytest.raises(AggregationError, match=r"could train.*not support.*ClientApp"):
         study.start(main_of(), in_process(app), server_context())
     app = message_app(first=(mod, tuner_mod))

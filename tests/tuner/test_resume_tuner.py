@@ -1,8 +1,10 @@
 """A tuner that was ended goes on in a new run, and releases no rung twice."""
 
 import logging
+import shutil
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.killing import killed_after
 from tests.tuner.apps import (
-    RecordingGrid,
+    RUN_CONFIG,
+    DyingGrid,
+    Ended,
     in_process,
     main_of,
     message_app,
@@ -24,23 +28,8 @@ from tests.tuner.apps import (
     tuner,
 )
 
-SCHEDULE = Halving(8, (1, 2, 4), parallel=3, batches=2)
+SCHEDULE = Halving(4, (1, 2), parallel=2, batches=2)
 NUM_RUNGS = len(SCHEDULE.rungs)
-
-
-class Ended(Exception):  # noqa: N818
-    """Stands for whatever ends a ServerApp."""
-
-
-class DyingGrid(RecordingGrid):
-    """Raises in place of delivering one of its sends."""
-
-    dies_at = 0
-
-    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
-        if len(self.sends) == self.dies_at:
-            raise Ended
-        return super().send_and_receive(messages, timeout=timeout)
 
 
 def _study(folder: Path | None, **options: Any) -> Any:
@@ -54,7 +43,9 @@ def _ledger(folder: Path) -> list[tuple[int, list[float]]]:
         return [(row.iteration, row.vectors.tolist()) for row in journal.ledger()]
 
 
+@cache
 def _whole() -> tuple[FederationResult, list[str]]:
+    """Return the result of one that is not ended, and its sends."""
     grid = recording()
     return _study(None).start(main_of(), grid, server_context()), grid.sends
 
@@ -63,16 +54,16 @@ def test_it_goes_on_after_any_send(tmp_path: Path) -> None:
     """With the recorded choices; the trials that are left are trained again."""
     whole, sends = _whole()
     decided = set()
-    for dies_at in range(0, len(sends), 3):
+    for dies_at in range(0, len(sends), 2):
         folder = tmp_path / str(dies_at)
-        dying = DyingGrid(message_app(), 6, run_config=recording_config())
+        dying = DyingGrid(message_app(), 6, run_config=RUN_CONFIG)
         dying.dies_at = dies_at
         with pytest.raises(Ended):
             _study(folder).start(main_of(), dying, server_context())
         before = _ledger(folder)
         decided.add(len(before))
         # The clients of the new run know nothing, or what was left of the old one.
-        grid: Any = in_process() if dies_at % 2 else dying
+        grid: Any = in_process() if dies_at % 4 else dying
         dying.dies_at = -1
         result = _study(folder).start(main_of(), grid, server_context())
         after = _ledger(folder)
@@ -82,16 +73,9 @@ def test_it_goes_on_after_any_send(tmp_path: Path) -> None:
     assert decided == set(range(NUM_RUNGS))
 
 
-def recording_config() -> dict[str, Any]:
-    """Return the run config of the clients."""
-    from tests.tuner.apps import RUN_CONFIG
-
-    return RUN_CONFIG
-
-
 def test_real_noise_is_not_drawn_again(tmp_path: Path) -> None:
-    dying = DyingGrid(message_app(), 6, run_config=recording_config())
-    dying.dies_at = 12
+    dying = DyingGrid(message_app(), 6, run_config=RUN_CONFIG)
+    dying.dies_at = 5
     with pytest.raises(Ended):
         _study(tmp_path, seeds=Seeds()).start(main_of(), dying, server_context())
     before = _ledger(tmp_path)
@@ -103,54 +87,63 @@ def test_real_noise_is_not_drawn_again(tmp_path: Path) -> None:
         before = after
 
 
-def test_a_complete_one_asks_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = _study(tmp_path).start(main_of(), in_process(), server_context())
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a tuner that has come to its end."""
+    folder = tmp_path_factory.mktemp("complete")
+    _start(folder)
+    return folder
+
+
+def _again(complete: Path, folder: Path, context: Any = None, **options: Any) -> Any:
+    """Start another tuner in a copy of a folder; assert that nobody is asked."""
+    shutil.copytree(complete, folder, dirs_exist_ok=True)
     grid = recording()
+    context = server_context() if context is None else context
+    try:
+        return _study(folder, **options).start(main_of(), grid, context)
+    finally:
+        assert grid.sends == []
+
+
+def test_a_complete_one_asks_nobody(
+    complete: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
-        again = _study(tmp_path).start(main_of(), grid, server_context())
-    assert again == first
-    assert grid.sends == []
+        assert _again(complete, tmp_path) == _whole()[0]
     assert "is complete" in caplog.text
 
 
-def test_another_number_of_parallel_trials_may_go_on(tmp_path: Path) -> None:
-    first = _study(tmp_path).start(main_of(), in_process(), server_context())
+def test_another_number_of_parallel_trials_may_go_on(
+    complete: Path, tmp_path: Path
+) -> None:
     schedule = replace(SCHEDULE, parallel=1)
-    study = _study(tmp_path, schedule=schedule)
-    assert study.start(main_of(), in_process(), server_context()) == first
+    assert _again(complete, tmp_path, schedule=schedule) == _whole()[0]
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("rounds", {"schedule": replace(SCHEDULE, rounds=(1, 2, 3))}),
+        ("rounds", {"schedule": replace(SCHEDULE, rounds=(2, 3))}),
         ("batches", {"schedule": replace(SCHEDULE, batches=1)}),
         ("privacy", {"privacy": PrivateChoice(1.0, 1e-3)}),
         ("privacy", {"privacy": None}),
         ("noise_seed", {"seeds": Seeds(study=1, noise=3)}),
         ("metric", {"metric": "calls"}),
-        ("direction", {"direction": "maximize"}),
         ("num_agents", {"num_agents": 7}),
         ("enqueue", {"enqueue": [{"local-epochs": 2}]}),
     ],
 )
 def test_other_settings_are_refused(
-    tmp_path: Path, name: str, options: dict[str, Any]
+    complete: Path, tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
-    _study(tmp_path).start(main_of(), in_process(), server_context())
-    grid = recording()
     with pytest.raises(JournalError, match=name):
-        _study(tmp_path, **options).start(main_of(), grid, server_context())
-    assert grid.sends == []
+        _again(complete, tmp_path, **options)
 
 
-def test_other_defaults_of_the_app_are_refused(tmp_path: Path) -> None:
-    _study(tmp_path).start(main_of(), in_process(), server_context())
-    other = server_context(**{"local-epochs": 2})
+def test_other_defaults_of_the_app_are_refused(complete: Path, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="defaults"):
-        _study(tmp_path).start(main_of(), in_process(), other)
+        _again(complete, tmp_path, server_context(**{"local-epochs": 2}))
 
 
 def _start(folder: Path) -> None:

@@ -17,13 +17,13 @@ from flwr_fbo.tuner.tuner_record import FILE_NAME
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,
+    Ended,
     RecordingGrid,
     main_of,
     message_app,
     server_context,
     tuner,
 )
-from tests.tuner.test_resume_tuner import Ended
 
 SCHEDULE = Halving(6, (1, 3), parallel=2)
 
@@ -99,15 +99,14 @@ def test_files_of_a_trial_are_its_own(here: Path, tmp_path: Path) -> None:
     assert grid.folders == {"grid": {str(here)}, "client": {str(here)}}
 
 
-def test_without_a_folder_trials_work_where_the_process_does(here: Path) -> None:
+def test_without_a_folder_trials_work_where_the_process_does(
+    here: Path, tmp_path: Path
+) -> None:
+    """And the choice is the same."""
     result = _start(_writes, None, PlacedGrid())
     rates = {float(rate) for rate in (here / "rates").read_text().split()}
     assert rates == {settings["learning-rate"] for settings in result.settings}
-
-
-def test_the_choice_is_that_without_a_folder(here: Path, tmp_path: Path) -> None:
-    with_folder = _start(_writes, tmp_path / "record", PlacedGrid())
-    assert with_folder == _start(_writes, None, PlacedGrid())
+    assert result == _start(_writes, tmp_path / "record", PlacedGrid())
 
 
 def test_folders_of_a_killed_run_are_made_anew(here: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A reward that does not come in time counts as the default: once, in one release."""
 
-import time
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +31,9 @@ TIMED = replace(VECTOR_SETTINGS, reward_timeout=TIMEOUT)
 
 
 class Clock:
-    monotonic = staticmethod(time.monotonic)
-
     """The time of trials and time-outs, which the tests say."""
+
+    monotonic = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
         self.now = 1e9

@@ -47,7 +47,7 @@ def _play(folder: Path) -> None:
     """
 
     def objective(trial: Trial) -> float:
-        time.sleep(0.005)
+        time.sleep(0.02)  # long enough to be hit by a kill
         value = objective_of(0)(trial)
         with (folder / "evaluated").open("a") as file:
             file.write(f"{value!r}\n")

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from flwr_fbo import FederationResult
 from flwr_fbo.cli import app
-from tests.cli.test_report_command import (
-    _assert_figures_can_be_read,
-    _assert_self_contained,
-    _headings,
-    _page,
+from tests.cli.pages import (
+    assert_figures_can_be_read,
+    assert_self_contained,
+    headings_of,
+    page,
 )
 from tests.tuner.records import OPTIONS, record, record_first_rung
 
@@ -47,11 +47,11 @@ def test_the_page_of_a_tuner_has_all_rungs(
     kind: str, tuners: Path, tmp_path: Path
 ) -> None:
     result = _result(tuners, kind)
-    text = _page(tuners / kind, tmp_path / "a.html")
-    _assert_self_contained(text)
-    _assert_figures_can_be_read(text)
+    text = page(tuners / kind, tmp_path / "a.html")
+    assert_self_contained(text)
+    assert_figures_can_be_read(text)
     parts = ["Choice", "Privacy", "Scores", "Trials", "Releases", "Settings"]
-    assert _headings(text) == [*parts, "Versions"]
+    assert headings_of(text) == [*parts, "Versions"]
     assert f"Trial {result.best_trial} was chosen." in text
     for rung in result.rungs:
         assert f"score at round {rung.rounds}" in text
@@ -144,7 +144,7 @@ def test_the_ledger_has_a_row_a_rung(tuners: Path) -> None:
 def test_a_tuner_that_was_ended_has_chosen_nothing(
     tuners: Path, tmp_path: Path
 ) -> None:
-    text = _page(tuners / "ended", tmp_path / "a.html")
+    text = page(tuners / "ended", tmp_path / "a.html")
     assert "Nothing is chosen yet." in text
     assert text.count("<td>goes on</td>") == 2
     assert "<td>chosen</td>" not in text

@@ -89,27 +89,16 @@ def test_its_file(experiment: BanditExperiment) -> None:
         ("dimension = 3", "dimenson = 3", "task.dimenson is not known: .*'dimension'"),
         ("num_actions = 6", "num_actions = 10", "num_actions=10 .* at most d.2 = 9"),
         ("epsilon = 8.0", "epsilon = 0.0", "epsilon=0.0 is not allowed: a number from"),
-        ("epsilon = 8.0", "epsilon = inf", "epsilon=.*inf.* is not allowed"),
         ("epsilon = 8.0", "", "privacy.epsilon is missing"),
-        ("delta = 0.1", "delta = 1.0", "delta=1.0 is not allowed"),
-        ("delta = 0.1", "delta = 0.1\nq = 0.1", r"privacy.q is not known: .*'delta'"),
-        ("num_seeds = 2", "num_sedes = 2", "num_sedes is not known: .*'num_seeds'"),
         ("num_seeds = 2", 'preset = "paper"', "preset is not known"),
         ("num_seeds = 2", 'width = "wide"', "width='wide' is not allowed"),
         ("first_synchronisation = 20", "first_synchronisation = 250", "at most 249"),
-        (
-            "first_synchronisation = 20",
-            "first_synchronisation = 0",
-            "=0 is not allowed",
-        ),
-        ("num_synchronisations = 4", "num_synchronisations = 0", "=0 is not allowed"),
         (
             "num_synchronisations = 4",
             "num_synchronisations = 231",
             "so many in the 230",
         ),
         ("num_seeds = 2", 'methods = ["fed-ubc"]', "did you mean 'fed-ucb'"),
-        ("num_seeds = 2", 'methods = ["dislinucb"]', "methods='dislinucb' is not"),
         (
             "num_seeds = 2",
             'methods = ["fed-ucb", "independent"]',
@@ -306,7 +295,7 @@ def test_results_come_back(experiment: BanditExperiment, tmp_path: Path) -> None
     todo = [(name, seed) for seed in range(2) for name in experiment.methods]
     path = tmp_path / "results" / "results.jsonl"
     with ResultsFile(path, experiment) as results:
-        for run in Runs(experiment, todo).play(2):
+        for run in Runs(experiment, todo).play(1):
             results.append(run)
         done = results.runs
     there, runs = read_results(path)
@@ -344,9 +333,6 @@ def _invoke(*arguments: str) -> Any:
 
 def test_the_command(file: Path, tmp_path: Path) -> None:
     run = ("run", str(file), "--jobs=1", f"--output={tmp_path}")
-    result = _invoke(*run, "--seeds=1", "--evaluations=60")
-    assert result.exit_code == 0, result.output
-    (tmp_path / "mine" / "results.jsonl").unlink()
     assert _invoke(*run, "--seeds=1").exit_code == 0
     result = _invoke(*run)
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""How the command behaves: help, suggestions, pipes, mistakes, and how fast it is."""
+"""How the command behaves: help, suggestions, pipes, mistakes, and what it loads."""
 
 import ast
 import re
@@ -141,9 +141,9 @@ def test_a_reader_that_leaves_early_sees_no_error(tmp_path: Path) -> None:
     assert "Error" not in done.stderr
 
 
-# What it is in the middle of: the first draws of the study.
+# The command, which says when it begins to draw studies.
 INTERRUPTED = """
-import os, signal, sys
+import signal
 # What runs in the background ignores it, and so would the command.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from flwr_fbo.audit.tuning_audit import TuningAuditPlan

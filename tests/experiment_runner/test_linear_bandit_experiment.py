@@ -175,21 +175,21 @@ def test_what_is_played_in_the_mean_field(experiment: BanditExperiment) -> None:
         replace(limit, num_iterations=10**7, num_synchronisations=10**7 - 20)
 
 
-def test_published_curves_of_ten_million_trials(experiment: BanditExperiment) -> None:
+def test_published_curves_of_a_million_trials(experiment: BanditExperiment) -> None:
     methods = ("paper", "paper-noise-only", "paper-open", "independent")
     often = replace(
         experiment,
         simulator="mean-field",
         methods=methods,
-        num_iterations=10**7,
-        num_synchronisations=10**7 - 20,
+        num_iterations=10**6,
+        num_synchronisations=10**6 - 20,
     )
-    assert often.schedule == range(20, 10**7)
+    assert often.schedule == range(20, 10**6)
     regret = {run.method: run.regret[-1] for run in often.play(methods, 0)}
     assert regret["paper-open"] < regret["paper"] < regret["paper-noise-only"]
     sent = often.sending("paper", [])
     assert sent is not None
-    assert sent[-1] == 2 * 3 * 16 * (10**7 - 20)
+    assert sent[-1] == 2 * 3 * 16 * (10**6 - 20)
 
 
 def test_methods_are_what_they_are_called(experiment: BanditExperiment) -> None:
@@ -362,8 +362,6 @@ def test_the_command(file: Path, tmp_path: Path) -> None:
     }
     assert values["methods"]["non-private"]["epsilon"] is None
     assert "failed_trials" not in values
-    other = _invoke(*run, "--epsilon=2")
-    assert "6 of 16 runs are in" in " ".join(other.output.split())
     refused = _invoke("tradeoff", str(tmp_path / "mine"))
     assert refused.exit_code == 1
     assert re.search(r"Error: results='.*mine' is not allowed", refused.output)

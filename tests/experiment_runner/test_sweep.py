@@ -315,10 +315,12 @@ def test_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     sweep = _load(tmp_path, TOML)
     path = tmp_path / "results" / "mine" / "results.jsonl"
+    left = {claim.better for claim in sweep.claims}
     made = [run for run in _made(sweep, {}) if run.seed < 2]
     with ResultsFile(path, sweep) as results:
-        for run in made[:-4]:
-            results.append(run)
+        for run in made:
+            if run.method not in left:
+                results.append(run)
     path.write_text(path.read_text() + '{"method": "fed-')  # killed as it wrote
     invoke = CliRunner().invoke
     before = invoke(app, ["claims", "mine.toml"])

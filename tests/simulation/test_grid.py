@@ -129,8 +129,8 @@ def test_a_study_in_workers_is_that_of_one_process(
         study.start(grid, num_rounds=4)
         vectors.append([row.vectors for row in study.server.ledger])
         agents.append(grid.agents(study.study))
-    np.testing.assert_array_equal(*vectors)
-    assert_same(*agents)
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert_same(agents[0], agents[1])
 
 
 def test_agents_that_wait_for_each_other_end_as_alone(

@@ -29,24 +29,24 @@ def test_the_command_audits_a_study_of_each_strategy() -> None:
 
 
 def test_the_command_exits_with_1_on_a_violation() -> None:
-    options = ("--study=FedVote", "--plant=no-clip")
-    result = _invoke(*options, "--json")
+    result = _invoke("--study=FedVote", "--plant=no-clip")
     assert result.exit_code == 1
-    (found,) = json.loads(result.stdout)
-    assert found["violated"] is True
-    assert found["planted_fault"] == "no-clip"
-    assert found["epsilon_promised"] == pytest.approx(2, rel=2e-3)
-    assert found["plan"]["settings"]["num_agents"] == 2
-    text = _invoke(*options).output
-    assert text.splitlines()[-2] == "Planted   no-clip"
-    assert "Entropy   seeded" in text
-    assert max(map(len, text.splitlines())) <= 100
+    lines = result.output.splitlines()
+    assert lines[-3].startswith("Verdict   VIOLATION")
+    assert lines[-2] == "Planted   no-clip"
+    assert "Entropy   seeded" in lines
+    assert max(map(len, lines)) <= 100
 
 
 def test_a_fault_is_planted_wherever_there_can_be_one() -> None:
     result = _invoke("--plant=drawn-again", "--json")
+    assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert [one["study"] for one in found] == ["FedUCB", "FedGOUCB"]
+    assert found[1]["violated"] is True  # the other shows it in more studies
+    for one in found:
+        assert one["planted_fault"] == "drawn-again"
+        assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
 
 
 def test_options_change_a_tuning_study() -> None:
@@ -96,22 +96,14 @@ def test_the_command_finds_a_planted_fault() -> None:
         (("--plant=noclip",), "did you mean 'no-clip'"),
         (("--plant=no-clip", "--study=FedUCB"), "plant='no-clip' is not allowed"),
         (("--study=FedVotes",), "did you mean 'FedVote'"),
+        (("--z=1", "--epsilon=1", "--study=FedVote"), "epsilon=1.0 is not allowed: on"),
+        (("--agents=1000000000", "--study=FedVote"), "agents x sub-regions=1000000000"),
         (("--z=1",), "z=1.0 is not allowed: only with --study"),
         (("--agents=3", "--study=FedUCB"), "agents=3 is not allowed: only with"),
         (("--z=0", "--study=FedVote"), "noise_multiplier=0.0 is not allowed"),
-        (("--q=0", "--study=FedVote"), "sampling_probability=0.0 is not allowed"),
-        (("--epsilon=0",), "epsilon=0.0 is not allowed"),
         (("--delta=1",), "delta=1.0 is not allowed"),
-        (("--draws=5",), "num_draws=5 is not allowed"),
-        (("--iteration=-1", "--study=FedVote"), "iterations=-1 is not allowed"),
-        (("--features=0", "--study=FedVote"), "num_features=0 is not allowed"),
-        (("--honest=2", "--study=FedVote"), "honest=2 is not allowed: only with"),
         (("--secure", "--study=FedUCB"), "study='FedUCB' is not allowed"),
-        (("--secure", "--study=FedVote", "--q=.5"), "sampling_probability=0.5"),
-        (("--secure", "--study=FedVote", "--absent=missing"), "absence='missing'"),
         (("--secure", "--study=FedVote", "--honest=9"), "honest=9 is not allowed"),
-        (("--secure", "--plant=no-clip"), "plant='no-clip' is not allowed"),
-        (("--plant=no-share",), "plant='no-share' is not allowed"),
     ],
 )
 def test_what_the_command_refuses_is_one_line(

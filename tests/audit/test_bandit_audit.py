@@ -54,9 +54,17 @@ def _runs(audited: BanditAuditPlan, num_runs: int) -> Any:
 # --- The running bandit
 
 
-@pytest.mark.parametrize(("num_logged", "position"), [(0, 2), (3, -2)])
-@pytest.mark.parametrize("forget", [None, 1, 2])
-@pytest.mark.parametrize("local_data", get_args(LocalData))
+@pytest.mark.parametrize(
+    ("local_data", "forget", "num_logged", "position"),
+    [
+        ("released", None, 0, 2),
+        ("released", 1, 3, -2),
+        ("released", 2, 0, 2),
+        ("raw", None, 3, -2),
+        ("raw", 1, 0, 2),
+        ("raw", 2, 3, -2),
+    ],
+)
 def test_twins_are_agents(
     local_data: LocalData, forget: int | None, num_logged: int, position: int
 ) -> None:
@@ -170,7 +178,7 @@ def test_the_exact_noise_keeps_its_promise(changes: dict[str, Any]) -> None:
 
 
 def test_the_noise_of_the_paper_keeps_more_than_its_promise() -> None:
-    audited = plan(**PAPER, num_draws=2000)
+    audited = plan(**PAPER)
     result = audit(audited, StreamEntropy(1))
     promised = result.promised.epsilon
     assert gaussian_delta(promised, audited.settings.releases.mu) == pytest.approx(0.1)
@@ -195,9 +203,9 @@ def test_the_promise_does_not_hold_for_agents_that_act_on_raw_trials() -> None:
 
 
 def test_with_raw_trials_not_even_the_noise_of_the_paper_is_enough() -> None:
-    """Though one trial needs next to none of it: here a hundred follow from one."""
-    audited = plan(**{**PAPER, **RAW, "epsilon": 1.0, "window": 100})
-    assert audit(audited, StreamEntropy(1)).epsilon_lower > 4.0
+    """Though one trial needs next to none of it: here fifty follow from one."""
+    audited = plan(**{**PAPER, **RAW, "epsilon": 1.0, "window": 50})
+    assert audit(audited, StreamEntropy(1)).epsilon_lower > 1.5
 
 
 def test_with_raw_trials_that_are_fixed_the_promise_holds() -> None:
@@ -206,21 +214,34 @@ def test_with_raw_trials_that_are_fixed_the_promise_holds() -> None:
     assert not audit(plan(**one_arm), StreamEntropy(1)).violated
 
 
+# No larger than each needs to be found.
 FAULTY: list[tuple[str, dict[str, Any]]] = [
     ("reused-noise", {"position": 1}),
-    ("reused-noise", {"position": 1, "mechanism": "tree", "num_releases": 4}),
     ("half-noise", {}),
-    ("add-or-remove-one", {"num_releases": 1, "num_requests": 1, "num_draws": 5000}),
+    ("add-or-remove-one", {"num_releases": 1, "num_requests": 1, "num_draws": 3000}),
+    ("unit-columns", {"mechanism": "tree", "num_releases": 4}),
+    ("no-composition", {"num_releases": 3}),
+    ("drawn-again", {"num_releases": 1, "num_requests": 4}),
+    ("synchronised-twice", {}),
+    ("log-added-again", LOG),
+]
+IN_OTHER_STUDIES: list[tuple[str, dict[str, Any]]] = [
+    ("reused-noise", {"position": 1, "mechanism": "tree", "num_releases": 4}),
     ("unit-columns", {"mechanism": "tree", "num_releases": 4, "num_draws": 2000}),
     ("no-composition", {"num_releases": 4}),
-    ("drawn-again", {"num_releases": 1, "num_requests": 4}),
     ("synchronised-twice", {"num_releases": 3, "num_draws": 2000}),
     ("log-added-again", {**LOG, "num_releases": 3, "num_draws": 2000}),
     ("half-noise", LOG),
 ]
 
 
-@pytest.mark.parametrize(("fault", "change"), FAULTY)
+@pytest.mark.parametrize(
+    ("fault", "change"),
+    [
+        *FAULTY,
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in IN_OTHER_STUDIES),
+    ],
+)
 def test_faults_are_found(fault: str, change: dict[str, Any]) -> None:
     result = audit(plan(**change), StreamEntropy(1), CONTINUAL_FAULTS[fault])
     assert result.violated
@@ -250,12 +271,6 @@ def test_the_bar(change: dict[str, Any]) -> None:
     assert 0.7 * promised < result.epsilon_lower < promised
 
 
-def test_the_same_seed_finds_the_same() -> None:
-    audited = plan(num_releases=1)
-    one, other = (audit(audited, StreamEntropy(9)) for _ in range(2))
-    assert one == other
-
-
 # --- Plans
 
 
@@ -266,11 +281,7 @@ def test_the_same_seed_finds_the_same() -> None:
         ({"actions": (), "rewards": ()}, "actions=()"),
         ({"actions": ((1.0, 1.0),), "rewards": (0.0,)}, "actions[0]=[1.0, 1.0]"),
         ({"rewards": (0.0, 1.5)}, "rewards[1]=1.5"),
-        ({"window": 0}, "window=0"),
         ({"position": -1}, "position=-1"),
-        ({"position": 4, "window": 2}, "position=4"),
-        ({"num_requests": 0}, "num_requests=0"),
-        ({"num_draws": 999}, "num_draws=999"),
         ({"change": "action"}, "change='action'"),
         ({"change": "trial", "max_reward": 1.5}, "max_reward=1.5"),
         (

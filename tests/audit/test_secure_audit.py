@@ -107,11 +107,13 @@ def test_every_fault_is_looked_for() -> None:
     assert {fault for fault, _ in FAULTY} == set(SECURE_FAULTS)
 
 
+@pytest.mark.slow
 def test_one_release_shows_no_reused_share() -> None:
     audited = replace(secure_fed_vote(1000), iterations=(1,))
     assert not audit(audited, StreamEntropy(3), SECURE_FAULTS["reused-shares"]).violated
 
 
+@pytest.mark.slow
 def test_counting_on_all_is_no_fault_where_all_are_honest() -> None:
     audited = replace(secure_fed_vote(1000), honest=4)
     fault = SECURE_FAULTS["honest-too-high"]

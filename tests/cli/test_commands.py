@@ -6,11 +6,12 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 import flwr_fbo
 from flwr_fbo import FedVote
 from flwr_fbo.cli import app
+from flwr_fbo.experiment_runner.results import read_results
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.strategies.presets import PUBLISHED
 
@@ -42,15 +44,38 @@ sampling_probability = 0.35
 delta = 1e-3
 """
 
-# Of one process: starting workers takes longer than to play so little.
-SHORT = ("--evaluations=11", "--jobs=1")
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "mine.toml"
     path.write_text(TOML)
     return str(path)
+
+
+@dataclass(frozen=True)
+class Played:
+    """An experiment that has been run: tests read it, and may draw its figure anew."""
+
+    root: Path
+    said: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "mine"
+
+    @property
+    def run(self) -> tuple[str, ...]:
+        return "run", str(self.root / "mine.toml"), "--jobs=1", f"--output={self.root}"
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    root = tmp_path_factory.mktemp("played")
+    (root / "mine.toml").write_text(TOML)
+    # Of one process: starting workers takes longer than to play so little.
+    result = _invoke(*Played(root, "").run)
+    assert result.exit_code == 0, result.output
+    return Played(root, result.output)
 
 
 def _invoke(*arguments: str) -> Any:
@@ -64,33 +89,32 @@ def _one_line_error(result: Any) -> str:
     return str(result.output).splitlines()[-1]
 
 
-def test_run_reports_and_show_repeats_it(tmp_path: Path, file: str) -> None:
-    result = _invoke("run", file, "--output", str(tmp_path))
-    assert result.exit_code == 0, result.output
+def test_run_reports_and_show_repeats_it(played: Played) -> None:
     for name in ("TS", "random", "FTS-DE", "DP-FTS-DE", "noise-only"):
-        assert re.search(rf"^ *{name} ", result.output, re.MULTILINE)
-    assert "NOT PRIVATE" in result.output
-    assert "infinite" in result.output
-    table = result.output[result.output.index("Best function value") :]
+        assert re.search(rf"^ *{name} ", played.said, re.MULTILINE)
+    assert "NOT PRIVATE" in played.said
+    assert "infinite" in played.said
+    table = played.said[played.said.index("Best function value") :]
     lines = table[: table.index("Results:")].splitlines()
     assert max(len(line) for line in lines) <= 80
-    assert "…" not in result.output
-    folder = tmp_path / "mine"
-    assert len((folder / "results.jsonl").read_text().splitlines()) == 11
-    assert (folder / "figure.png").stat().st_size > 10_000
-    shown = _invoke("show", str(folder)).output
+    assert "…" not in played.said
+    assert len((played.folder / "results.jsonl").read_text().splitlines()) == 11
+    assert (played.folder / "figure.png").stat().st_size > 10_000
+    shown = _invoke("show", str(played.folder)).output
     assert shown.splitlines()[2:] == lines[2 : len(shown.splitlines())]
 
 
 def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
     voting = TOML.replace('preset = "paper-synthetic"', 'strategy = "FedVote"')
     voting = re.sub("noise_m.*\nsampling.*\n", "epsilon = 2.0\n", voting)
+    methods = 'methods = ["alone", "random", "private", "noise-only"]'
+    voting = voting.replace("num_seeds = 2", methods + "\nnum_seeds = 2")
     path = tmp_path / "votes.toml"
     path.write_text(voting)
     run = ("run", str(path), "--jobs=1", f"--output={tmp_path}")
     assert _invoke(*run).exit_code == 0
     result = _invoke(*run, "--epsilon=8")
-    assert "10 of 16 runs are in" in " ".join(
+    assert "4 of 8 runs are in" in " ".join(
         result.output.split()
     )  # those that epsilon leaves alone
     folders = [str(tmp_path / name) for name in ("mine", "mine-epsilon-8")]
@@ -109,26 +133,27 @@ def test_other_epsilons_and_what_they_buy(tmp_path: Path) -> None:
         assert words in _one_line_error(_invoke(*arguments))
 
 
-def test_json_is_all_that_goes_to_stdout(tmp_path: Path, file: str) -> None:
-    options = ("--seeds=1", *SHORT, f"--output={tmp_path}", "--json")
-    result = _invoke("run", file, *options)
-    values = json.loads(result.stdout)
-    assert values["experiment"]["num_evaluations"] == 11
+def test_json_is_all_that_goes_to_stdout(played: Played) -> None:
+    values = json.loads(_invoke(*played.run, "--json").stdout)
+    assert values["experiment"]["num_evaluations"] == 12
     assert values["methods"]["open"]["epsilon"] is None
-    assert values["methods"]["alone"]["final"]["standard_error"] is None
-    assert "One seed" in values["verdict"][0]
     assert values["private"] is False
-    shown = _invoke("show", str(tmp_path / "mine" / "results.jsonl"), "--json")
+    shown = _invoke("show", str(played.folder / "results.jsonl"), "--json")
     assert json.loads(shown.stdout) == values
     listed = json.loads(_invoke("list", "--json").stdout)
     assert {"digits", "landmine", "synthetic"} <= {e["name"] for e in listed}
 
 
-def test_show_prints_csv_by_seed_and_curves_by_step(tmp_path: Path, file: str) -> None:
-    run = ("run", file, "--seeds=2", *SHORT, f"--output={tmp_path}")
-    assert _invoke(*run).exit_code == 0
-    folder = str(tmp_path / "mine")
-    for options, until in (((), 11), (("--until=3",), 3)):
+def test_a_single_seed_has_no_errors_and_no_verdict(played: Played) -> None:
+    values = json.loads(_invoke(*played.run, "--seeds=1", "--json").stdout)
+    assert values["methods"]["alone"]["final"]["standard_error"] is None
+    assert values["curves"]["methods"]["alone"]["standard_error"] == [None] * 12
+    assert "One seed" in values["verdict"][0]
+
+
+def test_show_prints_csv_by_seed_and_curves_by_step(played: Played) -> None:
+    folder = str(played.folder)
+    for options, until in (((), 12), (("--until=3",), 3)):
         values = json.loads(_invoke("show", folder, "--json", *options).stdout)
         printed = _invoke("show", folder, "--csv", *options)
         assert printed.exit_code == 0, printed.output
@@ -151,18 +176,12 @@ def test_show_prints_csv_by_seed_and_curves_by_step(tmp_path: Path, file: str) -
             curve = values["curves"]["methods"][name]
             final = estimates["final"]
             assert len(curve["mean"]) == len(curve["standard_error"]) == until
-            if until == 11:
+            if until == 12:
                 last = {key: curve[key][-1] for key in ("mean", "standard_error")}
                 assert last == pytest.approx(final)
             assert statistics.mean(curve["mean"]) == pytest.approx(
                 estimates["mean"]["mean"]
             )
-
-
-def test_a_single_seed_has_curves_without_errors(tmp_path: Path, file: str) -> None:
-    run = ("run", file, "--seeds=1", *SHORT, f"--output={tmp_path}")
-    values = json.loads(_invoke(*run, "--json").stdout)
-    assert values["curves"]["methods"]["alone"]["standard_error"] == [None] * 11
 
 
 def test_list() -> None:
@@ -172,16 +191,16 @@ def test_list() -> None:
 
 
 def test_privacy_prints_published_and_exact_side_by_side() -> None:
-    options = ("privacy", "--agents=29", "--rounds=60", "--q=.35", "--z=1")
+    options = ("privacy", "--agents=29", "--rounds=60", "--q=.35", "--z=4")
     result = _invoke(*options)
     assert result.exit_code == 0, result.output
     assert "delta = 0.0246 (1/N^1.1, as in the paper)" in result.output
     assert "Warning: delta = 0.025" in result.stderr
     split = [line.split() for line in result.output.splitlines()]
     rows = {words[0]: words for words in split if words}
-    assert rows["moments"][1:] == ["15.17", "9.117", "15.17"]
-    assert rows["pld"][1:] == ["10.39", "6.199", "10.39"]
-    assert rows["rdp"][1] == rows["rdp"][3] == "13.5"
+    assert rows["moments"][1:] == ["2.161", "1.507", "2.161"]
+    assert rows["pld"][1:] == ["1.135", "0.7025", "1.135"]
+    assert rows["rdp"][1] == rows["rdp"][3] == "1.458"
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
     for words in ("Fixed throughout", "z phi_max S / q", "1 to 2 times z", "0.5 to 1"):
         assert words in result.output.replace("\n", " ")
@@ -207,15 +226,9 @@ def test_privacy_inverts_and_speaks_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--q", "3"), "sampling_probability=3.0"),
-        (("--z", "0"), "z=0.0"),
         (("--z", "nan"), "z=nan"),
         (("--z", "1", "--epsilon", "2"), "epsilon=2.0 is not allowed: only without z"),
-        (("--epsilon", "0"), "epsilon=0.0"),
-        (("--delta", "1"), "delta=1.0"),
         (("--rounds", "0"), "rounds=0 is not allowed: 1 to 1,000,000"),
-        (("--agents", "0"), "agents=0 is not allowed: 1 to 1,000,000"),
-        (("--rounds", "1000000000", "--q=1"), "rounds=1000000000 is not allowed: 1 to"),
         (("--agents", "1000000000"), "agents=1000000000 is not allowed: 1 to 1,000,"),
         (("--preset", "papers"), "did you mean 'paper'"),
     ],
@@ -250,22 +263,7 @@ def test_many_rounds_are_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--z=1", "--epsilon=1"), "epsilon=1.0 is not allowed: only without z"),
-        (("--agents=1000000000",), "agents x sub-regions=1000000000 is not allowed"),
-        (("--epsilon=0",), "epsilon=0.0"),
-    ],
-)
-def test_audit_names_what_it_refuses(arguments: tuple[str, ...], words: str) -> None:
-    of_votes = ("audit", "--study=FedVote", "--draws=1000")
-    assert words in _one_line_error(_invoke(*of_votes, *arguments))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
         (("run", "digits", "--seeds", "0"), "--seeds"),
-        (("run", "digits", "--evaluations", "0"), "--evaluations"),
-        (("run", "digits", "--jobs", "-1"), "--jobs"),
         (("run", "digits", "--output", __file__), "--output"),
         (("walk",), "walk"),
     ],
@@ -313,22 +311,17 @@ def test_unknown_names_and_missing_data_are_one_line(
     assert line.endswith("is missing.")
 
 
-def test_results_of_another_experiment_are_left_alone(
-    tmp_path: Path, file: str
-) -> None:
-    options = ("--seeds=1", f"--output={tmp_path}")
-    assert _invoke("run", file, *SHORT, *options).exit_code == 0
-    before = (tmp_path / "mine" / "results.jsonl").read_bytes()
-    line = _one_line_error(_invoke("run", file, *options))
-    assert "another experiment: num_evaluations: 11 there, 12 now. Give" in line
-    assert (tmp_path / "mine" / "results.jsonl").read_bytes() == before
-    again = _invoke("run", file, *SHORT, *options)
+def test_results_of_another_experiment_are_left_alone(played: Played) -> None:
+    before = (played.folder / "results.jsonl").read_bytes()
+    line = _one_line_error(_invoke(*played.run, "--evaluations=11"))
+    assert "another experiment: num_evaluations: 12 there, 11 now. Give" in line
+    again = _invoke(*played.run)
     said = " ".join(again.output.split())
-    assert "4 agents, 11 evaluations, 1 seed, methods" in said
-    assert "All 5 runs are in" in said
+    assert "4 agents, 12 evaluations, 2 seeds, methods" in said
+    assert "All 10 runs are in" in said
     assert "nothing is run" in said
     assert "going on" not in said
-    assert (tmp_path / "mine" / "results.jsonl").read_bytes() == before
+    assert (played.folder / "results.jsonl").read_bytes() == before
 
 
 def test_help_and_version() -> None:
@@ -337,12 +330,13 @@ def test_help_and_version() -> None:
 
 
 def test_what_the_machine_refuses_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, played: Played
 ) -> None:
-    arguments = ("run", file, "--seeds=1", *SHORT, "--output")
+    arguments = ("run", file, "--jobs=1", "--output")
     result = _invoke(*arguments, os.devnull + "/x")
     assert "Error: Not a directory" in _one_line_error(result)
     (tmp_path / "mine" / "figure.png").mkdir(parents=True)
+    shutil.copy(played.folder / "results.jsonl", tmp_path / "mine")
     result = _invoke(*arguments, str(tmp_path))
     assert "Error: Is a directory" in _one_line_error(result)
     assert "noise-only" in result.output  # the table is not lost with the figure
@@ -351,8 +345,7 @@ def test_what_the_machine_refuses_is_one_line(
         raise TerminatedWorkerError
 
     monkeypatch.setattr("flwr_fbo.cli.run_command.Runs.play", killed)
-    more = [one.replace("seeds=1", "seeds=2") for one in arguments]  # some to run
-    line = _one_line_error(_invoke(*more, str(tmp_path)))
+    line = _one_line_error(_invoke(*arguments, str(tmp_path), "--seeds=3"))
     assert "a worker process was killed" in line
 
 
@@ -374,10 +367,27 @@ def test_an_interrupted_command_says_how_to_go_on(
     assert "the same command goes on" in result.output.replace("\n", " ")
 
 
-def _command(file: str, output: Path, **more: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+DYING = """
+import os, signal
+from flwr_fbo.experiment_runner.results import ResultsFile
+
+append = ResultsFile.append
+
+def append_and_die(self, run):
+    append(self, run)
+    if len(self.runs) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ResultsFile.append = append_and_die
+"""
+
+
+def _command(
+    file: str, output: Path, before: str = "", **more: Any
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [
-            *(sys.executable, "-c", "from flwr_fbo.cli import app; app()"),
+            *(sys.executable, "-c", f"{before}\nfrom flwr_fbo.cli import app; app()"),
             *("run", file, "--output", str(output), "--jobs", "1"),
         ],
         stdout=subprocess.PIPE,
@@ -387,31 +397,22 @@ def _command(file: str, output: Path, **more: Any) -> subprocess.Popen[str]:
     )
 
 
-def _methods(output: Path) -> Any:
-    result = _invoke("show", str(output / "mine"), "--json")
-    return json.loads(result.stdout)["methods"]
-
-
 def test_killed_half_way_it_goes_on_to_the_same_numbers(
-    tmp_path: Path, file: str
+    tmp_path: Path, file: str, played: Played
 ) -> None:
-    whole = _invoke("run", file, "--output", str(tmp_path / "whole"))
-    assert whole.exit_code == 0
-    results = tmp_path / "cut" / "mine" / "results.jsonl"
-    process = _command(file, tmp_path / "cut")
-    for _attempt in range(1200):
-        if results.exists() and len(results.read_text().splitlines()) > 3:
-            break
-        time.sleep(0.05)
-    process.kill()
-    process.communicate()
-    kept = results.read_text().count("\n") - 1
-    assert 3 <= kept < 10
-    again = _command(file, tmp_path / "cut")
-    out, _ = again.communicate()
-    assert again.returncode == 0, out
-    assert f"{kept} of 10 runs are in" in out
-    assert _methods(tmp_path / "cut") == _methods(tmp_path / "whole")
+    fewer = 'methods = ["alone", "random"]\npreset'  # fast ones
+    Path(file).write_text(TOML.replace("preset", fewer, 1))
+    killed = _command(file, tmp_path, before=DYING)
+    assert killed.returncode == -signal.SIGKILL, killed.stdout
+    again = _invoke("run", file, "--jobs=1", f"--output={tmp_path}")
+    assert again.exit_code == 0, again.output
+    assert "3 of 4 runs are in" in " ".join(again.output.split())
+    cut, whole = (
+        {(run.method, run.seed): run.curve.tolist() for run in read_results(folder)[1]}
+        for folder in (tmp_path / "mine", played.folder)
+    )
+    assert cut == {one: whole[one] for one in cut}
+    assert len(cut) == 4
 
 
 @pytest.mark.slow
@@ -424,14 +425,12 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, file: str) -> None:
     # Python would leave the first 4000 bytes of a module's, for all other tests.
     no_bytecode = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     process = _command(file, tmp_path / "full", preexec_fn=limit, env=no_bytecode)
-    out, _ = process.communicate()
-    assert process.returncode == 1, out
-    assert "Error: File too large" in out
-    assert "Traceback" not in out
-    again = _command(file, tmp_path / "full")
-    out, _ = again.communicate()
-    assert again.returncode == 0, out
-    assert re.search(r"[1-9] of 10 runs are in", out)
+    assert process.returncode == 1, process.stdout
+    assert "Error: File too large" in process.stdout
+    assert "Traceback" not in process.stdout
+    again = _invoke("run", file, "--jobs=1", f"--output={tmp_path / 'full'}")
+    assert again.exit_code == 0, again.output
+    assert re.search(r"[1-9] of 10 runs are in", " ".join(again.output.split()))
 
 
 def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
@@ -461,15 +460,16 @@ def test_a_study_of_warm_starts_says_how_many_pioneers_it_needs() -> None:
 
 
 def test_the_sampling_probability_is_the_strategys() -> None:
-    plan = ("privacy", "--agents=20", "--rounds=2", "--epsilon=2", "--delta=1e-3")
+    plan = ("privacy", "--agents=20", "--rounds=1", "--delta=1e-3", "--z=2")
     for more, q in (
-        (("--strategy=FedVote",), 1.0),
         ((), 0.35),
         (("--preset=paper-synthetic",), 0.25),
         (("--preset=paper-synthetic", "--q=.5"), 0.5),
     ):
         assert json.loads(_invoke(*plan, *more, "--json").stdout)["q"] == q
+    plan = ("privacy", "--agents=20", "--rounds=2", "--delta=1e-3", "--epsilon=2")
     found = json.loads(_invoke(*plan, "--strategy=FedVote", "--json").stdout)
+    assert found["q"] == 1.0
     study = FedVote(
         {"x": FloatDistribution(0, 1)}, "maximize", 20, epsilon=2, delta=1e-3
     )
@@ -480,7 +480,6 @@ def test_the_sampling_probability_is_the_strategys() -> None:
     )
 
 
-@pytest.mark.parametrize("delta", ["2", "0", "nan"])
-def test_a_ledger_wants_a_delta_that_can_be(delta: str, tmp_path: Path) -> None:
-    result = _invoke("ledger", "show", str(tmp_path), f"--delta={delta}")
+def test_a_ledger_wants_a_delta_that_can_be(tmp_path: Path) -> None:
+    result = _invoke("ledger", "show", str(tmp_path), "--delta=nan")
     assert "delta=" in _one_line_error(result)

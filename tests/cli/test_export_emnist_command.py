@@ -81,14 +81,14 @@ def fake_uv(
 
 def _ended(pid: int) -> bool:
     """Whether the process ends within some seconds, or has been a zombie since."""
-    for _attempt in range(100):
+    for _attempt in range(500):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except FileNotFoundError:
             return True
         if state == "Z":
             return True
-        time.sleep(0.1)
+        time.sleep(0.02)
     return False
 
 
@@ -132,7 +132,7 @@ def test_an_export_goes_where_it_is_told(
     assert len(emnist.ArrayWriters(output)) == 1
 
 
-@pytest.mark.parametrize("answer", ["n\n", "", "\n"])
+@pytest.mark.parametrize("answer", ["n\n", ""])
 def test_nothing_is_run_unasked(
     answer: str, folder: Path, fake_uv: Callable[[str], None]
 ) -> None:
@@ -160,11 +160,9 @@ def test_a_yes_runs_it(folder: Path, fake_uv: Callable[[str], None]) -> None:
     ("action", "words"),
     [
         ("print('a'); sys.exit('There are 2 writers, not 3.\\n\\n')", ("2 writers,",)),
-        ("raise OSError('no network')", ("OSError: no network",)),
         ("sys.stdout.buffer.write(b'50%\\r\\xff [/x]'); sys.exit(2)", ("\ufffd [/x]",)),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ("Installed 67",)),
         ("Path(result).write_bytes(b'PK')", ("result.npz is damaged",)),
-        ("", ("result.npz is damaged",)),
         (WRITES.replace("int(writers)", "2"), ("2 of 3 writers",)),
     ],
 )
@@ -203,8 +201,8 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 @pytest.mark.parametrize(
     "number",
     [
-        signal.SIGINT,
         signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
         pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )
@@ -268,7 +266,7 @@ def test_an_output_that_cannot_be_written_is_seen_before_the_work(
 
 
 @pytest.mark.parametrize(
-    "option", ["--writers=0", "--writers=3384", "--source=/nowhere", "--output=/tmp"]
+    "option", ["--writers=3384", "--source=/nowhere", "--output=/tmp"]
 )
 def test_a_wrong_option_is_refused(option: str, fake_uv: Callable[[str], None]) -> None:
     fake_uv(WRITES)

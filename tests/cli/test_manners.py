@@ -1,12 +1,10 @@
-"""How the command behaves: help, suggestions, pipes, mistakes, and how fast it is."""
+"""How the command behaves: help, suggestions, pipes, mistakes, and what it loads."""
 
 import ast
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +31,14 @@ def _invoke(*arguments: object, **environment: str) -> Any:
     return CliRunner().invoke(app, [str(a) for a in arguments], env=environment)
 
 
-def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-    )
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_help_ends_with_an_example_of_the_command(name: str) -> None:
-    text = _invoke(*name.split(), "--help", COLUMNS="100").output
-    _, _, examples = text.partition("Examples:\n")
-    assert re.search(rf"^    \$ flwr-fbo {name}\b", examples, re.MULTILINE), text
-    assert max(map(len, text.splitlines())) <= 100
-    assert "\\[" not in text
-    assert "\b" not in text
+def test_help_ends_with_an_example_of_each_command() -> None:
+    for name in ALL:
+        text = _invoke(*name.split(), "--help", COLUMNS="100").output
+        _, _, examples = text.partition("Examples:\n")
+        assert re.search(rf"^    \$ flwr-fbo {name}\b", examples, re.MULTILINE), text
+        assert max(map(len, text.splitlines())) <= 100
+        assert "\\[" not in text
+        assert "\b" not in text
 
 
 def test_every_command_is_listed_with_a_line() -> None:
@@ -66,13 +55,8 @@ def test_every_command_is_listed_with_a_line() -> None:
     ("arguments", "words"),
     [
         (("rn",), "did you mean 'run'?"),
-        (("reprot", "x"), "did you mean 'report'?"),
-        (("data", "lst"), "did you mean 'list'?"),
-        (("ledger", "shwo"), "did you mean 'show'?"),
         (("run", "digits", "--ouptut", "x"), "--output"),
-        (("report", "--otput", "x", "y"), "--output"),
         (("run", "digitz"), "did you mean 'digits'?"),
-        (("claims", "digitz"), "did you mean 'digits'?"),
         (("data", "download", "landmin"), "did you mean 'landmine'?"),
         (("audit", "--plant", "half-nois"), "did you mean 'half-noise'?"),
     ],
@@ -84,7 +68,7 @@ def test_the_nearest_name_is_suggested(arguments: tuple[str, ...], words: str) -
     assert result.output.lower().count("did you mean") == 1
 
 
-def test_help_is_fast_and_loads_nothing_it_does_not_need() -> None:
+def test_help_loads_nothing_it_does_not_need() -> None:
     code = (
         "import sys; from flwr_fbo.cli import app\n"
         "try: app(['--help'])\n"
@@ -95,20 +79,6 @@ def test_help_is_fast_and_loads_nothing_it_does_not_need() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert ast.literal_eval(run.stdout.rpartition("LOADED ")[2]) == []
-    assert _fastest("from flwr_fbo.cli import app; app(['--help'])") < 0.7
-    assert _fastest("import flwr_fbo") < 0.3
-
-
-def _fastest(code: str) -> float:
-    """Return seconds of processor time, the least of a few: others use it, too."""
-
-    def once() -> float:
-        before = os.times()
-        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-        after = os.times()
-        return sum(after[2:4]) - sum(before[2:4])
-
-    return min(once() for _ in range(3))
 
 
 def test_completion_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,17 +93,16 @@ def test_completion_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_gets_plain_text() -> None:
-    for arguments in (("list",), ("privacy", "--agents=9", "--rounds=2"), ("--help",)):
-        out = _run(*arguments).stdout
+    for arguments in (("list",), ("privacy", "--agents=9", "--rounds=1"), ("--help",)):
+        out = _invoke(*arguments).stdout
         assert out
         assert "\x1b" not in out
         assert not re.search("[\u2500-\u259f\u2800-\u28ff\u2026]", out)
 
 
-@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}])
-def test_a_run_in_a_pipe_shows_no_bar(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+@pytest.fixture
+def experiment(tmp_path: Path) -> tuple[str, ...]:
+    """Arguments that run a small experiment."""
     toml = tmp_path / "mine.toml"
     toml.write_text(
         'name = "mine"\nnum_agents = 2\nnum_evaluations = 11\nnum_seeds = 1\n'
@@ -141,13 +110,23 @@ def test_a_run_in_a_pipe_shows_no_bar(
         '[task]\nname = "synthetic"\n'
         "[privacy]\nnoise_multiplier = 1.0\ndelta = 1e-3\n"
     )
-    done = _run("run", str(toml), "--jobs=1", f"--output={tmp_path}", **environment)
+    return "run", str(toml), "--jobs=1", f"--output={tmp_path}"
+
+
+def test_a_run_in_a_pipe_shows_no_bar(experiment: tuple[str, ...]) -> None:
+    done = subprocess.run([*COMMAND, *experiment], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert not re.search("\x1b\\[[0-9;]*3[0-9]m", done.stdout)  # no colour
-    if not environment:
-        assert "\x1b" not in done.stdout
-        assert "starting workers" not in done.stdout
-        assert not re.search("[\u2500-\u259f]", done.stdout)
+    assert "\x1b" not in done.stdout
+    assert "starting workers" not in done.stdout
+    assert not re.search("[\u2500-\u259f]", done.stdout)
+
+
+def test_who_wants_no_colour_gets_none(experiment: tuple[str, ...]) -> None:
+    """Even where a terminal is asked for."""
+    done = _invoke(*experiment, NO_COLOR="1", FORCE_COLOR="1")
+    assert done.exit_code == 0, done.output
+    assert "\x1b" in done.output  # bold, or a bar that moves
+    assert not re.search("\x1b\\[[0-9;]*3[0-9]m", done.output)
 
 
 def test_a_reader_that_leaves_early_sees_no_error(tmp_path: Path) -> None:
@@ -162,17 +141,35 @@ def test_a_reader_that_leaves_early_sees_no_error(tmp_path: Path) -> None:
     assert "Error" not in done.stderr
 
 
+# The command, which says when it begins to draw studies.
+INTERRUPTED = """
+import signal
+# What runs in the background ignores it, and so would the command.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from flwr_fbo.audit.tuning_audit import TuningAuditPlan
+draw = TuningAuditPlan.draw
+
+def told(self, *arguments):
+    print("draws", flush=True)
+    return draw(self, *arguments)
+
+TuningAuditPlan.draw = told
+from flwr_fbo.cli import app
+app()
+"""
+
+
 def test_ctrl_c_is_130_whatever_runs() -> None:
+    arguments = ("audit", "--draws=100000000", "--seed=0", "--study=FedVote")
     process = subprocess.Popen(
-        [*COMMAND, "audit", "--draws", "100000000", "--seed", "0"],
+        [sys.executable, "-c", INTERRUPTED, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # What runs in the background ignores it, and so would the command.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        _wait_for_cpu(process.pid, seconds=5.0)  # longer than it takes to import
+        assert process.stdout is not None
+        assert process.stdout.readline() == "draws\n"
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
     finally:
@@ -181,53 +178,22 @@ def test_ctrl_c_is_130_whatever_runs() -> None:
     assert "Traceback" not in error
 
 
-def _wait_for_cpu(pid: int, seconds: float) -> None:
-    """Wait until a process has computed for so long."""
-    for _ in range(1200):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        if sum(map(int, fields[11:13])) >= seconds * os.sysconf("SC_CLK_TCK"):
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"process {pid} does not compute")
-
-
 MISTAKES = (
     ("run", "{folder}"),
     ("run", "{binary}"),
     ("run", "{text}"),
-    ("run", "{gone}"),
-    ("run", "digits", "--output", "{binary}"),
     ("run", "digits", "--output", "{binary}/x"),
-    ("run", "digits", "--seeds", "many"),
-    ("run", "digits", "--epsilon", "nan"),
-    ("show", "{folder}"),
     ("show", "{binary}"),
-    ("show", "{text}"),
-    ("show", "{gone}"),
     ("report", "{folder}"),
     ("report", "{binary}"),
-    ("report", "{text}"),
-    ("report", "{gone}"),
     ("claims", "{folder}"),
-    ("claims", "{binary}"),
-    ("tradeoff", "{folder}"),
     ("tradeoff", "{binary}"),
     ("export", "{binary}", "sqlite:///{folder}/a.db"),
-    ("export", "{gone}", "sqlite:///{folder}/a.db"),
     ("export", "{gone}", "nothing"),
     ("ledger", "show", "{folder}"),
-    ("ledger", "show", "{binary}"),
     ("ledger", "show", "{text}"),
-    ("ledger", "show", "{gone}"),
     ("evaluate", "{folder}"),
-    ("evaluate", "{folder}", "--policy", "uniform"),
     ("evaluate", "{binary}", "--policy", "uniform"),
-    ("evaluate", "{text}", "--policy", "uniform"),
-    ("evaluate", "{gone}", "--policy", "uniform"),
-    ("data", "download", "nothing"),
-    ("data", "export-emnist", "--writers", "0"),
-    ("audit", "--agents", "0"),
-    ("audit", "--q", "7"),
     ("privacy", "--agents", "x", "--rounds", "2"),
 )
 
@@ -263,8 +229,7 @@ def test_make_help_names_every_target() -> None:
     assert sorted(named) == sorted(f"make {target}" for target in phony.split())
 
 
-@pytest.mark.parametrize("columns", [60, 100])
-def test_a_table_in_a_pipe_is_as_wide_as_columns_says(columns: int) -> None:
-    printed = _invoke("list", COLUMNS=str(columns)).output
-    assert max(map(len, printed.splitlines())) <= columns
+def test_a_table_in_a_pipe_is_as_wide_as_columns_says() -> None:
+    printed = _invoke("list", COLUMNS="60").output
+    assert max(map(len, printed.splitlines())) <= 60
     assert "digits-votes" in printed

@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from typer.testing import CliRunner
 
-from flwr_fbo import FTS, FedVote, InProcessGrid, tuning_app
-from flwr_fbo.cli import app
+from flwr_fbo import FTS, FedVote, InProcessGrid, VotingSettings, tuning_app
 from flwr_fbo.cli.report.page import Figure, Page, Section, Table, render
 from flwr_fbo.cli.report.parameter_axes import range_in_words
 from flwr_fbo.cli.report.server_score import score_map, slices
@@ -31,12 +28,19 @@ from flwr_fbo.journal.journal import Journal
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.presets import PUBLISHED
 from flwr_fbo.strategies.recommendation import Recommendation, ReleasedFunction
+from tests.cli.pages import (
+    assert_figures_can_be_read,
+    assert_self_contained,
+    headings_of,
+    invoke,
+    page,
+)
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 from tests.strategies import bandit_sites as bandit
 from tests.strategies import peer_studies as peers
 from tests.strategies import test_fed_go_ucb as neural
 
-ROOT = Path(__file__).parents[2]
+PageOf = Callable[[Path], str]
 EVIL = '<script>alert("x")</script> $\\frac$ & more'
 
 TUNING = """
@@ -63,7 +67,7 @@ noise_multiplier = 2.0
 BANDIT = """
 name = "bandit"
 num_agents = 3
-num_iterations = 60
+num_iterations = 30
 first_synchronisation = 10
 num_synchronisations = 3
 
@@ -77,12 +81,12 @@ delta = 0.1
 NEURAL = """
 name = "neural"
 num_agents = 3
-num_iterations = 12
+num_iterations = 6
 width = 5
 methods = ["fed-go-ucb", "n-go-ucb", "no-phase-one", "each-once", "random"]
 
 [settings]
-num_exploration = 4
+num_exploration = 2
 
 [task]
 name = "function-bandit"
@@ -101,47 +105,10 @@ name = "synthetic"
 EXPERIMENTS = {
     "tuning": TUNING,
     "bandit": BANDIT,
-    "graph": BANDIT.replace("[task]", 'graph = "ring"\n\n[task]', 1),
     "sweep": BANDIT + '\n[sweep]\naxis = "epsilon"\nepsilon = [1.0, 4.0]\n',
     "neural": NEURAL,
     "transfer": TRANSFER,
 }
-
-
-class Elements(HTMLParser):
-    """All elements of a page: name, attributes and text directly in it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
-        self._open: list[list[str]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._open.append([])
-        self.found.append((tag, dict(attrs), self._open[-1]))
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self._open[-1].append(data)
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes, _ in self.found if name == tag]
-
-
-def _invoke(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(one) for one in arguments])
-
-
-def _page(results: Path, output: Path) -> str:
-    made = _invoke("report", results, "--output", output)
-    assert made.exit_code == 0, made.output
-    assert made.output == f"Report: {output}\n"
-    return output.read_text(encoding="utf-8")
-
-
-def _headings(text: str) -> list[str]:
-    return re.findall("<h2>(.*?)</h2>", text)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +119,7 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (folder / f"{name}.toml").write_text(toml)
         output = folder / name
         run = ("run", folder / f"{name}.toml", "--seeds=2", "--jobs=1")
-        done = _invoke(*run, "--output", output)
+        done = invoke(*run, "--output", output)
         assert done.exit_code == 0, done.output
         [results] = output.glob("*/results.jsonl")
         found[name] = results
@@ -198,49 +165,14 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 KINDS = ("tuning", "fts", "bandit", "peers", "neural")
 
 
-def _assert_self_contained(text: str) -> None:
-    elements = Elements(text)
-    assert not re.search(r"https?:|//[a-z]|@import", text)
-    assert not {"script", "link", "img", "iframe", "object", "base"} & {
-        name for name, _, _ in elements.found
-    }
-    for _, attributes, _ in elements.found:
-        assert not {"src", "srcset", "data", "action"} & attributes.keys()
-        assert (attributes.get("href") or "#").startswith("#")
-        assert not any(name.startswith("on") for name in attributes)
-    for address in re.findall(r"url\((.*?)\)", text):
-        assert address.startswith("#")
-
-
-def _assert_figures_can_be_read(text: str) -> None:
-    """Each has words, letters, and in-page references that lead to one place."""
-    elements = Elements(text)
-    figures = elements.named("svg")
-    assert len(figures) == len(elements.named("figure")) > 0
-    for figure in figures:
-        assert figure["role"] == "img"
-        assert len(figure["aria-label"] or "") > 30
-        # Letters are 12 pixels high where the page is 400 pixels wide.
-        width = float(str(figure["viewbox"]).split()[2])
-        assert width <= 303
-    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)}
-    assert min(sizes) >= 10, sizes
-    named = [one["id"] for _, one, _ in elements.found if "id" in one]
-    assert len(set(named)) == len(named)
-    used = re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', text)
-    assert {a or b for a, b in used} <= set(named)
-    assert "#000000" not in text  # black on a dark page
-    assert "mathdefault" not in text
-
-
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_page_of_an_experiment(
-    name: str, experiments: dict[str, Path], tmp_path: Path
+    name: str, experiments: dict[str, Path], page_of: PageOf
 ) -> None:
-    text = _page(experiments[name].parent, tmp_path / "a.html")
-    _assert_self_contained(text)
-    _assert_figures_can_be_read(text)
-    headings = _headings(text)
+    text = page_of(experiments[name].parent)
+    assert_self_contained(text)
+    assert_figures_can_be_read(text)
+    headings = headings_of(text)
     assert headings[:2] == ["Summary", "Convergence"]
     assert headings[-2:] == ["Settings", "Versions"]
     assert {"Privacy", "Communication"} <= set(headings)
@@ -259,10 +191,10 @@ def test_the_page_of_an_experiment(
 
 
 def test_a_label_is_text_and_no_code(
-    experiments: dict[str, Path], tmp_path: Path
+    experiments: dict[str, Path], page_of: PageOf
 ) -> None:
-    text = _page(experiments["tuning"].parent, tmp_path / "a.html")
-    assert text == _page(experiments["tuning"], tmp_path / "b.html")  # not by chance
+    text = page_of(experiments["tuning"].parent)
+    assert text == page_of(experiments["tuning"])  # not by chance
     assert "<script" not in text
     assert "&lt;script&gt;alert(" in text
     assert "$\\frac$" in text  # no formula either
@@ -287,17 +219,17 @@ def test_claims_of_a_built_in_experiment_have_verdicts(tmp_path: Path) -> None:
             run |= {"seconds": 1.0, "best_so_far": best, "failed_trials": 0}
             lines.append(json.dumps(run))
     path.write_text("\n".join([*lines, ""]))
-    text = _page(path, tmp_path / "a.html")
-    assert "Claims" in _headings(text)
+    text = page(path, tmp_path / "a.html")
+    assert "Claims" in headings_of(text)
     assert plan.claims[0].text in text
     assert "<td>noise-only does as well</td>" in text
     assert plan.description in text
     assert "0.0.7" in text  # the version that wrote them
     # From before best settings were kept.
-    assert "Best settings of the agents" not in _headings(text)
+    assert "Best settings of the agents" not in headings_of(text)
 
 
-@pytest.mark.parametrize("name", ["tuning", "bandit", "neural", "transfer", "sweep"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_what_is_spent_and_sent_ends_where_the_runs_do(
     name: str, experiments: dict[str, Path]
 ) -> None:
@@ -328,10 +260,10 @@ def test_numbers_are_counted_as_they_are_sent(experiments: dict[str, Path]) -> N
 
 
 def test_agents_of_an_experiment_show_their_best(
-    experiments: dict[str, Path], tmp_path: Path
+    experiments: dict[str, Path], page_of: PageOf
 ) -> None:
     _, runs = read_results(experiments["tuning"])
-    text = _page(experiments["tuning"], tmp_path / "a.html")
+    text = page_of(experiments["tuning"])
     assert text.count("<details>") == 7
     settings = runs[0].__dict__["best_settings"]
     assert len(settings) == 4
@@ -342,13 +274,12 @@ def test_agents_of_an_experiment_show_their_best(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_of_a_server_tells_of_no_agent(
-    kind: str, studies: Path, tmp_path: Path
+    kind: str, studies: Path, page_of: PageOf
 ) -> None:
-    folder = studies / kind / "server"
-    text = _page(folder, tmp_path / "a.html")
-    _assert_self_contained(text)
-    _assert_figures_can_be_read(text)
-    headings = _headings(text)
+    text = page_of(studies / kind / "server")
+    assert_self_contained(text)
+    assert_figures_can_be_read(text)
+    headings = headings_of(text)
     if kind == "tuning":
         assert headings.pop(0) == "Recommendation"
     assert headings[:3] == ["Privacy", "Participation", "Communication"]
@@ -364,13 +295,19 @@ def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
     """With a chart of each parameter and, as there are two, a map."""
     space = {"x": FloatDistribution(0, 1), "n": IntDistribution(1, 8)}
     study = FedVote(
-        space, "maximize", 12, epsilon=8, delta=1e-3, folder=tmp_path / "server"
+        space,
+        "maximize",
+        12,
+        epsilon=8,
+        delta=1e-3,
+        agent=VotingSettings(num_candidates=50),
+        folder=tmp_path / "server",
     )
     client = tuning_app(lambda context: lambda trial: -abs(trial["x"] - trial["n"] / 8))
     result = study.start(InProcessGrid(client, 12), num_rounds=21)
-    text = _page(tmp_path / "server", tmp_path / "a.html")
-    _assert_self_contained(text)
-    _assert_figures_can_be_read(text)
+    text = page(tmp_path / "server", tmp_path / "a.html")
+    assert_self_contained(text)
+    assert_figures_can_be_read(text)
     found = result.recommendation
     assert found.params is not None
     assert f"Recommended for all sites: {escape(found.evidence)}." in text
@@ -382,9 +319,9 @@ def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
 
 
 def test_a_server_that_recommends_nothing_says_why(
-    studies: Path, tmp_path: Path
+    studies: Path, page_of: PageOf
 ) -> None:
-    text = _page(studies / "tuning" / "server", tmp_path / "a.html")
+    text = page_of(studies / "tuning" / "server")
     why = "it cannot be told from chance and noise ("
     assert f"Recommended for all sites: none, because {why}" in text
 
@@ -490,11 +427,11 @@ def _secrets(folder: Path) -> Iterator[float]:
 
 
 def test_a_server_shows_what_was_spent_round_by_round(
-    studies: Path, tmp_path: Path
+    studies: Path, page_of: PageOf
 ) -> None:
-    text = _page(studies / "tuning" / "server", tmp_path / "a.html")
+    text = page_of(studies / "tuning" / "server")
     spent = re.findall(r"epsilon = (\d+\.\d+)", text)
-    shown = _invoke("ledger", "show", studies / "tuning" / "server").output
+    shown = invoke("ledger", "show", studies / "tuning" / "server").output
     assert f"epsilon = {spent[0]}" in shown
     assert "NOT PRIVATE: the noise was seeded" in text
     assert "noise_<wbr>seed</th><td>given</td>" in text
@@ -503,18 +440,18 @@ def test_a_server_shows_what_was_spent_round_by_round(
 
 @pytest.mark.parametrize("kind", ["tuning", "bandit", "peers", "neural"])
 def test_the_page_of_a_site_is_its_own(
-    kind: str, studies: Path, tmp_path: Path
+    kind: str, studies: Path, page_of: PageOf
 ) -> None:
-    text = _page(studies / kind / "site-1", tmp_path / "a.html")
-    _assert_self_contained(text)
+    text = page_of(studies / kind / "site-1")
+    assert_self_contained(text)
     assert "For this site alone" in text
     if kind in ("tuning", "bandit"):
-        _assert_figures_can_be_read(text)
+        assert_figures_can_be_read(text)
     if kind == "tuning":
         [path] = (studies / kind / "site-1").glob("study-*.sqlite")
         with Journal(None, path) as journal:
             best = max(journal.trials(), key=lambda trial: trial.value)
-        assert _headings(text)[0] == "Best setting"
+        assert headings_of(text)[0] == "Best setting"
         assert f"{best.value:.6g}" in text
         for value in best.params.values():
             assert f"<td>{value}</td>" in text
@@ -522,11 +459,11 @@ def test_the_page_of_a_site_is_its_own(
 
 def test_a_page_lies_beside_its_results_for_its_owner_only(studies: Path) -> None:
     folder = studies / "tuning" / "site-2"
-    assert _invoke("report", folder).exit_code == 0
+    assert invoke("report", folder).exit_code == 0
     page = folder / "report.html"
     assert page.stat().st_mode & 0o777 == 0o600
     before = page.read_text()
-    assert _invoke("report", folder).exit_code == 0  # once more
+    assert invoke("report", folder).exit_code == 0  # once more
     assert page.read_text() == before
     assert len(list(folder.glob("*.html"))) == 1
 
@@ -560,12 +497,12 @@ def test_what_is_no_results_is_named(
         (header, "No seed has been run by all methods"),
         (Path(__file__), "a file that flwr-fbo run wrote"),
     ):
-        result = _invoke("report", results, "--output", tmp_path / "x.html")
+        result = invoke("report", results, "--output", tmp_path / "x.html")
         assert result.exit_code == 1, (results, result.output)
         assert len(result.output.strip().splitlines()) == 1
         assert words in result.output, result.output
         assert not (tmp_path / "x.html").exists()
-    blocked = _invoke("report", experiments["tuning"], "--output", binary / "a.html")
+    blocked = invoke("report", experiments["tuning"], "--output", binary / "a.html")
     assert blocked.exit_code == 1
     assert "Error: " in blocked.output
 
@@ -573,7 +510,7 @@ def test_what_is_no_results_is_named(
 def test_a_journal_in_use_is_left_alone(studies: Path, tmp_path: Path) -> None:
     path = studies / "tuning" / "server"
     with Journal(None, path / "server.sqlite"):
-        result = _invoke("report", path, "--output", tmp_path / "x.html")
+        result = invoke("report", path, "--output", tmp_path / "x.html")
     assert result.exit_code == 1
     assert "another process holds it" in result.output
 

@@ -36,10 +36,10 @@ from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
-from tests.cli.test_report_command import (
+from tests.cli.pages import (
     Elements,
-    _assert_figures_can_be_read,
-    _assert_self_contained,
+    assert_figures_can_be_read,
+    assert_self_contained,
 )
 
 MIXED: dict[str, BaseDistribution] = {
@@ -102,9 +102,9 @@ def _lines(trials: list[Trial], direction: Direction = "maximize") -> list[str]:
 
 
 def test_a_page_has_all_of_it(tmp_path: Path) -> None:
-    text = _text(_journal(tmp_path, 20))
-    _assert_self_contained(text)
-    _assert_figures_can_be_read(text)
+    text = _text(_journal(tmp_path, 5))
+    assert_self_contained(text)
+    assert_figures_can_be_read(text)
     headings = re.findall("<h2>(.*?)</h2>", text)
     assert headings[:4] == [
         "Best setting",
@@ -186,7 +186,7 @@ def test_what_is_missing_is_said(trials: list[Trial], said: str) -> None:
 
 
 def test_a_comparison_is_shown(tmp_path: Path) -> None:
-    path = _journal(tmp_path, 8)
+    path = _journal(tmp_path, 2)
     config: Any = {"fbo-folder": str(tmp_path), "partition-id": 0}
     context = Context(1, 1, config, RecordDict(), {})
     default = {"learning $rate": 0.25, "kernel": "rbf", "depth": 3}
@@ -213,23 +213,24 @@ MANY: dict[str, BaseDistribution] = {
 }
 
 
-@pytest.mark.parametrize("num", [0, 1, 2, 3, 12])
 @pytest.mark.parametrize(
-    ("space", "value"),
+    ("num", "space", "value"),
     [
-        (MIXED, lambda i, params: 0.0),
-        (MIXED, lambda i, params: math.nan),
-        (MIXED, lambda i, params: 1e-300 * i),
-        (MIXED, lambda i, params: 1e99 * (-1) ** i),
-        (ONE, lambda i, params: params["learning $rate"]),
-        (MANY, lambda i, params: params["parameter-7"]),
+        (0, MIXED, lambda i, params: 0.0),
+        (1, MIXED, lambda i, params: 0.0),
+        (3, MIXED, lambda i, params: 0.0),
+        (3, MIXED, lambda i, params: math.nan),
+        (3, MIXED, lambda i, params: 1e-300 * i),
+        (3, MIXED, lambda i, params: 1e99 * (-1) ** i),
+        (3, ONE, lambda i, params: params["learning $rate"]),
+        (4, MANY, lambda i, params: params["parameter-7"]),
     ],
 )
 def test_few_trials_constant_values_and_one_parameter(
     num: int, space: dict[str, BaseDistribution], value: Value, tmp_path: Path
 ) -> None:
     text = _text(_journal(tmp_path, num, space, value))
-    _assert_self_contained(text)
+    assert_self_contained(text)
     assert text.count("<figure>") <= 8
     assert "nan" not in text.lower().replace("maintenance", "")
 
@@ -241,7 +242,7 @@ def _recorded(path: Path) -> tuple[list[Trial], Agent]:
 
 
 def test_the_parameter_that_matters_comes_first(tmp_path: Path) -> None:
-    path = _journal(tmp_path, 30, MANY, lambda i, params: params["parameter-7"] ** 2)
+    path = _journal(tmp_path, 20, MANY, lambda i, params: params["parameter-7"] ** 2)
     importances = importances_of(*_recorded(path))
     assert next(iter(importances)) == "parameter-7"
     assert importances["parameter-7"] > 0.5
@@ -259,8 +260,7 @@ def _ticks(text: str, axis: str) -> Iterator[str]:
     yield from re.findall(label, text, re.DOTALL)
 
 
-@pytest.mark.parametrize("most", [1.0, 2.0, 3.0, 20.0])
-@pytest.mark.parametrize("num_rounds", [1, 2, 3, 30])
+@pytest.mark.parametrize(("num_rounds", "most"), [(1, 1.0), (2, 3.0), (30, 20.0)])
 def test_agents_and_rounds_are_whole_numbers(num_rounds: int, most: float) -> None:
     values = np.full(num_rounds, most)
     caption = "Chart of how many agents answered."
@@ -272,9 +272,7 @@ def test_agents_and_rounds_are_whole_numbers(num_rounds: int, most: float) -> No
         assert all(re.fullmatch(r"\d+", label) for label in labels), labels
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(11.5, 12.2), (4.0, 50.0), (300.0, 3000.0), (1e-6, 1e3)]
-)
+@pytest.mark.parametrize(("low", "high"), [(11.5, 12.2), (300.0, 3000.0), (1e-6, 1e3)])
 def test_log_axes_have_some_ticks_but_not_many(low: float, high: float) -> None:
     figure = figures.chart(
         "a",

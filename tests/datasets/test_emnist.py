@@ -107,8 +107,8 @@ def test_without_any_file_all_three_are_named(folder: Path) -> None:
         assert name in str(error.value)
 
 
-@pytest.mark.parametrize("kind", WRITE)
-@pytest.mark.parametrize("index", [-1, 2, True, 0.0, "0"])
+@pytest.mark.parametrize("kind", ["sqlite", "export"])
+@pytest.mark.parametrize("index", [-1, 2, True])
 def test_a_writer_who_is_not_there_is_refused(
     kind: str, index: Any, folder: Path
 ) -> None:
@@ -194,23 +194,15 @@ def _bad(pixels: bytes | None = None, label: bytes | None = None) -> bytes:
 BAD_MESSAGES: dict[str, tuple[object, str]] = {
     "text": ("pixels", "is no bytes but str"),
     "nothing": (None, "is no bytes but NoneType"),
-    "empty": (b"", "has 0 floats"),
     "garbage": (b"\xff\xfe\xfd", "is no tf.train.Example"),
     "cut": (_bad()[:-5], "is no tf.train.Example"),
-    "other features": (example_of({"x": ints_feature([1])}), "has 0 floats"),
     "fewer pixels": (_bad(floats_feature([0.5] * 783)), "has 783 floats"),
-    "more pixels": (_bad(floats_feature([0.5] * 785)), "has 785 floats"),
     "integer pixels": (_bad(ints_feature([1] * 784)), "has 0 floats"),
-    "bytes for pixels": (_bad(field_of(1, field_of(1, b"1" * 784))), "has 0 floats"),
     "NaN": (_bad(floats_feature([0.5] * 783 + [np.nan])), r"outside 0\.\.1"),
-    "infinity": (_bad(floats_feature([np.inf] + [0.5] * 783)), r"outside 0\.\.1"),
     "above 1": (_bad(floats_feature([1.001] + [0.5] * 783)), r"outside 0\.\.1"),
-    "below 0": (_bad(floats_feature([-0.001] + [0.5] * 783)), r"outside 0\.\.1"),
     "no label": (_bad(label=b"\x78\x05"), r"has 'label' \[\]"),
     "letter": (_bad(label=ints_feature([10])), r"has 'label' \[10\]"),
-    "negative label": (_bad(label=ints_feature([-1])), r"has 'label' \[-1\]"),
     "two labels": (_bad(label=ints_feature([1, 2])), r"has 'label' \[1, 2\]"),
-    "float label": (_bad(label=floats_feature([1.0])), r"has 'label' \[\]"),
 }
 
 
@@ -268,15 +260,13 @@ def _refused(path: Path, *words: str) -> None:
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9, 0.999])
-def test_a_truncated_database_is_refused(
-    indexed: bool, share: float, folder: Path
-) -> None:
+def test_a_truncated_database_is_refused(indexed: bool, folder: Path) -> None:
     path = folder / "emnist" / "emnist_all.sqlite"
     write_sqlite(path, extra=INDICES if indexed else ())
     content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    _refused(path)
+    for share in (0.02, 0.3, 0.6, 0.9, 0.999):
+        path.write_bytes(content[: int(share * len(content))])
+        _refused(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"lorem ipsum " * 1000])
@@ -290,8 +280,6 @@ def test_what_is_no_database_is_refused(content: bytes, folder: Path) -> None:
 CHANGES = {
     "DROP TABLE examples": "no such table: examples",
     "DROP TABLE client_metadata": "no such table: client_metadata",
-    "ALTER TABLE examples RENAME client_id TO client": "no such column: client_id",
-    "ALTER TABLE examples RENAME split_name TO split": "no such column: split_name",
     "ALTER TABLE examples RENAME serialized_example_proto TO proto": (
         "no such column: serialized_example_proto"
     ),
@@ -328,21 +316,19 @@ def test_a_database_without_a_whole_writer_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["export", "stand-in"])
-@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.99])
-def test_a_truncated_array_file_is_refused(
-    kind: str, share: float, folder: Path
-) -> None:
+def test_a_truncated_array_file_is_refused(kind: str, folder: Path) -> None:
     path = WRITE[kind](folder)
     content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    _refused(path)
+    for share in (0.0, 0.02, 0.5, 0.99):
+        path.write_bytes(content[: int(share * len(content))])
+        _refused(path)
 
 
 def test_a_damaged_array_file_is_refused_or_gives_what_it_held(folder: Path) -> None:
     path = WRITE["export"](folder)
     whole, content = emnist.ArrayWriters(path), path.read_bytes()
     refused = 0
-    for place in range(0, len(content), 5):
+    for place in range(0, len(content), 25):
         damaged = bytearray(content)
         damaged[place] ^= 255
         path.write_bytes(damaged)
@@ -350,7 +336,7 @@ def test_a_damaged_array_file_is_refused_or_gives_what_it_held(folder: Path) -> 
             assert_equal(emnist.ArrayWriters(path).split(1), whole.split(1))
         except DataError:
             refused += 1
-    assert refused > len(content) / 5 / 2
+    assert refused > len(content) / 25 / 2
 
 
 @pytest.mark.parametrize("name", columns_of())
@@ -369,23 +355,16 @@ def _replaced(column: NDArray[Any], row: int, value: Any) -> NDArray[Any]:
 IMAGES, LABELS, WRITER, IS_TEST = columns_of().values()
 BAD_COLUMNS: dict[str, tuple[NDArray[Any], str]] = {
     "flat": (IMAGES.reshape(-1, 784), "images"),
-    "one image": (IMAGES[0], "images"),
-    "a number": (np.float32(1) * np.ones(()), "images"),
-    "double": (IMAGES.astype(np.float64), "images"),
     "NaN": (_replaced(IMAGES, 3, np.nan), "images"),
     "to 255": (IMAGES * 255, "images"),
-    "negative": (IMAGES - 1, "images"),
     "objects": (IMAGES.astype(object), "images"),
     "fewer labels": (LABELS[1:], "labels"),
     "letters": (_replaced(LABELS, 3, 10), "labels"),
-    "below 0": (_replaced(LABELS, 3, -1), "labels"),
     "float labels": (LABELS.astype(float), "labels"),
     "fewer writers": (WRITER[1:], "writer"),
     "float writers": (np.arange(14.0), "writer"),
-    "fewer flags": (IS_TEST[1:], "is_test"),
     "0 and 1": (IS_TEST.astype(int), "is_test"),
     "no test": (np.zeros(14, bool), "is_test"),
-    "only test": (np.ones(14, bool), "is_test"),
 }
 
 
@@ -401,7 +380,7 @@ def test_other_arrays_are_refused(
 # Frugality
 
 
-@pytest.mark.parametrize("extra", [INDICES, INDICES[1:], INDICES[:1], ()])
+@pytest.mark.parametrize("extra", [INDICES[1:], INDICES[:1], ()])
 def test_any_indices_will_do(extra: Sequence[str], folder: Path) -> None:
     write_sqlite(folder / "emnist" / "emnist_all.sqlite", extra=extra)
     found = [[_number(image) for image in split.X_train] for split in all_splits()]

@@ -128,30 +128,19 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("num_actions = 12", "num_action = 1", "task.num_action is not known: .*'num_"),
         ("num_actions = 12", "num_actions = 1", "num_actions=1 is not allowed"),
         ('"function-bandit"', '"function-bandits"', "did you mean 'function-bandit'"),
         ("threshold = 4.0", "gamma = 4.0", "settings.gamma is not known: one of"),
-        ("threshold = 4.0", "num_agents = 4", "settings.num_agents is not known"),
-        ("threshold = 4.0", "threshold = 0.0", "threshold=0.0 is not allowed"),
         ("threshold = 4.0", "privacy = 8.0", "settings.privacy"),
         ("num_iterations = 5", "tau1 = 0.1", "settings.regression.tau1 is not known"),
-        ("num_iterations = 5", "step = -1.0", "step=-1.0 is not allowed"),
         ("num_exploration = 2", "num_exploration = 7", "=7 .* at most num_iterations"),
         ("ridge = 0.2", "gamma = 1.0", "linear.gamma is not known: .*'ridge'"),
-        ("ridge = 0.2", "threshold = 0.0", "threshold=0.0 is not allowed"),
-        ("ridge = 0.2", "beta = 0.0", "beta=0.0 is not allowed"),
-        ("max_iterations = 7", "iterations = 7", "glm.iterations is not known: .*'max"),
         ("max_iterations = 7", "curvature = 3.0", "curvature=3.0 .* at most 2.25"),
         ("[-8.0, 1.0]", "[1.0, -8.0]", r"low, high=\(1.0, -8.0\) is not allowed"),
-        ("[-8.0, 1.0]", "[1.0]", "glm.reward_range"),
-        ("lengthscale = 0.6", "scale = 0.6", "kernel.scale is not known: .*'lengthsc"),
         ("lengthscale = 0.6", "lengthscale = 0.0", "lengthscale=0.0 is not allowed"),
         ("width = 4", "total_exploration = 8", "num_exploration=2 .* left out, with"),
         ("width = 4", 'methods = ["phase-two"]', "only with total_exploration"),
         ("width = 4", "width = 0", "width=0 is not allowed"),
-        ("width = 4", "widht = 4", "widht is not known: .*'width'"),
-        ("num_agents = 3", "num_agents = 1", "num_agents=1 is not allowed"),
         ("width = 4", 'methods = ["ucb"]', "methods='ucb' is not allowed"),
         (
             "width = 4",
@@ -402,9 +391,7 @@ def test_the_verdict(experiment: NonlinearBanditExperiment) -> None:
     ("value", "error", "text"),
     [
         (0.0, math.nan, "0"),
-        (12.0, math.nan, "12"),
         (11_200.0, math.nan, "11.2 k"),
-        (280_000.0, math.nan, "280 k"),
         (1_624_080.0, math.nan, "1.62 M"),
         (81_500_000.0, 1_200_000.0, "81.5 ± 1.2 M"),
         (-3_217_290_420.0, 0.0, "-3.22 ± 0.00 G"),
@@ -434,7 +421,7 @@ def test_claims_of_regret_and_of_scalars(experiment: NonlinearBanditExperiment) 
 def test_results_come_back(
     experiment: NonlinearBanditExperiment, tmp_path: Path
 ) -> None:
-    todo = [(name, seed) for seed in range(2) for name in experiment.methods]
+    todo = [(name, 0) for name in experiment.methods]
     path = tmp_path / "results" / "results.jsonl"
     with ResultsFile(path, experiment) as results:
         for run in Runs(experiment, todo).play(1):
@@ -543,20 +530,20 @@ def test_the_published_figures() -> None:
     }
 
 
-@pytest.mark.parametrize("name", FIG2 + FIG3)
-def test_a_figure_with_more_noise_is_else_the_same(name: str) -> None:
-    quiet, noisy = (
-        tomllib.loads((FIGURES / f"{name}{noise}.toml").read_text())
-        for noise in ("", "-noise")
-    )
-    assert quiet["task"].pop("noise_std") == 0.01
-    assert noisy["task"].pop("noise_std") == 0.3
-    for values in (quiet, noisy):
-        for constants in ("settings", "linear", "glm", "kernel"):  # of searches apart
-            values.pop(constants, None)
-    for key in ("name", "description"):
-        assert quiet.pop(key) != noisy.pop(key)
-    assert quiet == noisy
+def test_a_figure_with_more_noise_is_else_the_same() -> None:
+    for name in FIG2 + FIG3:
+        quiet, noisy = (
+            tomllib.loads((FIGURES / f"{name}{noise}.toml").read_text())
+            for noise in ("", "-noise")
+        )
+        assert quiet["task"].pop("noise_std") == 0.01
+        assert noisy["task"].pop("noise_std") == 0.3
+        for values in (quiet, noisy):
+            for part in ("settings", "linear", "glm", "kernel"):  # of searches apart
+                values.pop(part, None)
+        for key in ("name", "description"):
+            assert quiet.pop(key) != noisy.pop(key)
+        assert quiet == noisy, name
 
 
 def test_the_builtin_experiment() -> None:

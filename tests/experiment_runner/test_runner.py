@@ -20,7 +20,6 @@ from flwr_fbo.experiment_runner.config import (
     load_experiment,
 )
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
@@ -107,8 +106,6 @@ def test_digits_are_dealt_out_once() -> None:
     ("arguments", "words"),
     [
         ((20, 20, 0), "index=20"),
-        ((-1, 20, 0), "index=-1"),
-        ((0, 0, 0), "num_partitions=0"),
         ((0, 41, 0), "num_partitions=41"),
         ((0, 20, -1), "seed=-1"),
     ],
@@ -155,7 +152,7 @@ def test_one_process_has_one_blas_thread_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_runs_repeat_whatever_the_number_of_workers() -> None:
-    todo = [("alone", seed) for seed in range(3)]
+    todo = [("alone", seed) for seed in range(2)]
     one, two = list(Runs(SMALL, todo).play(1)), list(Runs(SMALL, todo).play(2))
     curves = {run.seed: run.curve.tolist() for run in one}
     assert curves == {run.seed: run.curve.tolist() for run in two}
@@ -207,26 +204,18 @@ def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("num_agents", "num_agent", "num_agent is not known: .*did you mean 'num_ag"),
-        ("alpha", "alhpa", "task.alhpa is not known: .*did you mean 'alpha'"),
         ('"synthetic"', '"syntetic"', "name='syntetic' .*did you mean 'synth"),
         ("alpha = 0.5", "alpha = 2.0", "alpha=2.0 is not allowed: a number from 0"),
         ("num_agents = 4", "num_agents = 0", "num_agents=0 is not allowed"),
-        ("num_agents = 4", 'num_agents = "4"', "num_agents='4' is not allowed"),
         ("num_agents = 4", "", "num_agents is missing"),
-        ("= 0.35", "= 2.0", "sampling_probability=2.0 is not allowed"),
         ("delta = 1e-3", "delta = nan", "delta=nan is not allowed"),
-        ("= 1.0", "= -1.0", "noise_multiplier=-1.0 is not allowed"),
-        ('name = "synthetic"', "", "task.name is missing: one of"),
         ("alpha = 0.5", "noisy = true", r"task.noisy is not known: one of \['alpha'"),
-        ("delta = 1e-3", "", "privacy.delta is missing"),
-        ("delta", "detla", "privacy.detla is not known: .*did you mean 'delta'"),
         ("paper-", "papre-", "preset='papre-synthetic' is not allowed: .*did you mean"),
         (
             "num_seeds = 2",
             'methods = ["alon"]',
             "methods='alon' .*did you mean 'alone'",
         ),
-        ("num_seeds = 2", "methods = []", "at least one"),
         ("num_seeds = 2", 'methods = ["usual", "alone"]', "none twice"),
         (
             "num_seeds = 2",
@@ -307,7 +296,7 @@ def test_a_line_that_was_cut_off_is_forgotten(tmp_path: Path) -> None:
         results.append(_run(seed=0))
         results.append(_run(seed=1))
     whole = path.read_bytes()
-    for cut in range(len(whole) - 1, whole.index(b"\n"), -20):
+    for cut in range(len(whole) - 1, whole.index(b"\n"), -60):
         path.write_bytes(whole[:cut])
         with ResultsFile(path, SMALL) as results:
             seeds = [run.seed for run in results.runs]
@@ -563,18 +552,11 @@ def test_without_a_federated_method_there_is_no_verdict() -> None:
     assert rows["random"].over_noise_only is None
 
 
-def test_the_figure_is_a_picture(tmp_path: Path) -> None:
-    runs = _runs({name: [0.5, 0.6] for name in NAMES})
-    draw(SMALL, runs, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_it_is_known_how_far_the_runs_are(jobs: int) -> None:
+def test_it_is_known_how_far_the_runs_are() -> None:
     todo = [("alone", 0), ("random", 0), ("alone", 1)]
     runs = Runs(SMALL, todo)
     assert runs.num_done == 0
-    seen = [runs.num_done for _ in runs.play(jobs)]
+    seen = [runs.num_done for _ in runs.play(2)]
     assert seen == sorted(seen)
     assert 0 < seen[0] <= len(todo)
     assert runs.num_done == len(todo)

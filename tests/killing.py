@@ -2,7 +2,7 @@
 
 ``FLWR_FBO_NUM_KILLS`` is the number of kills of each test, and
 ``FLWR_FBO_KILL_IN_EXCHANGES`` names exchanges of a secure sum, as in ``1 2``.
-`benchmarks/kills.py` sets them to 100, and to all.
+`tests/adversaries/kills.py` sets them to 100, and to all.
 """
 
 import multiprocessing

@@ -1,6 +1,6 @@
 """Secure sums over a real deployment: clients and ServerApp get SIGKILL in them.
 
-`benchmarks/kills.py` runs all exchanges.
+`tests/adversaries/kills.py` runs all exchanges.
 """
 
 import shutil

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import lying_clients
 from flwr_fbo import FedGOUCB, FedUCB, InProcessGrid
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
@@ -18,6 +17,7 @@ from flwr_fbo.models.network import LinearModel, Network
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.protocol.wire_arrays import is_raw_sum, is_release
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
+from tests.adversaries import lying_clients
 from tests.strategies import test_fed_go_ucb as neural
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -35,7 +35,7 @@ _LIAR = 2
 
 @pytest.mark.parametrize("name", lying_clients.CASES)
 def test_others_play_on_and_refused_replies_change_nothing(name: str) -> None:
-    """500 replies in all; `benchmarks.lying_clients` has 20,000 for each strategy."""
+    """500 replies in all; the command of `lying_clients` has 20,000 a strategy."""
     done, wrong = lying_clients.fuzz(name, 0, 42)
     assert done >= 42
     assert wrong == []

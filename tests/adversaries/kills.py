@@ -1,7 +1,7 @@
 """Kill clients, sites and servers 100 times each, in the tests that do it 25 times.
 
-    python benchmarks/kills.py [--kills 100] [PYTEST OPTION ...]
-    python benchmarks/kills.py --secure [PYTEST OPTION ...]
+    python -m tests.adversaries.kills [--kills 100] [PYTEST OPTION ...]
+    python -m tests.adversaries.kills --secure [PYTEST OPTION ...]
 
 Each test ends a process with SIGKILL at random instants, starts it again, and checks
 that nothing recorded was lost, and no release drawn twice. It takes minutes.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TESTS = (
     "clients/test_tuning_site.py::test_a_client_that_is_killed_repeats_and_loses_nothing",
     "privacy/test_recorded_releases.py::test_an_agent_that_is_killed_draws_no_release_twice",

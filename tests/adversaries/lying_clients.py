@@ -1,6 +1,6 @@
 """Let up to a third of the clients lie, and see what becomes of the others.
 
-    python -m benchmarks.lying_clients [--replies 20000] [--study NAME] [--jobs 2]
+    python -m tests.adversaries.lying_clients [--replies 20000] [--study NAME]
 
 Plays short seeded studies of every strategy, open and private. From the first round on
 all that the liars answer is replaced. In one half of the studies by what no honest
@@ -659,7 +659,7 @@ def _quietly(job: Callable[..., Any], *arguments: Any) -> Any:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lying_clients")
+    parser = argparse.ArgumentParser(prog="python -m tests.adversaries.lying_clients")
     parser.add_argument("--replies", type=int, default=20_000, help="of each strategy")
     parser.add_argument("--study", choices=CASES, help="only this one")
     parser.add_argument("--jobs", type=int, default=2)

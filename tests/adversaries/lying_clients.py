@@ -598,6 +598,8 @@ def drawn_liars(rng: np.random.Generator) -> tuple[int, ...]:
 def fuzz(name: str, seed: int, num_replies: int) -> tuple[int, list[str]]:
     """Play studies until so many replies were lies; return how many, and what is wrong.
 
+    Of as many studies in which lies must be refused as of those with any lies.
+
     Parameters
     ----------
     name : str
@@ -609,7 +611,7 @@ def fuzz(name: str, seed: int, num_replies: int) -> tuple[int, list[str]]:
     case, rng = CASES[name], np.random.default_rng(seed)
     silent: dict[tuple[int, ...], bytes] = {}
     wrong, done, refuses = [], 0, False
-    while done < num_replies:
+    while refuses or done < num_replies:
         refuses = not refuses
         liars = drawn_liars(rng)
         lies = case.malformed if refuses else {**case.malformed, **ANYTHING}

@@ -35,9 +35,10 @@ _LIAR = 2
 
 @pytest.mark.parametrize("name", lying_clients.CASES)
 def test_others_play_on_and_refused_replies_change_nothing(name: str) -> None:
-    """500 replies in all; the command of `lying_clients` has 20,000 a strategy."""
-    done, wrong = lying_clients.fuzz(name, 0, 42)
-    assert done >= 42
+    """A study a kind; the command of `lying_clients` has 20,000 replies a strategy."""
+    seed = list(lying_clients.CASES).index(name)  # other lies for each
+    done, wrong = lying_clients.fuzz(name, seed, 1)
+    assert done >= 1
     assert wrong == []
 
 
@@ -59,7 +60,7 @@ def test_the_fuzzer_sees_a_message_that_is_released() -> None:
     silent = lying_clients.play(case, 0, (_LIAR,), None).digest.digest()
     lies = {**lying_clients.WELL_FORMED, **lying_clients.LONG}
     taken = set()
-    for name in ("zeros", "negated", "ten times", *lying_clients.LONG):
+    for name in ("negated", "ten times", "norm 1.0000001"):
         told = lying_clients.play(case, 0, (_LIAR,), lambda c: lies[name](rng, c))  # noqa: B023
         assert told.num_lies
         if told.digest.digest() != silent:
@@ -99,11 +100,16 @@ def _linear(tmp_path: Path, releases: Any, lies: Any) -> tuple[FedUCB, LyingSite
     return strategy, sites
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("highest", [1.0, 1e4, 1e6])
-@pytest.mark.parametrize("epsilon", [math.inf, 30.0])
+@pytest.mark.parametrize(
+    ("epsilon", "highest", "sign"),
+    [(math.inf, 1e6, 1.0), (math.inf, 1.0, -1.0), (30.0, 1e6, -1.0)],
+)
 def test_the_largest_sums_stop_nobody(
-    tmp_path: Path, epsilon: float, highest: float, sign: float
+    tmp_path: Path,
+    epsilon: float,
+    highest: float,
+    sign: float,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     releases = replace(RELEASES, epsilon=epsilon, max_reward=highest)
     largest = releases.largest_entries
@@ -112,6 +118,7 @@ def test_the_largest_sums_stop_nobody(
     # Without noise nothing negative is a sum.
     taken = 0 if epsilon == math.inf and sign < 0 else 2
     assert strategy.server.num_releases == [3, 3, taken, 3]
+    assert len([m for m in caplog.messages if f"agent {_LIAR}" in m]) >= 3 - taken
 
 
 def test_a_total_of_no_use_is_left_aside(
@@ -144,7 +151,7 @@ def test_what_may_be_a_release() -> None:
     assert not is_release(honest - np.diag([0, 1000.0, 0, 0]), NOT_PRIVATE)
 
 
-@pytest.mark.parametrize("num_seen", [1, 3, 100, 10_000])
+@pytest.mark.parametrize("num_seen", [3, 10_000])
 def test_rounding_does_not_refuse_an_honest_sum(num_seen: int) -> None:
     """Of gradients that are alike, added one after another."""
     rng, size = np.random.default_rng(1), 40
@@ -173,7 +180,7 @@ def test_a_negative_sum_is_refused() -> None:
     assert all(heard > 0 for heard in strategy.server.heard[:_LIAR])
 
 
-@pytest.mark.parametrize("size", [1e5, 1e29, 1e100, 1e300])
+@pytest.mark.parametrize("size", [1e29, 1e300])
 def test_a_long_gradient_ends_no_study(
     size: float, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -124,13 +124,13 @@ def test_plays_as_the_simulator_does(case: str) -> None:
 
 
 def test_plays_as_the_simulator_does_with_a_trigger() -> None:
-    settings, trigger = CASES["raw"], DeterminantTrigger(20.0)
-    simulation = BanditSimulation(settings, M, TASK, T, trigger)
+    settings, trigger, num_trials = CASES["raw"], DeterminantTrigger(20.0), 16
+    simulation = BanditSimulation(settings, M, TASK, num_trials, trigger)
     synchronised = simulation.run(SEED, NOISE_SEED).synchronised
     assert 1 <= len(synchronised) <= 3
     strategy = fed_ucb(settings, schedule=trigger, num_trials=None)
     grid = InProcessGrid(APP, M)
-    result = strategy.start(grid, num_rounds=T + len(synchronised))
+    result = strategy.start(grid, num_rounds=num_trials + len(synchronised))
     assert_as_simulated(grid, strategy, simulation)
     assert result.privacy_spent is not None
     assert result.privacy_spent.epsilon == np.inf

@@ -33,7 +33,25 @@ from tests.strategies.bandit_sites import (
 _LIAR = 2
 
 
-@pytest.mark.parametrize("name", lying_clients.CASES)
+# Of the others' refusals a test of their own is fast: below, and beside the strategies.
+FAST = {
+    "DPFTSDE",
+    "FedVote, open",
+    "FedWarmStart",
+    "FedUCB, open",
+    "DecentralizedFedUCB, open",
+    "FedGOUCB",
+    "FedGOUCB, open, refined",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+        for name in lying_clients.CASES
+    ],
+)
 def test_others_play_on_and_refused_replies_change_nothing(name: str) -> None:
     """A study a kind; the command of `lying_clients` has 20,000 replies a strategy."""
     seed = list(lying_clients.CASES).index(name)  # other lies for each

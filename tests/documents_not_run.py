@@ -85,7 +85,7 @@ def _compare(command: list[str]) -> None:
     assert (ROOT / "examples/plug-in-pytorch" / command[1]).exists()
 
 
-def _benchmark(command: list[str]) -> None:
+def _module(command: list[str]) -> None:
     assert importlib.util.find_spec(command[2]) is not None
 
 
@@ -114,6 +114,7 @@ NOT_RUN = (
     ),
     Command("flwr ", "tests/engine.py runs the examples on the engine", _flwr),
     Command("for f in ", "a night", _all_figures),
-    Command("python -m benchmarks.", "minutes, and figures of a machine", _benchmark),
+    Command("python -m benchmarks.", "minutes, and figures of a machine", _module),
+    Command("python -m tests.adversaries.", "the same", _module),
     Command("flwr-fbo data download", "it needs the internet", parse_flwr_fbo),
 )

@@ -1,8 +1,7 @@
 """A process of its own, killed at some instant.
 
-``FLWR_FBO_NUM_KILLS`` is the number of kills of each test, and
-``FLWR_FBO_KILL_IN_EXCHANGES`` names exchanges of a secure sum, as in ``1 2``.
-`benchmarks/kills.py` sets them to 100, and to all.
+``FLWR_FBO_NUM_KILLS`` is the number of kills of each test: `tests/adversaries/kills.py`
+sets it to 100.
 """
 
 import multiprocessing
@@ -12,9 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 NUM_KILLS = int(os.environ.get("FLWR_FBO_NUM_KILLS", 25))
-EXCHANGES = [
-    int(one) for one in os.environ.get("FLWR_FBO_KILL_IN_EXCHANGES", "5").split()
-]
 
 
 def killed_after(

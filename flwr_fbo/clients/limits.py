@@ -202,7 +202,7 @@ class Limits:
     -----
     The limits from ``max_agents`` on are always on. Up to ``max_numbers`` they are
     checked before anything of a message is built, so that a lying server costs a site
-    about a second and 200 MB at most (``python -m benchmarks.lying_server``).
+    about a second and 200 MB at most (``python -m tests.adversaries.lying_server``).
     """
 
     max_epsilon: float | None = None

@@ -11,18 +11,6 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
-from benchmarks.hostile_messages import (
-    APPS,
-    HONEST,
-    HOSTILE,
-    LARGEST,
-    Dialogue,
-    answered,
-    linear,
-    neural,
-    tuning,
-)
-from benchmarks.lying_server import Client
 from flwr_fbo import (
     ContinualSettings,
     FTSSettings,
@@ -70,6 +58,18 @@ from flwr_fbo.protocol.reward_timeout import RewardTimeout
 from flwr_fbo.protocol.site_deviation import SiteDeviation
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from tests.adversaries.hostile_messages import (
+    APPS,
+    HONEST,
+    HOSTILE,
+    LARGEST,
+    Dialogue,
+    answered,
+    linear,
+    neural,
+    tuning,
+)
+from tests.adversaries.lying_server import Client
 from tests.clients.test_site_budget import Environment, Node
 
 # Lists of one megabyte's JSON; the message itself is not counted.
@@ -149,7 +149,7 @@ def test_the_honest_study_is_answered(kind: str, api: Any) -> None:
 
 
 def test_the_largest_studies_are_within_the_limits() -> None:
-    """`benchmarks.lying_server` has them answered, and measures it."""
+    """`tests.adversaries.lying_server` has them answered, and measures it."""
     limits = size_limits((NO_LIMITS,))
     for dialogue in LARGEST:
         for config, arrays in dialogue.make():

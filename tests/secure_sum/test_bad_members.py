@@ -18,12 +18,9 @@ LIAR = 5
 JUNK = [
     None,
     "text",
-    b"bytes",
-    3,
     np.zeros(0, np.uint8),
     np.zeros(10**6, np.uint8),
     np.zeros(96, np.int64),
-    np.zeros((4, 4), np.uint8),
     np.array([object()]),
 ]
 
@@ -69,7 +66,7 @@ def test_an_unknown_slot_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("phase", [1, 2, 3, 4, 5])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_changed_replies_never_make_a_wrong_sum(
     phase: int, data: st.DataObject
@@ -93,7 +90,7 @@ def test_changed_replies_never_make_a_wrong_sum(
 
 
 @pytest.mark.parametrize("exchange", [1, 2, 3, 4, 5])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_a_member_refuses_any_other_request(exchange: int, data: st.DataObject) -> None:
     attempt = make_attempt(3)

@@ -27,7 +27,7 @@ def as_networkx(graph: MaskGraph) -> "nx.Graph[int]":
     return nx.Graph((a, b) for a in graph.ring for b in graph.neighbours(a))
 
 
-@pytest.mark.parametrize("num_members", [2, 3, 6, 50])
+@pytest.mark.parametrize("num_members", [2, 3, 50])
 def test_all_are_neighbours_up_to_fifty(num_members: int) -> None:
     graph = MaskGraph.of(terms_of(num_members), SEED)
     assert graph.is_complete
@@ -36,14 +36,14 @@ def test_all_are_neighbours_up_to_fifty(num_members: int) -> None:
     assert graph.fewest([1, 2]) == (1, 1)
 
 
-@pytest.mark.parametrize("num_members", [60, 200, 1000])
+@pytest.mark.parametrize("num_members", [51, 200])
 def test_above_the_graph_is_regular_and_as_connected_as_can_be(
     num_members: int,
 ) -> None:
     graph = MaskGraph.of(terms_of(num_members), SEED)
     whole = as_networkx(graph)
     assert {degree for _, degree in whole.degree()} == {2 * graph.reach}
-    if num_members == 60:
+    if num_members == 51:
         assert nx.node_connectivity(whole) == 2 * graph.reach  # Harary's
 
 
@@ -103,7 +103,7 @@ def test_members_of_a_set_stay_connected_whoever_is_left_out() -> None:
     assert connected >= 5
 
 
-@pytest.mark.parametrize("num_members", [20, 60, 101])
+@pytest.mark.parametrize("num_members", [20, 101])
 def test_the_fewest_neighbours_are_counted_right(num_members: int) -> None:
     rng = np.random.default_rng(1)
     graph = MaskGraph.of(terms_of(num_members), SEED)

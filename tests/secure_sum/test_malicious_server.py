@@ -259,14 +259,14 @@ def test_shares_of_others_than_named_are_refused() -> None:
 
 def test_a_small_group_that_shares_is_refused() -> None:
     """In a sparse graph a member's neighbours are fewer than a sum needs."""
-    attempt = make_attempt(60)
+    attempt = make_attempt(51)
     attempt.play(until=3)
     slots, requests = attempt.terms.slots, {}
     for slot, request in attempt.aggregator.requests().items():
         _, encrypted = set_and_records(request, ENCRYPTED_BYTES, attempt)
         near = pack_set({slot, *encrypted}, slots)
         requests[slot] = to_payload(near + pack(encrypted))
-    refused_by_all(attempt, requests, "39 members shared, fewer than 41")
+    refused_by_all(attempt, requests, "33 members shared, fewer than 35")
 
 
 def confirming(attempt: Attempt, summed: set[int]) -> dict[int, Payload]:
@@ -460,11 +460,11 @@ def test_a_server_with_another_roster_than_the_terms_is_told() -> None:
 
 def test_an_isolated_member_of_a_sparse_graph_is_refused() -> None:
     """The server leaves out the honest neighbours of one member, but not too many."""
-    attempt = make_attempt(60)
+    attempt = make_attempt(51)
     attempt.play(until=4)
     graph = attempt.members[2]._graph
     least = attempt.terms.min_summed
-    left_out = set(graph.neighbours(2)[: 60 - least])
+    left_out = set(graph.neighbours(2)[: 51 - least])
     assert len(graph.neighbours(2)) - len(left_out) < graph.threshold
     requests = confirming(attempt, set(attempt.terms.slots) - left_out)
     far = {s: r for s, r in requests.items() if s not in left_out}

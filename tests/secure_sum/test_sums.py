@@ -13,8 +13,7 @@ from flwr_fbo.secure_sum.wire import to_payload
 from tests.secure_sum.attempts import Attempt, Between, make_attempt, unchanged
 
 
-@pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize("num_members", [2, 3, 5, 30, 60])
+@pytest.mark.parametrize(("num_members", "signed"), [(2, True), (5, True), (5, False)])
 def test_the_sum_is_exact(num_members: int, signed: bool) -> None:
     attempt = make_attempt(num_members, signed=signed)
     attempt.play()
@@ -24,14 +23,7 @@ def test_the_sum_is_exact(num_members: int, signed: bool) -> None:
     assert attempt.aggregator.requests() == {}
 
 
-def test_sixty_members_have_a_sparse_graph() -> None:
-    attempt = make_attempt(60)
-    assert attempt.roster is not None
-    graph = MaskGraph.of(attempt.terms, attempt.roster.seed)
-    assert len(graph.neighbours(attempt.terms.slots[0])) == 2 * graph.reach < 59
-
-
-@pytest.mark.parametrize("num_bits", [8, 24, 56])
+@pytest.mark.parametrize("num_bits", [8, 56])
 def test_sums_wrap_around_at_the_modulus(num_bits: int) -> None:
     attempt = make_attempt(3, num_bits=num_bits)
     for slot in attempt.terms.slots:
@@ -58,7 +50,7 @@ def _play_rounds(num_rounds: int) -> dict[str, int]:
         rng = np.random.default_rng(seed)
         lose = _losing(rng, 0.3 if seed % 2 else 0.08)
         phase = 1 + seed % 6  # 6 is: in all exchanges
-        attempt = make_attempt(12, signed=seed % 3 > 0, threshold=7)
+        attempt = make_attempt(8, signed=seed % 3 > 0, threshold=5)
 
         def some(
             exchange: int,
@@ -80,7 +72,7 @@ def _play_rounds(num_rounds: int) -> dict[str, int]:
 
 
 def test_the_sum_is_right_or_fails_when_messages_are_lost() -> None:
-    ends = _play_rounds(40)
+    ends = _play_rounds(24)
     assert min(ends.values()) >= 4, ends
 
 
@@ -90,11 +82,16 @@ def test_the_sum_is_right_or_fails_in_many_rounds() -> None:
     assert min(ends.values()) >= 20, ends
 
 
-@pytest.mark.parametrize("phase", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("num_members", [30, 60])
+@pytest.mark.parametrize(
+    ("num_members", "phase"), [*((7, phase) for phase in range(1, 6)), (51, 3)]
+)
 def test_some_may_drop_out_in_any_exchange(num_members: int, phase: int) -> None:
+    """Their neighbours alone, where there are more than fifty, undo their masks."""
     attempt = make_attempt(num_members)
-    gone = set(attempt.terms.slots[:3])
+    assert attempt.roster is not None
+    graph = MaskGraph.of(attempt.terms, attempt.roster.seed)
+    assert graph.is_complete == (num_members == 7)
+    gone = set(attempt.terms.slots[:2])
 
     def drop(exchange: int, replies: dict[int, Any]) -> Mapping[int, Any]:
         left = set(replies) - gone if exchange >= phase else set(replies)
@@ -102,7 +99,7 @@ def test_some_may_drop_out_in_any_exchange(num_members: int, phase: int) -> None
 
     attempt.play(replies=drop)
     attempt.assert_right()
-    expected = attempt.terms.slots if phase > 3 else attempt.terms.slots[3:]
+    expected = attempt.terms.slots if phase > 3 else attempt.terms.slots[2:]
     assert attempt.aggregator.summed == expected
 
 
@@ -199,9 +196,7 @@ def test_there_is_no_total_before_the_end() -> None:
         attempt.aggregator.receive({})
 
 
-@pytest.mark.parametrize(
-    "numbers", [np.zeros(3, np.int64), np.zeros(4), np.zeros((4, 1), np.int64), [0] * 4]
-)
+@pytest.mark.parametrize("numbers", [np.zeros(3, np.int64), np.zeros(4), [0] * 4])
 def test_numbers_of_another_form_are_an_error(numbers: Any) -> None:
     attempt = make_attempt(3)
     attempt.play(until=3)
@@ -247,8 +242,8 @@ def test_masked_numbers_look_uniform_whatever_is_masked() -> None:
         for low in (0, 1):
             counts = np.bincount(sent[low::2], minlength=256)
             chi_square = ((counts - 20_000 / 256) ** 2 / (20_000 / 256)).sum()
-            # Mean 255, deviation 22.6: six deviations either way.
-            assert 120 < chi_square < 390
+            # Each bound fails by chance once in 10 million times.
+            assert 150 < chi_square < 392
 
 
 def test_exchanges_come_in_order() -> None:

@@ -27,7 +27,7 @@ from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTa
 from tests.grouped import waiting
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
-M, T, SCHEDULE, SEED, NOISE_SEED = 4, 60, [10, 25, 45], 7, 8
+M, T, SCHEDULE, SEED, NOISE_SEED = 4, 30, [5, 12, 22], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
 SETTINGS = LinearUCBSettings(RELEASES)
 PUBLISHED = replace(RELEASES, mechanism="tree", calibration="paper", epsilon=200.0)

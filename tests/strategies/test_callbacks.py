@@ -1,19 +1,17 @@
 """Callbacks of strategies: what they are told, once, and what they cannot break."""
 
-import doctest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flwr_fbo import FTS, Callback, InProcessGrid, TuningResult
-from flwr_fbo.protocol import callbacks
 from flwr_fbo.protocol.callbacks import Round, Started
 from flwr_fbo.strategies.study_record import StudyRecord
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 from tests.strategies.bandit_sites import APP, M, fed_ucb
 
-NUM_ROUNDS = 6
+NUM_ROUNDS = 4
 
 
 class Recorded(Callback):
@@ -83,7 +81,7 @@ def test_they_are_told_of_start_rounds_and_result(tmp_path: Path) -> None:
     told = Recorded()
     result = _run(tmp_path, told)
     assert told.rounds == result.rounds
-    assert [one.release for one in told.rounds] == [1, 2, 3, 4, 5, 0]
+    assert [one.release for one in told.rounds] == [1, 2, 3, 0]
     assert told.results == [result]
     assert told.results[0].recommendation.score > 0
     (started,) = told.started
@@ -92,10 +90,6 @@ def test_they_are_told_of_start_rounds_and_result(tmp_path: Path) -> None:
     assert started.settings["num_rounds"] == NUM_ROUNDS
     assert started.settings["agent"]["num_features"] == 30
     assert [name for name in _names(started.settings) if "seed" in name] == []
-
-
-def test_the_example_prints_what_it_shows() -> None:
-    assert doctest.testmod(callbacks) == (0, 6)
 
 
 def test_bandits_and_relays_have_them_too() -> None:
@@ -130,7 +124,7 @@ def test_one_that_fails_changes_nothing(
     assert "Failing has failed in on_round; the study goes on: ValueErr" in lines[1]
 
 
-@pytest.mark.parametrize("dies_in", [1, 2, 4, 6])
+@pytest.mark.parametrize("dies_in", [1, 3])
 def test_no_round_is_reported_twice(tmp_path: Path, dies_in: int) -> None:
     """Its replies were lost: the round is played again, and reported then."""
     first, second = Recorded(), Recorded()
@@ -162,7 +156,7 @@ def test_a_round_that_was_not_committed_is_not_reported(
     assert first.rounds + second.rounds == result.rounds
 
 
-@pytest.mark.parametrize("dies_in", [1, 3, NUM_ROUNDS])
+@pytest.mark.parametrize("dies_in", [3, NUM_ROUNDS])
 def test_killed_between_record_and_report_it_is_in_the_result_alone(
     tmp_path: Path, dies_in: int
 ) -> None:
@@ -173,7 +167,7 @@ def test_killed_between_record_and_report_it_is_in_the_result_alone(
     reported = [one.server_round for one in first.rounds + second.rounds]
     assert reported == [n for n in range(1, NUM_ROUNDS + 1) if n != dies_in]
     assert second.started[0].num_done == dies_in
-    assert [one.server_round for one in result.rounds] == list(range(1, 7))
+    assert [one.server_round for one in result.rounds] == list(range(1, NUM_ROUNDS + 1))
     assert second.results == [result]
 
 

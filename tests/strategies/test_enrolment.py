@@ -34,6 +34,11 @@ from tests.federation import (
 )
 
 
+@pytest.fixture
+def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr_fbo.strategies.enrolment.time.sleep", lambda _: None)
+
+
 def test_too_few_clients_reach_none_of_them() -> None:
     app, asked = counting()
     with pytest.raises(TooFewAgentsError, match=r"4 agents are needed, .* 3 nodes"):
@@ -70,16 +75,14 @@ APPS_BY_API = {
 add_tuning(APPS_BY_API["action"], make_objective)
 
 
+@pytest.mark.usefixtures("no_naps")
 @pytest.mark.parametrize(
     ("app", "client_api"),
     [
         ("numpy", "message"),
         ("numpy", "action"),
         ("message", "numpy"),
-        ("message", "action"),
         ("action", "both"),
-        ("action", "numpy"),
-        ("action", "message"),
     ],
 )
 def test_a_wrong_client_api_is_named(app: str, client_api: str) -> None:
@@ -96,6 +99,7 @@ def test_a_study_can_begin_with_fewer_than_its_slots() -> None:
     assert [agent.slot for agent in grid.agents(study.study)] == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("no_naps")
 def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
     """Patience covers enrolment: a hiccup does not end the study."""
     honest, app = tuning_app(make_objective), ClientApp()
@@ -108,7 +112,7 @@ def test_a_client_that_fails_to_enrol_is_asked_again() -> None:
             raise ConnectionError("hiccup")
         return honest(message, context)
 
-    _, agents = run(app, patience=5.0)
+    _, agents = run(app, num_rounds=2, patience=5.0)
     assert len(agents) == NUM_AGENTS
 
 
@@ -137,7 +141,6 @@ def test_agent_id_goes_before_partition_id() -> None:
     [
         ((0, 1, 2, 2), "agent-id=2 is held by another node"),
         ((0, 1, 2, 4), "agent-id=4 (else partition-id) is not allowed: 0 to 3"),
-        ((0, 1, 2, "x"), "node config agent-id is not allowed: an integer"),
         ((0, 1, 2, -1), "node config agent-id is not allowed: an integer"),
         ((0, 1, 2, 1.5), "node config agent-id is not allowed: an integer"),
     ],
@@ -376,10 +379,8 @@ def test_the_last_line_of_a_traceback() -> None:
     assert first_line(None) == "no reason given"
 
 
-def test_clients_that_always_raise_are_not_asked_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+@pytest.mark.usefixtures("no_naps")
+def test_clients_that_always_raise_are_not_asked_for_ever() -> None:
     asked = []
 
     def broken(context: Context) -> Any:

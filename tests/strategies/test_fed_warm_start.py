@@ -99,6 +99,12 @@ def run(**options: Any) -> tuple[FedWarmStart, list[Agent]]:
     return study, grid.agents(study.study)
 
 
+@pytest.fixture(scope="module")
+def played() -> tuple[FedWarmStart, list[Agent]]:
+    """The default study."""
+    return run()
+
+
 def test_each_site_sends_once_and_plays_once_its_cohort_has_begun() -> None:
     app, seen = recording()
     study = strategy()
@@ -111,8 +117,10 @@ def test_each_site_sends_once_and_plays_once_its_cohort_has_begun() -> None:
     assert released(study.server).shape == (2, 16)
 
 
-def test_a_study_costs_what_one_release_costs() -> None:
-    study, _ = run()
+def test_a_study_costs_what_one_release_costs(
+    played: tuple[FedWarmStart, list[Agent]],
+) -> None:
+    study, _ = played
     spent = study.privacy_spent
     assert len(study.server.ledger) == 2
     assert spent.num_releases == 1
@@ -146,9 +154,9 @@ def looped(num_rounds: int, **options: Any) -> tuple[FedWarmStart, list[Agent]]:
     return study, agents
 
 
-def test_a_grid_equals_a_loop() -> None:
+def test_a_grid_equals_a_loop(played: tuple[FedWarmStart, list[Agent]]) -> None:
     """Array for array: trials, what agents keep, and both releases."""
-    study, agents = run()
+    study, agents = played
     other, alike = looped(ROUNDS)
     assert_same(agents, alike)
     assert [len(one.values) for one in agents] == [9, 9, 9, 6, 6, 3, 3]
@@ -178,8 +186,10 @@ def test_an_open_gate_says_where_to_start() -> None:
     assert agents[0].values[0] < agents[6].values[0]
 
 
-def test_it_goes_on_from_its_folder(tmp_path: Path) -> None:
-    whole, agents = run()
+def test_it_goes_on_from_its_folder(
+    tmp_path: Path, played: tuple[FedWarmStart, list[Agent]]
+) -> None:
+    whole, agents = played
 
     class StoppedError(Exception):
         pass
@@ -345,7 +355,7 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OPEN: dict[str, Any] = {
-    "agent": WarmStartSettings(num_candidates=60, share_after=8),
+    "agent": WarmStartSettings(num_candidates=60, share_after=4),
     "privacy": Privacy(noise_multiplier=0.02),
     "epsilon": None,
 }
@@ -354,9 +364,9 @@ OPEN: dict[str, Any] = {
 @pytest.mark.usefixtures("no_naps")
 def test_a_site_that_joins_when_the_others_have_finished_has_their_head_start() -> None:
     """Its trials are the loop's, the first of them h's maximiser."""
-    num_rounds = 22
+    num_rounds = 14
     study = strategy(durability=Durability(min_agents=6, patience=60.0), **OPEN)
-    grid = late_grid(looks=18, away=(6,))
+    grid = late_grid(looks=10, away=(6,))
     study.start(grid, num_rounds=num_rounds)
     late = grid.agents(study.study)[6]
     assert min(late.iterations) > study.server.ledger[-1].facts["made_after"] + 1

@@ -32,8 +32,8 @@ from flwr_fbo.protocol.fed_warm_start_settings import Cohorts
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from tests.strategies.test_fed_warm_start import SPACE, make_objective, objective_of
 
-AGENT = WarmStartSettings(num_candidates=60, share_after=8, num_led=2)
-N, ROUNDS = 7, 18
+AGENT = WarmStartSettings(num_candidates=60, share_after=4, num_led=2)
+N, ROUNDS = 7, 10
 CENTRE = {"x": 0.5, "y": 0.5}
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import lying_clients
 from flwr_fbo import FedGOUCB, FedUCB, InProcessGrid
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
@@ -18,6 +17,7 @@ from flwr_fbo.models.network import LinearModel, Network
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.protocol.wire_arrays import is_raw_sum, is_release
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
+from tests.adversaries import lying_clients
 from tests.strategies import test_fed_go_ucb as neural
 from tests.strategies.bandit_sites import (
     ACTIONS,
@@ -33,11 +33,30 @@ from tests.strategies.bandit_sites import (
 _LIAR = 2
 
 
-@pytest.mark.parametrize("name", lying_clients.CASES)
+# Of the others' refusals a test of their own is fast: below, and beside the strategies.
+FAST = {
+    "DPFTSDE",
+    "FedVote, open",
+    "FedWarmStart",
+    "FedUCB, open",
+    "DecentralizedFedUCB, open",
+    "FedGOUCB",
+    "FedGOUCB, open",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+        for name in lying_clients.CASES
+    ],
+)
 def test_others_play_on_and_refused_replies_change_nothing(name: str) -> None:
-    """500 replies in all; `benchmarks.lying_clients` has 20,000 for each strategy."""
-    done, wrong = lying_clients.fuzz(name, 0, 42)
-    assert done >= 42
+    """A study a kind; the command of `lying_clients` has 20,000 replies a strategy."""
+    seed = list(lying_clients.CASES).index(name)  # other lies for each
+    done, wrong = lying_clients.fuzz(name, seed, 1)
+    assert done >= 1
     assert wrong == []
 
 
@@ -59,7 +78,7 @@ def test_the_fuzzer_sees_a_message_that_is_released() -> None:
     silent = lying_clients.play(case, 0, (_LIAR,), None).digest.digest()
     lies = {**lying_clients.WELL_FORMED, **lying_clients.LONG}
     taken = set()
-    for name in ("zeros", "negated", "ten times", *lying_clients.LONG):
+    for name in ("negated", "ten times", "norm 1.0000001"):
         told = lying_clients.play(case, 0, (_LIAR,), lambda c: lies[name](rng, c))  # noqa: B023
         assert told.num_lies
         if told.digest.digest() != silent:
@@ -99,11 +118,16 @@ def _linear(tmp_path: Path, releases: Any, lies: Any) -> tuple[FedUCB, LyingSite
     return strategy, sites
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("highest", [1.0, 1e4, 1e6])
-@pytest.mark.parametrize("epsilon", [math.inf, 30.0])
+@pytest.mark.parametrize(
+    ("epsilon", "highest", "sign"),
+    [(math.inf, 1e6, 1.0), (math.inf, 1.0, -1.0), (30.0, 1e6, -1.0)],
+)
 def test_the_largest_sums_stop_nobody(
-    tmp_path: Path, epsilon: float, highest: float, sign: float
+    tmp_path: Path,
+    epsilon: float,
+    highest: float,
+    sign: float,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     releases = replace(RELEASES, epsilon=epsilon, max_reward=highest)
     largest = releases.largest_entries
@@ -112,6 +136,7 @@ def test_the_largest_sums_stop_nobody(
     # Without noise nothing negative is a sum.
     taken = 0 if epsilon == math.inf and sign < 0 else 2
     assert strategy.server.num_releases == [3, 3, taken, 3]
+    assert len([m for m in caplog.messages if f"agent {_LIAR}" in m]) >= 3 - taken
 
 
 def test_a_total_of_no_use_is_left_aside(
@@ -141,10 +166,11 @@ def test_what_may_be_a_release() -> None:
         assert not is_release(np.triu(honest), releases)
     assert is_release(-honest, RELEASES)  # noise could have made it
     assert not is_release(-honest, NOT_PRIVATE)
-    assert not is_release(honest - np.diag([0, 1000.0, 0, 0]), NOT_PRIVATE)
+    for large in (150.0, 1000.0):  # with a trace above zero, and below
+        assert not is_release(honest - np.diag([0, large, 0, 0]), NOT_PRIVATE)
 
 
-@pytest.mark.parametrize("num_seen", [1, 3, 100, 10_000])
+@pytest.mark.parametrize("num_seen", [3, 10_000])
 def test_rounding_does_not_refuse_an_honest_sum(num_seen: int) -> None:
     """Of gradients that are alike, added one after another."""
     rng, size = np.random.default_rng(1), 40
@@ -173,7 +199,7 @@ def test_a_negative_sum_is_refused() -> None:
     assert all(heard > 0 for heard in strategy.server.heard[:_LIAR])
 
 
-@pytest.mark.parametrize("size", [1e5, 1e29, 1e100, 1e300])
+@pytest.mark.parametrize("size", [1e29, 1e300])
 def test_a_long_gradient_ends_no_study(
     size: float, caplog: pytest.LogCaptureFixture
 ) -> None:

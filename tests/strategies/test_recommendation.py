@@ -46,10 +46,15 @@ def run(strategy_type: Any, num_agents: int, num_rounds: int, **more: Any) -> An
     return result
 
 
-@pytest.mark.parametrize("seed", range(4))
+SEEDS = pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+)
+
+
+@SEEDS
 def test_votes_that_agree_give_a_setting_near_the_maximum(seed: int) -> None:
     seeds = Seeds(study=seed, features=seed, noise=seed)
-    result = run(FedVote, 12, 21, epsilon=8, seeds=seeds)
+    result = run(FedVote, 6, 21, epsilon=16, seeds=seeds)
     found = result.recommendation
     assert hill(result.recommended) > 0.98
     assert found.score > found.threshold
@@ -74,7 +79,7 @@ def test_noise_alone_recommends_nothing(strategy_type: Any) -> None:
     assert given <= 2
 
 
-@pytest.mark.parametrize("seed", range(4))
+@SEEDS
 def test_votes_that_agree_are_not_enough_under_too_much_noise(seed: int) -> None:
     """Three sites at epsilon 1: noise is more than there are votes."""
     result = run(FedVote, 3, 21, epsilon=1, seeds=Seeds(seed, seed, seed))
@@ -85,7 +90,7 @@ def test_votes_that_agree_are_not_enough_under_too_much_noise(seed: int) -> None
 
 def test_votes_after_a_few_evaluations_recommend_nothing() -> None:
     """However many there are: agents agree on a local optimum then."""
-    found = run(FedVote, 12, 20, epsilon=8).recommendation
+    found = run(FedVote, 6, 20, epsilon=16).recommendation
     assert found.score > found.threshold
     assert found.params is None
     assert found.reason.startswith("the sites voted last after 10 evaluations")
@@ -99,23 +104,23 @@ def test_a_recommendation_is_the_most_voted_place(
     strategy = FedVote(
         SPACE,
         "maximize",
-        12,
-        epsilon=8,
+        4,
+        epsilon=24,
         delta=1e-3,
         privacy=Privacy(release_after=after),
         seeds=Seeds(1, 1, 1),
     )
-    grid = InProcessGrid(tuning_app(same_everywhere), 12)
+    grid = InProcessGrid(tuning_app(same_everywhere), 4)
     found = strategy.start(grid, num_rounds=21).recommendation
     row = strategy.server.ledger[-1]
     assert row.facts["made_after"] == after[-1]
     length = 1 / 4 / math.sqrt(math.pi) / narrower  # of 16 cells in a square
     rng = generator(1, Purpose.SHARED_FEATURES)
     features = RandomFeatures.spread(rng, 512, 2, length)
-    axis = np.linspace(0, 1, 401)
+    axis = np.linspace(0, 1, 121)
     places = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     even = features(np.random.default_rng(0).random((4000, 2))).mean(axis=0)
-    votes = 12 * features(places) @ (row.vectors[0] - even)
+    votes = 4 * features(places) @ (row.vectors[0] - even)
     assert found.score == pytest.approx(votes.max(), abs=0.1)
     if narrower == 1:
         assert found.reason.startswith("the sites voted last after 19 evaluations")
@@ -126,7 +131,7 @@ def test_a_recommendation_is_the_most_voted_place(
 
 
 def test_a_warm_start_is_no_recommendation() -> None:
-    result = run(FedWarmStart, 30, 12, epsilon=8, seeds=Seeds(2, 2, 2))
+    result = run(FedWarmStart, 8, 12, epsilon=30, seeds=Seeds(2, 2, 2))
     assert result.recommended is None
     assert hill(result.warm_start) > 0.5
     assert str(result).startswith(f"Start for new sites: {result.warm_start}")
@@ -144,7 +149,7 @@ def test_without_a_release_it_says_so() -> None:
 
 def test_the_log_says_how_sure_it_is(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "flwr.fbo"):
-        result = run(FedVote, 6, 12, epsilon=8)
+        result = run(FedVote, 3, 12, epsilon=16)
     said = [m for m in caplog.messages if m.startswith("Recommended for all sites")]
     assert said == [str(result.recommendation)]
     assert np.isfinite(result.recommendation.score)

@@ -8,12 +8,7 @@ import numpy as np
 from flwr_fbo import InProcessGrid, ThompsonSettings
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.callbacks import Round
-from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.servers.local import LocalServer
-from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.recommendation import Recommendation
-from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
 
 
@@ -78,12 +73,3 @@ def test_without_noise_the_recommendation_is_good() -> None:
     space, rng = study.study.space, np.random.default_rng(0)
     random = [mean(space.from_unit(x)) for x in rng.random((500, 3))]
     assert mean(result.recommended) > np.quantile(random, 0.8)
-
-
-def test_methods_that_release_nothing_recommend_nothing() -> None:
-    study = TuningStudy(SearchSpace(SPACE), "maximize", RandomSearchSettings(4, 2))
-    grid = InProcessGrid(numpy_app(), NUM_AGENTS)
-    result = TuningStrategy(LocalServer(NUM_AGENTS), study).start(grid, num_rounds=2)
-    assert result.recommended is None
-    assert result.privacy_spent is None
-    assert len(result.rounds) == 2

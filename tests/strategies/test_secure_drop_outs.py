@@ -22,9 +22,23 @@ from tests.secure_studies import (
     node_configs,
 )
 
-ROUNDS = 6
-# Whether a site answers a message that the server never hears, or never gets it.
-DIRECTIONS = pytest.mark.parametrize("arrives_there", [True, False])
+ROUNDS = 4
+# Where a message is lost, and whether the site answers it or never gets it. The slow
+# cases leave a site in a state in which another one leaves it, too.
+EXCHANGES = pytest.mark.parametrize(
+    ("exchange", "arrives_there"),
+    [
+        (2, False),
+        (3, True),
+        (4, True),
+        (5, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((1, True), (1, False), (2, True), (3, False), (4, False))
+        ),
+        pytest.param(5, False, marks=pytest.mark.slow),
+    ],
+)
 
 
 def lossy(rng: random.Random, exchanges: set[int], arrives_there: bool) -> SumGrid:
@@ -62,8 +76,9 @@ def assert_asked_once(grid: SumGrid) -> None:
     assert all(len(replies) == 1 for replies in unmasked.values())
 
 
-@pytest.mark.parametrize("exchange", [1, 2, 3, 4, 5])
-@DIRECTIONS
+@pytest.mark.parametrize(
+    ("exchange", "arrives_there"), [(2, False), (3, True), (5, True)]
+)
 def test_sites_that_drop_out_of_an_exchange(
     exchange: int, arrives_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,12 +91,13 @@ def test_sites_that_drop_out_of_an_exchange(
 
 
 @pytest.mark.parametrize(
-    "num_studies", [3, pytest.param(20, marks=pytest.mark.slow, id="slow")]
+    ("num_studies", "num_rounds"),
+    [(2, 6), pytest.param(20, 11, marks=pytest.mark.slow, id="slow")],
 )
 def test_sites_that_drop_out_anywhere(
-    num_studies: int, monkeypatch: pytest.MonkeyPatch
+    num_studies: int, num_rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eleven rounds a study: some releases are made, and some rounds make none."""
+    """Some releases are made, and some rounds make none."""
     made = rounds = 0
     for seed in range(num_studies):
         with monkeypatch.context() as patch:
@@ -89,15 +105,15 @@ def test_sites_that_drop_out_anywhere(
             rng = random.Random(seed)
             exchanges = {1 + seed % 5} if seed % 2 else set(range(1, 6))
             grid = lossy(rng, exchanges, arrives_there=bool(rng.getrandbits(1)))
-            strategy = played(grid, num_rounds=11)
+            strategy = played(grid, num_rounds)
             contributions.assert_right(strategy)
             assert_asked_once(grid)
             made += len(strategy.server.ledger)
-            rounds += 11
+            rounds += num_rounds
     assert 0 < made < rounds
 
 
-@DIRECTIONS
+@pytest.mark.parametrize("arrives_there", [True, False])
 def test_the_same_is_unmasked_in_a_later_round(
     arrives_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,8 +131,7 @@ def test_the_same_is_unmasked_in_a_later_round(
 
     grid = SumGrid(node_configs(), tamper=tamper, arrives=kept)
     strategy = played(grid)
-    assert len(strategy.server.ledger) == 4
-    assert strategy.server.ledger[0].facts["made_after"] == 2
+    assert [row.facts["made_after"] for row in strategy.server.ledger] == [2, 3]
     contributions.assert_right(strategy)
     assert_asked_once(grid)
     # It was masked once, and asked for as often as there were rounds.
@@ -134,17 +149,16 @@ def test_too_few_sites_postpone_a_release(monkeypatch: pytest.MonkeyPatch) -> No
 
     grid = SumGrid(node_configs(), tamper=tamper)
     strategy = played(grid)
-    assert [row.facts["made_after"] for row in strategy.server.ledger] == [2, 3, 4, 5]
+    assert [row.facts["made_after"] for row in strategy.server.ledger] == [2, 3]
     contributions.assert_right(strategy)
-    assert contributions.num_shares == 4 * 5
+    assert contributions.num_shares == 2 * 5
 
 
 class Killed(BaseException):
     """SIGKILL of the server, as a test has it."""
 
 
-@pytest.mark.parametrize("exchange", [1, 2, 3, 4, 5])
-@DIRECTIONS
+@EXCHANGES
 def test_a_server_that_is_killed_makes_the_release_once(
     exchange: int,
     arrives_there: bool,
@@ -182,9 +196,9 @@ def test_a_server_that_is_killed_makes_the_release_once(
 
     grids = [SumGrid(configs, tamper=tamper, arrives=arrives), SumGrid(configs)]
     with pytest.raises(Killed):
-        strategy().start(grids[0], num_rounds=ROUNDS)
+        strategy().start(grids[0], num_rounds=3)
     resumed = strategy()
-    resumed.start(grids[1], num_rounds=ROUNDS)
+    resumed.start(grids[1], num_rounds=3)
     assert len(resumed.server.ledger) == 2
     contributions.assert_right(resumed)
     # Each site drew its noise for a release once, before and after.
@@ -211,6 +225,6 @@ def test_a_site_that_restarts_between_exchanges_goes_on(
 
     grid._arrives = forget
     strategy = fed_vote(durability=Durability(patience=0.0))
-    strategy.start(grid, num_rounds=ROUNDS)
+    strategy.start(grid, num_rounds=3)
     assert len(strategy.server.ledger) == 2
     contributions.assert_right(strategy)

@@ -122,7 +122,7 @@ def sent(folder: Path, slot: int) -> dict[int, int]:
 @pytest.mark.parametrize(
     "num_kills",
     [
-        12,
+        4,
         pytest.param(NUM_KILLS, marks=[pytest.mark.slow, pytest.mark.no_cover]),
     ],
 )

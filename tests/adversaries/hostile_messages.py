@@ -1,8 +1,8 @@
 """What a lying server may send: one dialogue a lie, each to an honest site's client.
 
-`benchmarks.lying_server` measures what they cost; `tests/clients/test_hostile_messages`
-shows that each is refused before anything is built. Besides, dialogues of studies that
-are as large as the limits allow: these are answered.
+`lying_server` measures what they cost; `tests/clients/test_hostile_messages` shows that
+each is refused before anything is built. Besides, dialogues of studies that are as
+large as the limits allow: these are answered.
 """
 
 from __future__ import annotations

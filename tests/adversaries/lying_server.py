@@ -1,11 +1,11 @@
 """What a lying server costs a site with default limits: seconds, and memory.
 
-    python -m benchmarks.lying_server [NAME ...]
+    python -m tests.adversaries.lying_server [NAME ...]
 
-Sends each of `benchmarks.hostile_messages` to a client of its kind, in a process of its
-own that has answered an honest study before, by both of Flower's client APIs; then
-studies that are as large as the limits allow. Printed is what the longest message took,
-in CPU time and by the clock, the largest memory above that before, and how it ended.
+Sends each of `hostile_messages` to a client of its kind, in a process of its own that
+has answered an honest study before, by both of Flower's client APIs; then studies that
+are as large as the limits allow. Printed is what the longest message took, in CPU time
+and by the clock, the largest memory above that before, and how it ended.
 The exit status is 1 if a message takes more than 1 s of CPU time, or 200 MB.
 """
 
@@ -23,14 +23,6 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from benchmarks.hostile_messages import (
-    APPS,
-    HONEST,
-    HOSTILE,
-    LARGEST,
-    Dialogue,
-    answered,
-)
 from flwr_fbo._compat import (
     ClientApi,
     ensure_task_identity,
@@ -39,6 +31,14 @@ from flwr_fbo._compat import (
     reply_metrics,
 )
 from flwr_fbo.protocol.codec import Config
+from tests.adversaries.hostile_messages import (
+    APPS,
+    HONEST,
+    HOSTILE,
+    LARGEST,
+    Dialogue,
+    answered,
+)
 
 LONGEST, MOST_MEMORY = 1.0, 200e6
 APIS: tuple[ClientApi, ...] = ("message", "numpy")
@@ -123,7 +123,14 @@ def _resident(name: str) -> int:
 
 def measured(name: str, api: str) -> Cost:
     """Return what a dialogue costs in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.lying_server", "--json", api, name]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.adversaries.lying_server",
+        "--json",
+        api,
+        name,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return Cost(float("inf"), 0.0, 0, done.stderr.strip().splitlines()[-1])

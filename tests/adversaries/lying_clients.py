@@ -1,6 +1,6 @@
 """Let up to a third of the clients lie, and see what becomes of the others.
 
-    python -m benchmarks.lying_clients [--replies 20000] [--study NAME] [--jobs 2]
+    python -m tests.adversaries.lying_clients [--replies 20000] [--study NAME]
 
 Plays short seeded studies of every strategy, open and private. From the first round on
 all that the liars answer is replaced. In one half of the studies by what no honest
@@ -598,6 +598,8 @@ def drawn_liars(rng: np.random.Generator) -> tuple[int, ...]:
 def fuzz(name: str, seed: int, num_replies: int) -> tuple[int, list[str]]:
     """Play studies until so many replies were lies; return how many, and what is wrong.
 
+    Of as many studies in which lies must be refused as of those with any lies.
+
     Parameters
     ----------
     name : str
@@ -609,7 +611,7 @@ def fuzz(name: str, seed: int, num_replies: int) -> tuple[int, list[str]]:
     case, rng = CASES[name], np.random.default_rng(seed)
     silent: dict[tuple[int, ...], bytes] = {}
     wrong, done, refuses = [], 0, False
-    while done < num_replies:
+    while refuses or done < num_replies:
         refuses = not refuses
         liars = drawn_liars(rng)
         lies = case.malformed if refuses else {**case.malformed, **ANYTHING}
@@ -659,7 +661,7 @@ def _quietly(job: Callable[..., Any], *arguments: Any) -> Any:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lying_clients")
+    parser = argparse.ArgumentParser(prog="python -m tests.adversaries.lying_clients")
     parser.add_argument("--replies", type=int, default=20_000, help="of each strategy")
     parser.add_argument("--study", choices=CASES, help="only this one")
     parser.add_argument("--jobs", type=int, default=2)

@@ -1,6 +1,6 @@
 """Damage copies of real journals, and count what reading them again gives.
 
-    python -m benchmarks.damaged_records [--records 2000] [--seed 0]
+    python -m tests.adversaries.damaged_records [--records 2000] [--seed 0]
 
 Plays three short seeded studies with journals: a tuning site's, a FedUCB site's and a
 tuning server's. Each time one copy of one of them is damaged in one place. It is then

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from flwr_fbo.cli import app
 from flwr_fbo.cli.commands import LazyGroup
-from tests.documents import ROOT
 
 HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna", "numpy", "scipy", "sklearn")
 COMMAND = (sys.executable, "-c", "from flwr_fbo.cli import app; app()")
@@ -213,20 +212,6 @@ def test_a_mistake_is_told_in_a_line(
     errors = [line for line in result.output.splitlines() if "Error: " in line]
     assert len(errors) == 1, result.output
     assert "Traceback" not in result.output
-
-
-def test_make_help_names_every_target() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    [phony] = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
-    printed = subprocess.run(
-        ["make", "--no-print-directory", "help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    named = [line.split("\t")[0] for line in printed.splitlines()]
-    assert sorted(named) == sorted(f"make {target}" for target in phony.split())
 
 
 def test_a_table_in_a_pipe_is_as_wide_as_columns_says() -> None:

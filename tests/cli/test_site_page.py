@@ -303,13 +303,6 @@ def test_names_in_a_legend_are_not_cut_off(letters: int, num_columns: int) -> No
     assert len(starts) == num_columns, starts
 
 
-def test_a_long_label_of_an_axis_has_two_lines() -> None:
-    label = "cumulative regret of an agent, 60 trials"
-    svg = figures.chart("a", "Chart of a line.", ("x", label), lambda axes: None).svg
-    assert label not in svg
-    assert "60 trials" in svg
-
-
 def render_figure(figure: Figure) -> str:
     """Return a page of one figure."""
     return render(Page("", "", [Section("", [figure])]))

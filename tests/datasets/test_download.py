@@ -514,10 +514,6 @@ def test_a_bad_name_is_refused(name: str) -> None:
     )
 
 
-def test_the_nearest_name_is_suggested() -> None:
-    assert "(did you mean 'landmine'?)" in _error(_invoke("download", "landmines"))
-
-
 def test_the_command_fetches_and_says_where(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -582,16 +578,3 @@ def test_the_list_says_what_is_there(
     _put(tmp_path, members[0])
     assert found() == {name: d.target for name, d in DATASETS.items()}
     assert "yes: har/UCI HAR Dataset" in _invoke("list").output
-
-
-def test_the_list_fits_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLWR_FBO_DATA", str(tmp_path / "none"))
-    text = _invoke("list").stdout
-    lines = text.splitlines()
-    assert max(len(line) for line in lines if not line.startswith("Folder:")) <= 100
-    plain = " ".join(text.split())
-    for dataset in DATASETS.values():
-        for words in (dataset.summary, dataset.licence, dataset.citation):
-            assert words in plain
-        assert f"{dataset.size / 1e6:,.1f} MB" in plain
-    assert not list(tmp_path.iterdir())  # only looked at

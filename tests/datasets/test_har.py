@@ -68,22 +68,6 @@ def test_every_window_comes_with_its_own_subject_and_activity() -> None:
 
 
 @needs_har
-def test_the_official_parts_have_the_published_sizes() -> None:
-    train = {1, 3, 5, 6, 7, 8, 11, 14, 15, 16, 17, 19, 21, 22, 23, 25, 26, 27, 28, 29}
-    train.add(30)
-    counts = dict(enumerate(map(int, ROWS.split()), start=1))
-    assert sum(n for s, n in counts.items() if s in train) == 7352
-    with np.load(FOLDER / REBUILT) as content:
-        is_train, subject = content["is_train"], content["subject"]
-    assert np.count_nonzero(is_train) == 7352
-    assert np.count_nonzero(~is_train) == 2947
-    assert set(subject[is_train].tolist()) == train
-    for s in sorted(train):
-        split = partition(s - 1)
-        assert len(_rows(split)) == np.count_nonzero(subject[is_train] == s)
-
-
-@needs_har
 def test_halves_are_even_in_size_and_activities_and_always_the_same() -> None:
     for index in range(NUM_SUBJECTS):
         split, again = partition(index), partition(index)

@@ -110,7 +110,7 @@ def test_edges_of_all_sorts() -> None:
             "num_agents=5 is not allowed: 6, those of the graph",
         ),
         (lambda: strategy_of(RING, schedule=[10, 11]), r"schedule=.*at least 2 trials"),
-        (lambda: strategy_of(RING, num_trials=20), "num_trials=20"),
+        (lambda: strategy_of(RING, num_trials=15), "num_trials=15"),
         (lambda: strategy_of("ring"), "graph='ring'"),  # type: ignore[arg-type]
         (
             lambda: LinearBanditStudy(SETTINGS, M, graph=RING),

@@ -105,7 +105,7 @@ def test_a_graph_from_a_file(tmp_path: Path) -> None:
             "num_agents=5 is not allowed: 6, those of the graph",
         ),
         (lambda: strategy_of(RING, schedule=[10, 11]), r"schedule=.*at least 2 trials"),
-        (lambda: strategy_of(RING, num_trials=20), "num_trials=20"),
+        (lambda: strategy_of(RING, num_trials=15), "num_trials=15"),
         (lambda: strategy_of("ring"), "graph='ring'"),  # type: ignore[arg-type]
         (
             lambda: LinearBanditStudy(SETTINGS, M, graph=RING),

@@ -21,7 +21,7 @@ from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTa
 from tests.grouped import waiting
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
-M, T, SCHEDULE, SEED, NOISE_SEED = 6, 26, [5, 12, 19], 7, 8
+M, T, SCHEDULE, SEED, NOISE_SEED = 6, 19, [4, 9, 14], 7, 8
 RELEASES = ContinualSettings(num_releases=3, dimension=3, epsilon=30.0, delta=0.1)
 SETTINGS = LinearUCBSettings(RELEASES)
 RAW = replace(SETTINGS, local_data="raw")

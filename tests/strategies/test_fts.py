@@ -118,7 +118,7 @@ def test_it_follows_one_other_agent() -> None:
     agent, vectors = _agent(), _vectors()
     vectors[3] = np.nan  # a straggler
     chosen = []
-    for iteration in range(1, 400):
+    for iteration in range(1, 200):
         x = agent._follow(vectors, iteration)
         if x is None:
             continue
@@ -129,7 +129,7 @@ def test_it_follows_one_other_agent() -> None:
             )
             if np.array_equal(best, x):
                 chosen.append(n)
-    expected = sum(SETTINGS.follow_probability(t) for t in range(1, 400))
+    expected = sum(SETTINGS.follow_probability(t) for t in range(1, 200))
     assert len(chosen) == pytest.approx(expected, abs=3 * expected**0.5)
     assert chosen.count(0) == pytest.approx(len(chosen) / 2, abs=1.5 * expected**0.5)
 

@@ -96,7 +96,10 @@ def test_votes_after_a_few_evaluations_recommend_nothing() -> None:
     assert found.reason.startswith("the sites voted last after 10 evaluations")
 
 
-@pytest.mark.parametrize(("after", "narrower"), [((5, 18), 1), ((5, 19), 3)])
+@pytest.mark.parametrize(
+    ("after", "narrower"),
+    [pytest.param((5, 18), 1, marks=pytest.mark.slow), ((5, 19), 3)],
+)
 def test_a_recommendation_is_the_most_voted_place(
     after: tuple[int, ...], narrower: int
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import numpy as np
@@ -208,3 +210,14 @@ def recording(app: ClientApp | None = None) -> RecordingGrid:
 
 
 EVALUATE = MessageType.EVALUATE
+
+
+def assert_all_end(before: Iterable[Thread]) -> None:
+    """Assert that threads which were not there before come to their end.
+
+    A trial that has taken its last turn may not have left its thread yet.
+    """
+    others = set(enumerate_threads()) - set(before)
+    for thread in others:
+        thread.join(timeout=60)
+    assert not [thread for thread in others if thread.is_alive()]

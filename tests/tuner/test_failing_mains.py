@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fbo import FederationResult, Halving, PrivateChoice
 from flwr_fbo.tuner.trial_run import Main
-from tests.tuner.apps import in_process, main_of, server_context, tuner
+from tests.tuner.apps import assert_all_end, in_process, main_of, server_context, tuner
 
 # The trial that would be chosen is the one that misbehaves.
 BEST, SECOND = {"learning-rate": 0.5}, {"learning-rate": 0.3}
@@ -122,7 +122,7 @@ def test_a_main_that_sends_once_more_when_it_is_ended_may(
     with caplog.at_level(logging.WARNING, "flwr.fbo"):
         assert _start(main, None).best == {**BEST, "local-epochs": 1}
     assert "catches all exceptions" not in caplog.text
-    assert set(threading.enumerate()) <= {*before}
+    assert_all_end(before)
 
 
 def test_if_nobody_has_evaluated_any_trial_it_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import threading
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.tuner.apps import (
     SHORT,
     SPACE,
     TWO_RUNGS,
+    assert_all_end,
     distance,
     in_process,
     main_of,
@@ -399,11 +401,9 @@ def test_the_log_says_which_trial_a_line_is_of(
 
 
 def test_no_thread_of_a_trial_is_left() -> None:
-    import threading
-
-    before = set(threading.enumerate())
+    before = threading.enumerate()
     tuner(schedule=TWO_RUNGS).start(main_of(), in_process(), server_context())
-    assert set(threading.enumerate()) <= before
+    assert_all_end(before)
 
 
 # ------------------------------------------------------------------ what is refused

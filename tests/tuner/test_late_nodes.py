@@ -23,7 +23,7 @@ from tests.tuner.apps import (
     tuner,
 )
 
-SCHEDULE = Halving(6, (1, 2, 3), parallel=6)
+SCHEDULE = Halving(4, (1, 2), parallel=4)
 
 
 class GrowingGrid(InProcessGrid):
@@ -52,7 +52,6 @@ class GrowingGrid(InProcessGrid):
     [
         (1, None),
         (2, PrivateChoice(1000.0, 1e-3)),
-        (3, PrivateChoice(1000.0, 1e-3)),
     ],
 )
 def test_late_nodes_are_not_asked_for_ballots(
@@ -63,8 +62,8 @@ def test_late_nodes_are_not_asked_for_ballots(
         result = tuner(schedule=SCHEDULE, privacy=privacy).start(
             main_of(), grid, server_context()
         )
-    assert len(result.rungs) == len(grid.voters) == 3
-    assert grid.voters == [sorted(grid.contexts)[2:]] * 3
+    assert len(result.rungs) == len(grid.voters) == 2
+    assert grid.voters == [sorted(grid.contexts)[2:]] * 2
     named = [m for m in caplog.messages if "not asked for ballots" in m]
     assert len(named) == 1
     assert "nodes [1001, 1002]" in named[0]
@@ -79,8 +78,8 @@ def test_a_run_that_goes_on_may_find_more_nodes(tmp_path: Path) -> None:
         tuner(**options).start(main_of(), dying, server_context())
     grid = GrowingGrid(0)
     result = tuner(**options).start(main_of(), grid, server_context())
-    assert len(result.rungs) == 3
-    assert grid.voters == [sorted(grid.contexts)[:NUM_CLIENTS]] * 2
+    assert len(result.rungs) == 2
+    assert grid.voters == [sorted(grid.contexts)[:NUM_CLIENTS]]
     again = tuner(**options).start(main_of(), GrowingGrid(0), server_context())
     assert again == result
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import choice_methods as methods
 from benchmarks import private_choice as benchmark
 
-NUM_DRAWS = 150
+NUM_DRAWS = 80
 HONEST = methods.Design(30, 16, 1.0)
 
 

@@ -64,6 +64,7 @@ def test_a_send_of_nothing_is_not_waited_for() -> None:
         lambda config: config.get("learning-rate"),
         lambda config: dict(config),
         lambda config: list(config.values()),
+        lambda config: [key for key in config],  # noqa: C416
         lambda config: list(config.items()),
     ],
 )

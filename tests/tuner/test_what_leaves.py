@@ -162,7 +162,7 @@ def test_noise_only_chooses_as_random_choice_does(last_rung: Any) -> None:
     from flwr_fbo import Seeds
 
     wins = []
-    for seed in range(12):
+    for seed in range(8):
         privacy = PrivateChoice(1000.0, 1e-3, last_rung=last_rung, noise_only=True)
         study = tuner(
             privacy=privacy,

@@ -11,6 +11,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from flwr_fbo._arrays import FloatArray
+
 
 class Purpose(IntEnum):
     """What a generator is for; the last word of its key."""
@@ -42,3 +44,22 @@ class Purpose(IntEnum):
 def generator(entropy: int, *key: int) -> np.random.Generator:
     """Return the generator that belongs to ``key`` under ``entropy`` (both >= 0)."""
     return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=key))
+
+
+def sobol_points(
+    dim: int, exponent: int, rng: np.random.Generator | None = None
+) -> FloatArray:
+    """Return the first 2**exponent points of a Sobol sequence, scrambled by ``rng``.
+
+    Shape (2**exponent, dim), in [0, 1).
+    """
+    # Not `from scipy.stats.qmc import ...`: in a simulation another thread may be
+    # importing scipy.stats for the app. Python waits for a package that is half there
+    # only if it is imported by its own name, and modules of this one need each other.
+    from scipy.stats import qmc
+
+    scramble = rng is not None
+    points: FloatArray = qmc.Sobol(dim, scramble=scramble, rng=rng).random_base2(
+        exponent
+    )
+    return points

@@ -113,3 +113,48 @@ def test_a_message_without_a_release_loads_no_model(tmp_path: Path) -> None:
     of_releases = {"accounting", "pld_accountant", "moments_accountant", "noise"}
     assert not parts & {f"flwr_fbo.privacy.{name}" for name in of_releases}
     assert not parts & {f"flwr_fbo.models.{name}" for name in ("features", "gp")}
+
+
+# A simulation's ServerApp runs in one thread while another imports the ClientApp: here
+# the second is held up in the middle of scipy.stats.
+TWO_THREADS = """
+import sys, threading
+from flwr_fbo._random import generator, sobol_points
+half_way, failed = threading.Event(), []
+
+class Pause:
+    def find_spec(self, name, path=None, target=None):
+        if name == "scipy.stats._multicomp" and not half_way.is_set():
+            half_way.set()
+            server.join(1.0)
+
+def import_app():
+    try:
+        import scipy.stats
+    except ImportError as error:
+        failed.append(error)
+
+def work():
+    half_way.wait()
+    sobol_points(2, 3, generator(1, 2))
+
+sys.meta_path.insert(0, Pause())
+client, server = threading.Thread(target=import_app), threading.Thread(target=work)
+client.start(), server.start(), client.join(), server.join()
+print("failed", *failed)
+"""
+
+
+def test_a_server_may_work_while_its_clients_import() -> None:
+    assert _loaded(TWO_THREADS) == {"failed": set()}
+
+
+def test_a_server_loads_nothing_of_its_clients() -> None:
+    loaded = _loaded(
+        "import sys; from optuna.distributions import FloatDistribution as F; import "
+        "flwr_fbo; s = flwr_fbo.FedVote({'x': F(0, 1)}, 'maximize', 9, epsilon=2, "
+        "delta=1e-3); s.plan(9); s.server.receive(s.server.step(1), {}); "
+        "print('all', *sys.modules)"
+    )
+    assert "opendp" in loaded["all"]
+    assert not loaded["all"] & {"sklearn", "torch", "pandas", "matplotlib"}

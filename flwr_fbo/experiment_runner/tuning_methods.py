@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flwr_fbo._random import Purpose, generator
+from flwr_fbo._random import Purpose, generator, sobol_points
 from flwr_fbo.experiment_runner import looks
 from flwr_fbo.experiment_runner.methods import Method, by_name
 from flwr_fbo.experiment_runner.seeds import Seeds
@@ -147,9 +147,7 @@ def _portfolio(experiment: TuningDesign, seeds: Seeds, slot: int) -> list[Params
     """Return the public portfolio, which depends on the task alone."""
     space, num = SearchSpace(experiment.task.space), experiment.num_evaluations
     # Its first point, a corner, is left out.
-    from scipy.stats.qmc import Sobol
-
-    design = Sobol(space.dim, scramble=False).random_base2(num.bit_length())[1:]
+    design = sobol_points(space.dim, num.bit_length())[1:]
     others = [space.from_unit(space.snap(x)) for x in design]
     return [*experiment.task.customary, *others][:num]
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._random import sobol_points
 
 # An ascent ends after so many steps, if not by L-BFGS's own bounds.
 _MAX_STEPS = 50
@@ -76,10 +77,9 @@ class RandomFeatures:
             Even.
         """
         from scipy.special import ndtri
-        from scipy.stats.qmc import Sobol
 
         half = num_features // 2
-        sequence = Sobol(dim, rng=rng).random_base2((half - 1).bit_length())
+        sequence = sobol_points(dim, (half - 1).bit_length(), rng)
         # A coordinate of exactly 0 would be an infinite frequency.
         frequencies = ndtri(np.maximum(sequence[:half], 1e-9)) / lengthscale
         return cls(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
+from flwr_fbo._random import Purpose, generator, sobol_points
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.protocol.known_release import LEAST_POINTS, MOST_POINTS
 from flwr_fbo.protocol.tuning_settings import SearchSettings
@@ -81,11 +81,9 @@ class WarmStartSettings(SearchSettings):
 
     def pool(self, space: SearchSpace, feature_seed: int) -> FloatArray:
         """Return the points, shape (m, D), that messages are about; public."""
-        from scipy.stats.qmc import Sobol
-
         rng = generator(feature_seed, Purpose.SHARED_FEATURES)
         exponent = math.ceil(math.log2(self.num_features))
-        points = Sobol(space.dim, rng=rng).random_base2(exponent)[: self.num_features]
+        points = sobol_points(space.dim, exponent, rng)[: self.num_features]
         move_to_faces(points, _SHARE_ON_FACES, _MOVED, rng)
         return space.snap_discrete(points)
 

@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, Any] = {
     "max_norm": 1.0,
     "noise_multiplier": 1.0 / gaussian_mu(2.0, 1e-3),
 }
-SIGNIFICANCE = 1e-6
+SIGNIFICANCE = 1e-7
 # Corners of what is allowed, as far as 56 bits hold the sum.
 SETTINGS = [
     {},

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
+from flwr_fbo._random import Purpose, generator, sobol_points
 from flwr_fbo.agents.tuning.own_search import LeanAgent
 from flwr_fbo.journal.trial_table import TrialSource
 from flwr_fbo.models.near_ties import first_best
@@ -87,8 +87,6 @@ def head_start(
     known : Knowledge, optional
         Of earlier studies.
     """
-    from scipy.stats.qmc import Sobol
-
     from flwr_fbo.models.shared_function import shared_function
 
     rows = np.frombuffer(vectors).reshape(-1, settings.num_features)
@@ -102,7 +100,7 @@ def head_start(
         noise_std = np.append(known.noise_std, noise_std)
         sizes = np.append(known.sizes, sizes)
     rng = generator(feature_seed, Purpose.FOLLOW)
-    sobol = Sobol(space.dim, rng=rng).random_base2(_GRID_EXPONENT)
+    sobol = sobol_points(space.dim, _GRID_EXPONENT, rng)
     moved = np.where(rng.random(sobol.shape) < _MOVED, np.round(sobol), sobol)
     grid = space.snap_discrete(np.vstack([sobol, moved]))
     shared = shared_function(pool, means, noise_std, sizes, grid[: len(sobol)], rng)

@@ -21,6 +21,7 @@ from flwr_fbo.agents.durable.recorded_agent import (
 from flwr_fbo.agents.tuning.trial import OutOfTimeError
 from flwr_fbo.clients.site import Metrics, Site
 from flwr_fbo.clients.site_journal import configured_slot, held_journal, record_name
+from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.codec import Instruction
@@ -49,7 +50,18 @@ class BanditSite(Site[AskedT, BanditT]):
 
     recorded: type[BanditT]
 
-    def claim(self, context: Context, study: Any, folder: Path | None) -> Metrics:
+    def uniform_share(self, study: Any) -> float:
+        """Return the largest share of decisions that a study makes at random."""
+        share: float = study.settings.largest_uniform_share
+        return share
+
+    def check(self, context: Context, study: Any, rules: SiteRules) -> None:
+        """Raise `StudyRefusedError` where sums are wanted, and there is no noise."""
+        rules.check_no_sums(study.promise)
+
+    def claim(
+        self, context: Context, study: Any, folder: Path | None, rules: SiteRules
+    ) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.
 
         And the journal's number, where releases are in it that must not be lost.
@@ -64,7 +76,11 @@ class BanditSite(Site[AskedT, BanditT]):
 
     @contextmanager
     def agent(
-        self, context: Context, instruction: Any, folder: Path | None
+        self,
+        context: Context,
+        instruction: Any,
+        folder: Path | None,
+        rules: SiteRules,
     ) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
         study, known = instruction.study, configured_slot(context)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._validation import is_number, require, require_bool, require_int
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.budget import check_delta
@@ -34,6 +34,8 @@ _PATIENCE = 30.0
 
 # What may be promised at most: composing more would take a site too long.
 MOST_NOISE, _MOST_RELEASES, _MOST_CHARGES = 1e6, 10_000, 100
+# In place of a release's number: what no noise covers, charged once a study.
+UNPROTECTED = 0
 # What tells a release from all others.
 _KEY = ("study_kind", "study_id", "release", "owner")
 
@@ -136,6 +138,11 @@ class Promise:
     caveat: str = ""
 
     def __post_init__(self) -> None:
+        ok = isinstance(self.charges, tuple)
+        ok = ok and all(isinstance(charge, Charge) for charge in self.charges)
+        require(ok, "charges", self.charges, "a tuple of Charge")
+        require_bool("private", self.private)
+        require(isinstance(self.caveat, str), "caveat", self.caveat, "a text")
         allowed = f"at most {_MOST_CHARGES} different ones in a row"
         count = len(self.charges)
         require(count <= _MOST_CHARGES, "len(charges)", count, allowed)
@@ -249,7 +256,7 @@ class SpendingLedger:
         study : tuple of str
             Its kind and its id.
         release : int
-            Which release of the study it is, from 1.
+            Which release of the study it is, from 1, or `UNPROTECTED`.
         charge : Charge
         owner : int
             Whose data it is about. Agents that share a ledger have data of their own.

@@ -29,7 +29,8 @@ from flwr_fbo import (
     LinearUCBSettings,
     Number,
 )
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.bandit_journals import last_journal
+from flwr_fbo.agents.durable.fed_ucb import KIND, RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
@@ -50,7 +51,9 @@ def policy_in(folder: Path, encoder: FeatureEncoder | None) -> LinearBanditPolic
         releases, exploration=EllipsoidSampling(), encoder=encoder
     )
     study = LinearBanditStudy(settings, 100, study_id="decisions")
-    with Journal(RecordedBandit.identity_of(study), folder / FILE_NAME) as journal:
+    with Journal(
+        RecordedBandit.identity_of(study), last_journal(folder, KIND)
+    ) as journal:
         bandit = RecordedBandit(journal, study)
         bandit.join(0, bandit.number)
     return LinearBanditPolicy.open(folder)

@@ -15,9 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.agents.durable.fed_go_ucb import FILE_NAME as NEURAL_SITE_FILE_NAME
+from flwr_fbo.agents.durable.bandit_journals import bandit_journals
 from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_SITE_KIND
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME as SITE_FILE_NAME
 from flwr_fbo.agents.durable.fed_ucb import KIND as SITE_KIND
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
@@ -96,14 +95,10 @@ def _ledgers_in(folder: Path) -> list[Path]:
     """Return the ledgers in a folder; a study's server's where there is none."""
     if not folder.is_dir():
         return [folder]
-    names = (
-        FILE_NAME,
-        TUNER_FILE_NAME,
-        SITE_FILE_NAME,
-        NEURAL_SITE_FILE_NAME,
-        SPENDING_FILE_NAME,
-    )
-    found = [folder / name for name in names if (folder / name).is_file()]
+    found = [folder / name for name in (FILE_NAME, TUNER_FILE_NAME)]
+    for kind in (SITE_KIND, NEURAL_SITE_KIND):
+        found += bandit_journals(folder, kind)
+    found = [path for path in (*found, folder / SPENDING_FILE_NAME) if path.is_file()]
     return found or [folder / FILE_NAME]
 
 
@@ -173,7 +168,7 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent |
 
 def _bandit_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
     """Return what the agents of FedUCB have spent, as its server counts it."""
-    study = LinearBanditStudy.from_dict({**identity, "study_id": ""})
+    study = LinearBanditStudy.from_dict({**identity, "study_id": "one"})
     return spent_by_agent(study, max(rows[-1].facts["num_releases"]))
 
 

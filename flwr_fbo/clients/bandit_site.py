@@ -12,6 +12,7 @@ from flwr.app import Context
 
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
+from flwr_fbo.agents.durable.bandit_journals import bandit_journal, note_last_study
 from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.agents.durable.recorded_agent import (
     NO_SLOT,
@@ -40,7 +41,7 @@ class EnvironmentFailedError(PublicError, RuntimeError):
 
 
 class BanditSite(Site[AskedT, BanditT]):
-    """Base of the sites of bandits: one journal, of one study, under one name.
+    """Base of the sites of bandits: one journal a study.
 
     Attributes
     ----------
@@ -95,14 +96,17 @@ class BanditSite(Site[AskedT, BanditT]):
     def _held(
         self, context: Context, study: Any, folder: Path | None, may_begin: bool
     ) -> Iterator[BanditT]:
+        kind = self.recorded.kind
         with held_journal(
             context,
             self.recorded.identity_of(study),
-            folder and folder / self.recorded.file_name,
-            record=record_name(self.recorded.kind),
+            folder and bandit_journal(folder, kind, study.study_id),
+            record=record_name(kind),
             may_begin=may_begin,
             patience=_PATIENCE,
         ) as journal:
+            if folder is not None:
+                note_last_study(folder, kind, study.study_id)
             yield self.agent_in(journal, study, context)
 
     @abstractmethod

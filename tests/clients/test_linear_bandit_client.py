@@ -24,7 +24,8 @@ from flwr_fbo import (
     Optimism,
     linear_bandit_app,
 )
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME
+from flwr_fbo.agents.durable.bandit_journals import last_journal
+from flwr_fbo.agents.durable.fed_ucb import KIND
 from flwr_fbo.cli import app
 from flwr_fbo.clients.limits import StudyRefusedError
 from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
@@ -151,7 +152,7 @@ def test_a_reply_that_was_lost_is_given_again(tmp_path: Path) -> None:
     strategy = fed_ucb(replace(SETTINGS, releases=settings), interval=0.0, noise_seed=5)
     strategy.start(sites)
     first, second, third = (row.vectors[1] for row in strategy.server.ledger)
-    with Journal(None, sites.folders[1] / FILE_NAME) as journal:
+    with Journal(None, last_journal(sites.folders[1], KIND)) as journal:
         made = [row.vectors for row in journal.ledger()]
     assert not first.any()
     assert np.array_equal(second, made[0])
@@ -189,7 +190,7 @@ def test_a_release_out_of_the_blue_is_refused_at_once(tmp_path: Path) -> None:
         )
         with pytest.raises((ValueError, JournalError), match=r"k=|Release|included="):
             site.answer(context, [], asked.to_config())
-    with Journal(None, tmp_path / FILE_NAME) as record:
+    with Journal(None, last_journal(tmp_path, KIND)) as record:
         assert record.ledger() == []
 
 
@@ -197,7 +198,7 @@ def test_an_older_copy_of_the_journal_stops_the_site(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sites = Sites(tmp_path)
-    path = sites.folders[1] / FILE_NAME
+    path = last_journal(sites.folders[1], KIND)
     copies: list[bytes] = []
 
     def restore() -> None:
@@ -296,7 +297,7 @@ def test_an_older_copy_is_noticed_by_the_site_too(
 ) -> None:
     """Where the server has not got the release that is missing in it."""
     sites = Sites(tmp_path)
-    path = sites.folders[1] / FILE_NAME
+    path = last_journal(sites.folders[1], KIND)
     copies: list[bytes] = []
 
     def lose() -> None:
@@ -403,7 +404,7 @@ def test_a_site_that_is_killed_repeats_its_releases(tmp_path: Path) -> None:
     """Whatever is killed, what it had recorded is neither lost nor done twice."""
 
     def history(folder: Path) -> tuple[list[Any], list[Any]]:
-        with Journal(None, folder / FILE_NAME) as journal:
+        with Journal(None, last_journal(folder, KIND)) as journal:
             trials = [
                 (t.point.tolist(), t.value, t.iteration) for t in journal.trials()
             ]

@@ -26,6 +26,7 @@ from flwr_fbo import (
     ContinualSettings,
     InProcessGrid,
     Limits,
+    LinearBanditPolicy,
     LinearUCBSettings,
     Network,
     TuningClient,
@@ -35,13 +36,21 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo.clients.limits import StudyRefusedError
+from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.linear_bandit_study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.protocol.neural_bandit_study import (
+    NeuralBanditInstruction,
+    NeuralBanditStudy,
+)
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
@@ -56,6 +65,8 @@ from flwr_fbo.tuner.envelope import (
     header_record,
     pack,
 )
+from tests.agents.bandits.test_private_fed_go_ucb import PRIVACY
+from tests.agents.bandits.test_private_fed_go_ucb import SETTINGS as NEURAL_SETTINGS
 from tests.clients.test_site_budget import Environment, Node
 
 PROMISE = Promise((Charge(20.0),), private=True).to_dict()
@@ -398,3 +409,73 @@ def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
     seconds, reply = _seconds(Site(_app()), header)
     assert "max_agents" in str(reply.error.reason)
     assert seconds < 0.5
+
+
+@pytest.mark.parametrize("kind", ["linear", "neural"])
+def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> None:
+    """The third study is refused by what all of them spend, and none begins anew."""
+    limits = Limits(max_epsilon=1.5, max_delta=1e-5)  # two of epsilon 1, and not three
+    node, site, make = Node(tmp_path), *_private_bandit(kind, limits)
+    journals = []
+    for name in ("one", "two", "three"):
+        study, asked = make(name)
+        if name == "three":
+            with pytest.raises(StudyRefusedError, match=r"max_epsilon=1\.5"):
+                node.ask(site, study.enrolment())
+            break
+        number = node.ask(site, study.enrolment()).metrics["journal"]
+        assert node.ask(site, asked(number)).arrays
+        journals.append((asked, number))
+    first, number = journals[0]  # goes on where it was
+    again = node.ask(site, first(number)).arrays[0]
+    assert np.isfinite(again).all()
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert len(ledger.rows) == 2
+    assert len(list(tmp_path.glob(f"{kind}-bandit-*.sqlite"))) == 2
+
+
+def _private_bandit(kind: str, limits: Limits) -> Any:
+    def linear(name: str) -> Any:
+        releases = ContinualSettings(2, 3, epsilon=1.0, delta=1e-5)
+        study = LinearBanditStudy(LinearUCBSettings(releases), 1, study_id=name)
+        return study, lambda number: LinearBanditInstruction(
+            Phase.ROUND, study, 0, number, send_release=True, num_trials=2
+        ).to_config()
+
+    def neural(name: str) -> Any:
+        privacy = replace(PRIVACY, epsilon=1.0, delta=1e-5)
+        settings = replace(NEURAL_SETTINGS, privacy=privacy)
+        network = Network(3, width=3)
+        about = settings, 2, network.num_parameters, network, 1
+        study = NeuralBanditStudy(*about, study_id=name)
+        return study, lambda number: NeuralBanditInstruction(
+            Phase.ROUND, study, 0, number, 2, send_sums=True, release=1
+        ).to_config()
+
+    if kind == "linear":
+        made: Any = LinearBanditSite(None, lambda _: Environment(), limits)
+        return made, linear
+    return NeuralBanditSite(lambda _: Environment(), limits=limits), neural
+
+
+@pytest.mark.parametrize("study_id", ["", "../x", "a/b", "x" * 65, "a\n", 7])
+def test_a_bandit_is_named_like_a_file(study_id: Any) -> None:
+    releases = ContinualSettings(num_releases=1, dimension=3, epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match="study_id"):
+        LinearBanditStudy(LinearUCBSettings(releases), 1, study_id=study_id)
+    with pytest.raises(ValueError, match="study_id"):
+        replace(_neural(), study_id=study_id)
+
+
+def test_a_policy_is_of_the_study_that_enrolled_last(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    site, make = _private_bandit("linear", Limits(max_epsilon=9, max_delta=1e-5))
+    for name in ("b", "a"):
+        study, asked = make(name)
+        number = node.ask(site, study.enrolment()).metrics["journal"]
+        node.ask(site, asked(number))
+        policy = LinearBanditPolicy.open(tmp_path, patience=0)
+        assert policy.num_trials == 2
+        choice = policy.choose(np.eye(3))
+        policy.reward(choice.ticket, 0.5)
+    assert LinearBanditPolicy.open(tmp_path, patience=0).num_trials == 3

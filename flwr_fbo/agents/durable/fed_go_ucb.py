@@ -25,7 +25,7 @@ from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditStudy,
 )
 
-FILE_NAME, KIND = "neural-bandit.sqlite", "neural-bandit"
+KIND = "neural-bandit"
 
 
 class RecordedNeuralAgent(RecordedBanditAgent):
@@ -45,7 +45,6 @@ class RecordedNeuralAgent(RecordedBanditAgent):
     """
 
     kind: ClassVar[str] = KIND
-    file_name: ClassVar[str] = FILE_NAME
     study: NeuralBanditStudy
     agent: NeuralUCBAgent
 

@@ -46,7 +46,7 @@ from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.feature_fields import Encoded
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 
-FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
+KIND = "linear-bandit"
 
 
 class BanditEnvironment(Protocol):
@@ -75,7 +75,6 @@ class RecordedBandit(RecordedDecisions):
     """
 
     kind: ClassVar[str] = KIND
-    file_name: ClassVar[str] = FILE_NAME
     study: LinearBanditStudy
 
     def __init__(

@@ -75,13 +75,10 @@ class RecordedBanditAgent(RecordedAgent, ABC):
 
     Attributes
     ----------
-    file_name : str
-        Of the journal, in a site's folder.
     study
         What the journal belongs to.
     """
 
-    file_name: ClassVar[str]
     study: Any
 
     def __init__(self, journal: Journal) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, fields
+from difflib import get_close_matches
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
@@ -21,6 +22,9 @@ from flwr_fbo.clients.site_journal import NodeConfigError
 
 # Entries of a node config that are no limits.
 _OTHER_ENTRIES = {"fbo-folder", "fbo-roster", "fbo-key"}
+
+# How near to one of ours a key is that is taken for it: max-epsilon is.
+_CLOSE = 0.84
 
 # Of the app that answers a message, while it does.
 _OF_APP: ContextVar[tuple[Limits, ...]] = ContextVar("limits of the app", default=())
@@ -114,12 +118,25 @@ def node_limits(context: Context) -> Limits:
 
 
 def _check_known(given: Iterable[str], known: Set[str]) -> None:
-    """Raise NodeConfigError if an entry is misspelled: it would not hold."""
+    """Raise NodeConfigError if an entry is misspelled: it would not hold.
+
+    That is one of ours in any spelling, such as fbo_max_epsilon, or nearly one.
+    """
+    plain = {_plain(key): key for key in known}
     for key in given:
-        if key.startswith("fbo-") and key not in known:
+        if key in known:
+            continue
+        spelled = _plain(key)
+        close = get_close_matches(spelled, plain, n=1, cutoff=_CLOSE)
+        if spelled.startswith("fbo") or close:
+            meant = did_you_mean(plain[close[0]] if close else key, known)
             text = f"node config {key} is not allowed: no such entry"
-            meant = did_you_mean(key, known)
             raise NodeConfigError(f"{text}{meant}.", public=f"{text}.")
+
+
+def _plain(key: str) -> str:
+    """Return a key's letters and digits alone."""
+    return "".join(filter(str.isalnum, key.casefold()))
 
 
 def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:

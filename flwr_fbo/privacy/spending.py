@@ -7,6 +7,8 @@ was released of all studies, so that a limit on epsilon can outlive a study.
 from __future__ import annotations
 
 import math
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ import numpy as np
 
 from flwr_fbo._validation import is_number, require, require_bool, require_int
 from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
@@ -181,6 +184,24 @@ class Promise:
         return cls(charges, fields["private"], fields["caveat"])
 
 
+def require_own(path: Path) -> None:
+    """Raise JournalError if somebody else owns a file, or may write it."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise JournalError(f"{path} cannot be used: {error.strerror}.") from None
+    is_own = found.st_uid == os.geteuid()
+    if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        why = "others may write it" if is_own else f"user {found.st_uid} owns it"
+        raise JournalError(
+            f"{path} is not used, as {why}: a ledger that others can change limits "
+            "nothing. Find out who made it; if it is right, chown and chmod 600 it.",
+            public="This site's ledger may be written by others.",
+        )
+
+
 class SpendingLedger:
     """What was released of all studies on the same data, in one journal.
 
@@ -213,8 +234,10 @@ class SpendingLedger:
         Raises
         ------
         JournalError
-            If it cannot be used, or another process holds it for half a minute.
+            If it cannot be used, another process holds it for half a minute, or
+            somebody else could have written it.
         """
+        require_own(folder / FILE_NAME)
         with open_patiently({"kind": KIND}, folder / FILE_NAME, _PATIENCE) as journal:
             yield cls(journal)
 

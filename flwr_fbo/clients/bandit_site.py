@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.bandit_journals import bandit_journal, note_last_study
-from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
+from flwr_fbo.agents.durable.environment import BanditEnvironment
 from flwr_fbo.agents.durable.recorded_agent import (
     NO_SLOT,
     RecordedBanditAgent,

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
+from flwr_fbo.agents.durable.environment import BanditEnvironment
 from flwr_fbo.agents.tuning.trial import Objective, OutOfTimeError, Trial
 
 

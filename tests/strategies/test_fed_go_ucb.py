@@ -23,8 +23,8 @@ from flwr_fbo import (
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.agents.durable.bandit_journals import last_journal
+from flwr_fbo.agents.durable.environment import BanditEnvironment
 from flwr_fbo.agents.durable.fed_go_ucb import KIND
-from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal

@@ -10,7 +10,7 @@ import typer
 from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
 from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.ledger_command import SERVER_KINDS
+from flwr_fbo.cli.ledger_kinds import SERVER_KINDS
 from flwr_fbo.cli.report.experiment_page import experiment_page
 from flwr_fbo.cli.report.page import Page, write_page
 from flwr_fbo.cli.report.server_page import server_page

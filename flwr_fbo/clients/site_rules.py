@@ -53,6 +53,7 @@ from flwr_fbo.clients.node_limits import site_limits
 from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.charge_notes import check_complete, note_charge
 from flwr_fbo.privacy.spending import (
     FILE_NAME,
     KIND,
@@ -61,6 +62,7 @@ from flwr_fbo.privacy.spending import (
     Promise,
     SpendingLedger,
     StudyKey,
+    charge_facts,
 )
 from flwr_fbo.protocol.secure_sums import SecureSums
 
@@ -157,7 +159,11 @@ class SiteRules:
         return any(limits.sums != SumLimits() for limits in self._all)
 
     def admit(self, key: StudyKey, promise: Promise) -> None:
-        """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit."""
+        """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit.
+
+        And JournalError if the site's journals prove that its ledger lacks releases.
+        """
+        self._check_ledger()
         if not self._limits:
             return
         of_run = self._context.run_config.get("fbo-folder")
@@ -168,7 +174,7 @@ class SiteRules:
                 "in the node config to cover all studies."
             )
         others = []
-        if self._folder is None or (self._folder / FILE_NAME).is_file():
+        if self._folder is None or self._has_file:
             with self._ledger() as ledger:
                 others = ledger.charges(self._owner, without=key)
         for limits in self._limits:
@@ -204,21 +210,29 @@ class SiteRules:
         require_int("release", release, 1)
         for limits in self._limits:
             limits.check_release(promise, release)
-        self._charge(key, release, promise.charge_of(release), agent)
+        about = promise.charge_of(release), self._owner, promise.delta
+        self._charge(key, release, charge_facts(key, release, *about), agent)
 
     def charge_unprotected(
         self, key: StudyKey, agent: RecordedAgent | None = None
     ) -> None:
         """Charge what no noise covers: once a study, however often it is sent."""
-        self._charge(key, UNPROTECTED, Charge(0.0), agent)
+        facts = charge_facts(key, UNPROTECTED, Charge(0.0), self._owner)
+        self._charge(key, UNPROTECTED, facts, agent)
 
     def _charge(
-        self, key: StudyKey, release: int, charge: Charge, agent: RecordedAgent | None
+        self,
+        key: StudyKey,
+        release: int,
+        facts: dict[str, Any],
+        agent: RecordedAgent | None,
     ) -> None:
         self._is_charged = True
         if self._folder is None and not self._limits:
             return
-        owner = self._owner
+        if not self._has_file:
+            self._check_ledger()
+        owner, charge = facts["owner"], Charge(*facts["charge"])
         with self._ledger() as ledger:
             if ledger.has(key, release, owner):
                 if release == UNPROTECTED:
@@ -231,8 +245,10 @@ class SiteRules:
             for limits in self._limits:
                 limits.check_sum([*ledger.charges(owner), charge])
             if agent is not None:
-                agent.note_charge(release)
-            ledger.record(key, release, charge, owner)
+                agent.note_charge(facts)
+            elif self._folder is not None:
+                note_charge(self._folder, facts)
+            ledger.add(facts)
 
     def let_go(self, content: Any) -> None:
         """Raise RuntimeError if there is content about the site, and no charge.
@@ -241,6 +257,20 @@ class SiteRules:
         """
         if content and not self._is_charged:
             raise RuntimeError("A reply says something of this site, uncharged.")
+
+    def _check_ledger(self) -> None:
+        """Raise JournalError if the ledger lacks what the folder's journals prove."""
+        if self._folder is None:
+            return
+        if not self._has_file:
+            check_complete(self._folder, None, self._owner)
+            return
+        with self._ledger() as ledger:
+            check_complete(self._folder, ledger, self._owner)
+
+    @property
+    def _has_file(self) -> bool:
+        return self._folder is not None and (self._folder / FILE_NAME).is_file()
 
     @contextmanager
     def _ledger(self) -> Iterator[SpendingLedger]:

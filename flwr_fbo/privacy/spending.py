@@ -134,11 +134,14 @@ class Promise:
         Whether the noise is known to nobody, and the times of releases are public.
     caveat : str
         Why the study promises less than its charges say; empty unless it does.
+    delta : float, optional
+        In (0, 1): where the study reports its epsilon.
     """
 
     charges: tuple[Charge, ...] = ()
     private: bool = False
     caveat: str = ""
+    delta: float | None = None
 
     def __post_init__(self) -> None:
         ok = isinstance(self.charges, tuple)
@@ -146,6 +149,8 @@ class Promise:
         require(ok, "charges", self.charges, "a tuple of Charge")
         require_bool("private", self.private)
         require(isinstance(self.caveat, str), "caveat", self.caveat, "a text")
+        if self.delta is not None:
+            check_delta(self.delta)
         allowed = f"at most {_MOST_CHARGES} different ones in a row"
         count = len(self.charges)
         require(count <= _MOST_CHARGES, "len(charges)", count, allowed)
@@ -154,10 +159,12 @@ class Promise:
         require(releases <= _MOST_RELEASES, "num_releases", releases, allowed)
 
     @classmethod
-    def of(cls, charges: Iterable[Charge], private: bool) -> Promise:
+    def of(cls, charges: Iterable[Charge], private: bool, delta: float) -> Promise:
         """Return the promise of single releases, in order."""
+        at = delta if private else None
         runs = [(charge, len(list(run))) for charge, run in groupby(charges)]
-        return cls(tuple(replace(c, num_releases=n) for c, n in runs), private)
+        together = tuple(replace(c, num_releases=n) for c, n in runs)
+        return cls(together, private, delta=at)
 
     @property
     def num_releases(self) -> int:
@@ -181,7 +188,7 @@ class Promise:
     def from_dict(cls, fields: Mapping[str, Any]) -> Promise:
         """Return the promise that ``to_dict`` gave."""
         charges = tuple(Charge(*entry) for entry in fields["charges"])
-        return cls(charges, fields["private"], fields["caveat"])
+        return cls(charges, fields["private"], fields["caveat"], fields["delta"])
 
 
 def require_own(path: Path) -> None:
@@ -213,7 +220,8 @@ class SpendingLedger:
     A release is recorded before it leaves, and counted if it never does.
 
     Not covered: a ledger that is deleted, or replaced by an older copy of itself, has
-    forgotten what is not in it.
+    forgotten what is not in it, unless the journals of its folder prove it: see
+    `flwr_fbo.privacy.charge_notes`.
 
     Parameters
     ----------
@@ -264,10 +272,7 @@ class SpendingLedger:
 
     def has(self, study: StudyKey, release: int, owner: int = -1) -> bool:
         """Return whether a release of a study, by kind and id, is on record."""
-        wanted = (*study, release, owner)
-        return any(
-            tuple(row.facts[name] for name in _KEY) == wanted for row in self.rows
-        )
+        return self.has_charge(charge_facts(study, release, Charge(0.0), owner))
 
     def record(
         self, study: StudyKey, release: int, charge: Charge, owner: int = -1
@@ -284,10 +289,36 @@ class SpendingLedger:
         owner : int
             Whose data it is about. Agents that share a ledger have data of their own.
         """
-        if self.has(study, release, owner):
+        self.add(charge_facts(study, release, charge, owner))
+
+    def has_charge(self, facts: Mapping[str, Any]) -> bool:
+        """Return whether a charge is on record, as `charge_facts` describes it."""
+        return any(same_charge(row.facts, facts) for row in self.rows)
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Record what `charge_facts` gave, once; on disk when this returns."""
+        if self.has_charge(facts):
             return
-        key = dict(zip(_KEY, (*study, release, owner), strict=True))
-        facts = {**key, "charge": astuple(charge)}
-        row = LedgerRow(len(self.rows), facts, np.zeros(0))
+        row = LedgerRow(len(self.rows), dict(facts), np.zeros(0))
         self._journal.add_release(row, {})
         self.rows.append(row)
+
+
+def charge_facts(
+    study: StudyKey,
+    release: int,
+    charge: Charge,
+    owner: int = -1,
+    delta: float | None = None,
+) -> dict[str, Any]:
+    """Return what a ledger has of a charge, as JSON values; see `record`.
+
+    ``delta`` is where the study reports its epsilon, for whoever reads the ledger.
+    """
+    key = dict(zip(_KEY, (*study, release, owner), strict=True))
+    return {**key, "charge": list(astuple(charge)), "delta": delta}
+
+
+def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two charges are of one release of one owner."""
+    return all(one[name] == other[name] for name in _KEY)

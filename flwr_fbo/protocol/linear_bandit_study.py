@@ -83,7 +83,8 @@ class LinearBanditStudy(Study):
         mu = self.settings.releases.mu
         raw = self.settings.local_data == "raw"
         caveat = "has local_data='raw', which promises less than it says"
-        return Promise((Charge(1 / mu),), self.private, caveat if raw else "")
+        charges, delta = (Charge(1 / mu),), self.settings.releases.delta
+        return Promise(charges, self.private, caveat if raw else "", delta)
 
     def epsilon_spent(self, num_releases: int) -> float:
         """Return the epsilon that an agent with so many releases has spent.

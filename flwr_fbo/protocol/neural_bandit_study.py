@@ -85,7 +85,7 @@ class NeuralBanditStudy(Study):
         if privacy is None:
             return Promise()
         mu = gaussian_mu(privacy.epsilon, privacy.delta)
-        return Promise((Charge(1 / mu),), self.private)
+        return Promise((Charge(1 / mu),), self.private, delta=privacy.delta)
 
     def model(self, own: RewardModel | None) -> RewardModel:
         """Return the reward model: the study's, or a client's own.

@@ -437,7 +437,7 @@ def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> Non
 def _private_bandit(kind: str, limits: Limits) -> Any:
     def linear(name: str) -> Any:
         releases = ContinualSettings(2, 3, epsilon=1.0, delta=1e-5)
-        study = LinearBanditStudy(LinearUCBSettings(releases), 1, study_id=name)
+        study = LinearBanditStudy(LinearUCBSettings(releases), 3, study_id=name)
         return study, lambda number: LinearBanditInstruction(
             Phase.ROUND, study, 0, number, send_release=True, num_trials=2
         ).to_config()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo.cli.ledger_command import SERVER_KINDS, LedgerKind
+from flwr_fbo.cli.ledger_kinds import SERVER_KINDS, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
     Figure,

@@ -17,7 +17,7 @@ from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_SITE_KIND
 from flwr_fbo.agents.durable.fed_ucb import KIND as SITE_KIND
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, SERVER_KINDS
 from flwr_fbo.cli.tables import RULED, wide_console
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
@@ -29,6 +29,7 @@ from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
 from flwr_fbo.strategies.study_record import (
     FILE_NAME,
     KIND,
+    read_ledger,
 )
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
 
@@ -123,6 +124,9 @@ def _read(path: Path, delta: float | None) -> Found:
             journal.require_kind(KIND)
         assert kind is not None
         rows = kind.rows(journal)
+        if str(identity["kind"]) in SERVER_KINDS:  # the settings alone do not tell
+            study = read_ledger(journal)[0]["study"]
+            identity = {**identity, "study_id": study["study_id"]}
     spent: Spent = []
     for whose, own in kind.parts(rows).items() if rows else ():
         one = kind.spent({**_delta_of(own, delta), **identity}, own)

@@ -238,6 +238,7 @@ TUNER_LEDGER = LedgerKind(
     recorded_spent,
     {
         "rung": lambda row: str(row.iteration + 1),
+        "study": lambda row: str(row.facts.get("study_id", "-")),
         "committed": _COMMON["committed"],
         "round": lambda row: str(row.facts["rounds"]),
         "trials": lambda row: str(len(row.facts["trials"])),

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import UserConfig
 from typer.testing import CliRunner
 
-from flwr_fbo import Limits
+from flwr_fbo import InProcessGrid, Limits, tuning_app
 from flwr_fbo.cli import app as command
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
@@ -21,6 +22,7 @@ from flwr_fbo.protocol.linear_bandit_study import (
 )
 from tests.clients.test_site_budget import Node, _asked, _site, _study
 from tests.clients.test_site_rules import NODE, Site, _app, _private_bandit
+from tests.federation import NUM_AGENTS, make_objective, strategy
 
 LIMITS = Limits(max_epsilon=9, max_delta=1e-5)
 
@@ -194,3 +196,25 @@ def test_what_no_noise_covers_is_shown_as_such(tmp_path: Path) -> None:
     text = _show(tmp_path / FILE_NAME)
     assert "unprotected" in text
     assert "epsilon = inf" in text
+
+
+def test_an_auditor_finds_a_study_everywhere_by_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="flwr.fbo")
+    server, sites = tmp_path / "server", tmp_path / "sites"
+    configs: list[UserConfig] = [
+        {"partition-id": agent, "fbo-folder": str(sites)} for agent in range(NUM_AGENTS)
+    ]
+    app = tuning_app(make_objective)
+    grid = InProcessGrid(app, NUM_AGENTS, node_configs=configs)
+    study = strategy(folder=server)
+    study.start(grid, num_rounds=2)
+    name = study.study.study_id
+    with SpendingLedger.held(sites) as ledger:
+        assert {row.facts["study_id"] for row in ledger.rows} == {name}
+    page = tmp_path / "page.html"
+    about = ["report", str(server), "--output", str(page)]
+    assert CliRunner().invoke(command, about).exit_code == 0
+    for text in (caplog.text, page.read_text(), _show(server), _show(sites)):
+        assert name in text

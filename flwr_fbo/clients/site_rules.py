@@ -166,9 +166,7 @@ class SiteRules:
         self._check_ledger()
         if not self._limits:
             return
-        of_run = self._context.run_config.get("fbo-folder")
-        is_own = "fbo-folder" in self._context.node_config
-        if self._folder is None or not (is_own or str(self._folder) != str(of_run)):
+        if not self._has_own_folder:
             _log.warning(
                 "This site's limits cover only this run, or its folder. Set fbo-folder "
                 "in the node config to cover all studies."
@@ -259,14 +257,25 @@ class SiteRules:
             raise RuntimeError("A reply says something of this site, uncharged.")
 
     def _check_ledger(self) -> None:
-        """Raise JournalError if the ledger lacks what the folder's journals prove."""
-        if self._folder is None:
+        """Raise JournalError if the ledger lacks what the folder's journals prove.
+
+        Not of a folder that the run config names: the server may name an empty one, and
+        thousands of simulated sites may share it.
+        """
+        if self._folder is None or not self._has_own_folder:
             return
         if not self._has_file:
             check_complete(self._folder, None, self._owner)
             return
         with self._ledger() as ledger:
             check_complete(self._folder, ledger, self._owner)
+
+    @property
+    def _has_own_folder(self) -> bool:
+        """Whether the site has a folder that the server did not choose."""
+        of_run = self._context.run_config.get("fbo-folder")
+        is_own = "fbo-folder" in self._context.node_config or not of_run
+        return self._folder is not None and (is_own or str(self._folder) != str(of_run))
 
     @property
     def _has_file(self) -> bool:

@@ -30,8 +30,7 @@ class LinearBanditPolicy(SharedBandit):
 
     A site opens the policy, chooses, and returns each reward when it is known,
     independently of Flower. Every call is on disk when it returns. Several processes
-    may open the policy. Each holds the journal during a call, and reads it again after
-    another process has changed it.
+    may open the policy: each holds the journal during a call, and sees all changes.
 
     Examples
     --------

@@ -54,14 +54,18 @@ def fitting_actions(
     given = _unless_it_fails(lambda: environment.contexts(t), t)
     actions = None if given is None else _numbers(given)
     if actions is None or actions.size == 0:
-        return _left_out(t, "there are no actions") if given is not None else None
+        if given is not None:
+            _leave_out(t, "there are no actions")
+        return None
     shape, allowed = actions.shape, f"an array of shape (K, {dimension}) with K >= 1"
     require(len(shape) == 2 and shape[1] == dimension, "actions", shape, allowed)
     # A NaN compares false, as it should.
     if not np.all(np.linalg.norm(actions, axis=1) <= longest * (1 + 1e-9)):
-        return _left_out(t, f"an action is longer than {longest:g}, or not finite")
+        _leave_out(t, f"an action is longer than {longest:g}, or not finite")
+        return None
     if not np.isfinite(actions).all():
-        return _left_out(t, "an action is not finite")
+        _leave_out(t, "an action is not finite")
+        return None
     return actions
 
 
@@ -73,7 +77,8 @@ def fitting_reward(
     if given is None:
         return None
     if math.isnan(given) or (math.isinf(given) and math.isinf(largest)):
-        return _left_out(t, f"its reward is {given}")
+        _leave_out(t, f"its reward is {given}")
+        return None
     clipped = min(max(given, -largest), largest)
     if clipped != given:
         _log.warning("Trial %d: its reward %g was clipped to %g.", t, given, clipped)
@@ -86,7 +91,8 @@ def _unless_it_fails(play: Callable[[], T], t: int) -> T | None:
     except (JournalError, OutOfTimeError):
         raise
     except Exception as error:  # of whatever kind: it is the site's own
-        return _left_out(t, f"the environment raised {error!r}")
+        _leave_out(t, f"the environment raised {error!r}")
+        return None
 
 
 def _numbers(given: object) -> FloatArray | None:
@@ -96,5 +102,5 @@ def _numbers(given: object) -> FloatArray | None:
         return None
 
 
-def _left_out(t: int, why: str) -> None:
+def _leave_out(t: int, why: str) -> None:
     _log.warning("Trial %d is left out of what this site releases: %s.", t, why)

@@ -12,7 +12,8 @@ import numpy as np
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.bandit_journals import last_journal
+from flwr_fbo.agents.durable.fed_ucb import KIND, RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
@@ -63,7 +64,9 @@ def fill(folder: Path, num_releases: int) -> None:
     """Write a journal with trials and releases, as one that was played has them."""
     rng = np.random.default_rng(1)
     size = RELEASES.sum_shape
-    with Journal(RecordedBandit.identity_of(STUDY), folder / FILE_NAME) as journal:
+    with Journal(
+        RecordedBandit.identity_of(STUDY), last_journal(folder, KIND)
+    ) as journal:
         bandit = RecordedBandit(journal, STUDY)
         bandit.join(0, bandit.number)
         draws = {
@@ -100,7 +103,7 @@ class Client:
     def __call__(self, folder: Path) -> None:
         """Receive a total."""
         began = time.process_time()
-        with Journal(None, folder / FILE_NAME) as journal:
+        with Journal(None, last_journal(folder, KIND)) as journal:
             agent = RecordedBandit(journal, STUDY)
             agent.receive(agent.num_trials * np.eye(D + 1), 0)
         self.seconds += time.process_time() - began

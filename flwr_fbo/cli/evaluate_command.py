@@ -14,7 +14,8 @@ from rich.table import Table
 from flwr_fbo._files import write_whole
 from flwr_fbo._text import printable
 from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, KIND
+from flwr_fbo.agents.durable.bandit_journals import last_journal
+from flwr_fbo.agents.durable.fed_ucb import KIND
 from flwr_fbo.agents.durable.linear_bandit_policy import LinearBanditPolicy
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
@@ -106,7 +107,7 @@ def evaluate(
 
 def _opened(journal: Path) -> LinearBanditPolicy:
     """Return the policy of a folder, or of a file of whatever name."""
-    path = journal / FILE_NAME if journal.is_dir() else journal
+    path = last_journal(journal, KIND) if journal.is_dir() else journal
     with open_patiently(None, path, _PATIENCE) as opened:
         opened.require_kind(KIND)
     return LinearBanditPolicy(path, _PATIENCE)

@@ -5,47 +5,33 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.agents.durable.fed_go_ucb import FILE_NAME as NEURAL_SITE_FILE_NAME
+from flwr_fbo.agents.durable.bandit_journals import bandit_journals
 from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_SITE_KIND
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME as SITE_FILE_NAME
 from flwr_fbo.agents.durable.fed_ucb import KIND as SITE_KIND
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.cli.ledger_kinds import LEDGER_KINDS, SERVER_KINDS
 from flwr_fbo.cli.tables import RULED, wide_console
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import check_delta
-from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
-from flwr_fbo.privacy.sampling import Subsampling
+from flwr_fbo.privacy.charge_notes import rebuild
 from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
-from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
-from flwr_fbo.privacy.spending import Charge, composed_epsilon
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.servers.fed_go_ucb import spent_by_neural_agent
-from flwr_fbo.servers.fed_ucb import spent_by_agent
 from flwr_fbo.strategies.study_record import (
-    BANDIT_KIND,
     FILE_NAME,
     KIND,
-    NEURAL_KIND,
-    PEER_KIND,
-    RELAY_KIND,
     read_ledger,
 )
-from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE_NAME
-from flwr_fbo.tuner.tuner_record import recorded_spent
 
 app = group()
 
@@ -61,8 +47,9 @@ def show(
         bool, typer.Option("--json", help="Print a list in JSON, with the vectors.")
     ] = False,
     delta: Annotated[
-        float, typer.Option(help="Delta for the epsilon of several studies.")
-    ] = 1e-5,
+        float | None,
+        typer.Option(help="Delta for several studies (default: the studies' own)."),
+    ] = None,
 ) -> None:
     """Check and print the ledgers in FOLDER, the folder of a server or of a site.
 
@@ -78,7 +65,8 @@ def show(
     $ flwr-fbo ledger show /var/lib/fbo --json > ledger.json
     """
     with plain_errors(ValueError):
-        check_delta(delta)
+        if delta is not None:
+            check_delta(delta)
     with plain_errors():
         found = [_read(path, delta) for path in _ledgers_in(folder)]
     if as_json:
@@ -89,57 +77,93 @@ def show(
         _print(console, identity, rows, spent)
 
 
+def rebuild_ledger(folder: Annotated[Path, typer.Argument()]) -> None:
+    """Add to a site's ledger in FOLDER the releases that its journals prove.
+
+    For a site that refuses to start because its ledger was deleted, or replaced by an
+    older copy. Every journal of the site is read, and nothing is taken out of the
+    ledger. A journal that cannot be read is an error, and nothing is added.
+
+    Examples
+    --------
+    $ flwr-fbo ledger rebuild /var/lib/fbo
+    """
+    with plain_errors():
+        if not folder.is_dir():
+            raise JournalError(f"There is no folder {folder}.")
+        added, ledger = rebuild(folder)
+    total = len(ledger.rows)
+    typer.echo(f"{_releases(added)} added; the ledger has {total} now.")
+
+
 add(app, "show", show)
+add(app, "rebuild", rebuild_ledger)
 
 
 def _ledgers_in(folder: Path) -> list[Path]:
     """Return the ledgers in a folder; a study's server's where there is none."""
     if not folder.is_dir():
         return [folder]
-    names = (
-        FILE_NAME,
-        TUNER_FILE_NAME,
-        SITE_FILE_NAME,
-        NEURAL_SITE_FILE_NAME,
-        SPENDING_FILE_NAME,
-    )
-    found = [folder / name for name in names if (folder / name).is_file()]
+    found = [folder / name for name in (FILE_NAME, TUNER_FILE_NAME)]
+    for kind in (SITE_KIND, NEURAL_SITE_KIND):
+        found += bandit_journals(folder, kind)
+    found = [path for path in (*found, folder / SPENDING_FILE_NAME) if path.is_file()]
     return found or [folder / FILE_NAME]
 
 
-Found = tuple[dict[str, Any], list[LedgerRow], PrivacySpent | None]
+# Whose releases were added up, and what they have spent.
+Spent = list[tuple[str, PrivacySpent]]
+Found = tuple[dict[str, Any], list[LedgerRow], Spent]
 
 
-def _read(path: Path, delta: float) -> Found:
+def _read(path: Path, delta: float | None) -> Found:
     with Journal(None, path) as journal:
         identity = journal.identity
-        kind = _KINDS.get(str(identity.get("kind")))
+        kind = LEDGER_KINDS.get(str(identity.get("kind")))
         if kind is None:
             journal.require_kind(KIND)
         assert kind is not None
         rows = kind.rows(journal)
-    spent = kind.spent({"delta": delta, **identity}, rows) if rows else None
+        if str(identity["kind"]) in SERVER_KINDS:  # the settings alone do not tell
+            study = read_ledger(journal)[0]["study"]
+            identity = {**identity, "study_id": study["study_id"]}
+    spent: Spent = []
+    for whose, own in kind.parts(rows).items() if rows else ():
+        one = kind.spent({**_delta_of(own, delta), **identity}, own)
+        spent += [] if one is None else [(whose or kind.whose, one)]
     return identity, rows, spent
+
+
+def _delta_of(rows: list[LedgerRow], delta: float | None) -> dict[str, float]:
+    """Return where epsilon is shown: the smallest delta of all studies is theirs."""
+    given = [row.facts.get("delta") for row in rows]
+    known = [one for one in given if one is not None]
+    return {"delta": min(known, default=1e-5) if delta is None else delta}
 
 
 def _print(
     console: Console,
     identity: Mapping[str, Any],
     rows: list[LedgerRow],
-    spent: PrivacySpent | None,
+    spent: Spent,
 ) -> None:
-    kind = _KINDS[identity["kind"]]
+    kind = LEDGER_KINDS[identity["kind"]]
     for name, value in sorted(identity.items()):
         console.print(f"{name}: {value}", highlight=False, soft_wrap=True)
     console.print(_table(kind.columns, rows))
-    if spent is not None:
-        noun = "release" if spent.num_releases == 1 else "releases"
+    if not rows:
+        console.print(_releases(0))
+    for whose, one in spent:
         console.print(
-            f"{spent.num_releases} {noun}{kind.whose}: epsilon = {spent.epsilon:.4f} "
-            f"at delta = {spent.delta:g} ({spent.accounting_method})"
+            f"{_releases(one.num_releases)}{whose}: epsilon = {one.epsilon:.4f} "
+            f"at delta = {one.delta:g} ({one.accounting_method})"
         )
     if not all(row.facts.get("private", True) for row in rows):
         console.print(f"NOT PRIVATE: {kind.why_not}")
+
+
+def _releases(count: int) -> str:
+    return "1 release" if count == 1 else f"{count} releases"
 
 
 def _table(
@@ -153,207 +177,8 @@ def _table(
     return table
 
 
-def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent | None:
-    """Charge the rows again; None where there is nothing that can be charged."""
-    charges = [row.facts["noise_multiplier"] for row in rows]
-    delta, method = identity.get("delta"), identity.get("accountant", "pld")
-    if delta is None or min(charges) <= 0:
-        return None
-    if all(row.facts["noise_only"] for row in rows):
-        return PrivacySpent(0.0, delta, len(rows), "noise-only")
-    names = ("sampling", "sample_size", "population_size")
-    subsampling = Subsampling(*(rows[0].facts[name] for name in names))
-    accountant = ReleaseAccountant(subsampling, delta, method)
-    if identity.get("cohorts"):  # a site is in one release: see `WarmStartServer`
-        charges = charges[:1]
-    for charge in charges:
-        accountant.charge(charge)
-    return accountant.spent()
-
-
-def _bandit_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
-    """Return what the agents of FedUCB have spent, as its server counts it."""
-    study = LinearBanditStudy.from_dict({**identity, "study_id": ""})
-    return spent_by_agent(study, max(rows[-1].facts["num_releases"]))
-
-
-def _site_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
-    """Return what this agent has spent: all of its epsilon, from the first release."""
-    return spent_by_agent(LinearBanditStudy.from_dict(identity), len(rows))
-
-
-def _neural_spent(
-    identity: Mapping[str, Any], rows: list[LedgerRow]
-) -> PrivacySpent | None:
-    """Return what the agents of Fed-GO-UCB have spent; None without privacy."""
-    privacy = identity["settings"]["privacy"]
-    if privacy is None:
-        return None
-    return spent_by_neural_agent(NeuralPrivacy.from_dict(privacy), len(rows))
-
-
-def _all_spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent:
-    """Return what all studies in a ledger have spent together."""
-    charges = [Charge(*row.facts["charge"]) for row in rows]
-    count = sum(charge.num_releases for charge in charges)
-    delta = identity["delta"]
-    return PrivacySpent(composed_epsilon(charges, delta), delta, count, "pld")
-
-
-def _norm_of_total(row: LedgerRow) -> str:
-    return f"{np.linalg.norm(row.vectors.sum(axis=0)):.4g}"
-
-
-def _num_messages(row: LedgerRow) -> str:
-    return str(int(np.isfinite(row.vectors).all(axis=1).sum()))
-
-
-def _made(row: LedgerRow) -> str:
-    made = row.facts["num_releases"]
-    return str(max(made)) if min(made) == max(made) else f"{min(made)} to {max(made)}"
-
-
-def _noise_of_scores(row: LedgerRow) -> str:
-    """Return the standard deviation of a tuner's noise, or epsilon of its winner."""
-    if row.facts["mechanism"] == "gaussian":
-        return f"{row.facts['noise_std'][0]:.4g}"
-    epsilon = row.facts.get("epsilon")
-    return "-" if epsilon is None else f"epsilon {epsilon:.4g}"
-
-
-_COMMON: dict[str, Callable[[LedgerRow], str]] = {
-    "iteration": lambda row: str(row.iteration),
-    "committed": lambda row: datetime.fromtimestamp(row.committed).isoformat(
-        " ", "seconds"
-    ),
-}
-_VERSION: dict[str, Callable[[LedgerRow], str]] = {
-    "version": lambda row: str(row.facts["flwr_fbo"])
-}
-
-
-@dataclass(frozen=True)
-class LedgerKind:
-    """How one kind of ledger is read and shown."""
-
-    rows: Callable[[Journal], list[LedgerRow]]
-    spent: Callable[[Mapping[str, Any], list[LedgerRow]], PrivacySpent | None]
-    columns: Mapping[str, Callable[[LedgerRow], str]]
-    whose: str = ""
-    why_not: str = "the noise was seeded, or there was none."
-
-
-SERVER_KINDS = {
-    KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        _spent,
-        {
-            **_COMMON,
-            "noise multiplier": lambda row: f"{row.facts['noise_multiplier']:.4g}",
-            "q": lambda row: (
-                f"{row.facts['sample_size'] / row.facts['population_size']:g}"
-            ),
-            "sensitivity": lambda row: f"{row.facts['sensitivity']:.4g}",
-            "norm of vectors": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
-            **_VERSION,
-        },
-    ),
-    BANDIT_KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        _bandit_spent,
-        {
-            **_COMMON,
-            "releases an agent": _made,
-            "norm of total": _norm_of_total,
-            **_VERSION,
-        },
-        " of each agent, for one trial of it",
-    ),
-    PEER_KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        _bandit_spent,
-        {
-            **_COMMON,
-            "releases an agent": _made,
-            "messages": lambda row: str(len(row.facts["senders"])),
-            **_VERSION,
-        },
-        " of each agent, for one trial of it",
-    ),
-    RELAY_KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        lambda identity, rows: None,
-        {**_COMMON, "messages": _num_messages, **_VERSION},
-        why_not="every message reached all agents as it was.",
-    ),
-    NEURAL_KIND: LedgerKind(
-        lambda journal: read_ledger(journal)[1],
-        _neural_spent,
-        {**_COMMON, "phase": lambda row: str(row.facts["phase"]), **_VERSION},
-        " of each agent, for one trial of it",
-        why_not="gradients and sums were sent without noise, or it was seeded.",
-    ),
-}
-SITE_LEDGER = LedgerKind(
-    lambda journal: journal.ledger(),
-    _site_spent,
-    {
-        **_COMMON,
-        "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
-        **_VERSION,
-    },
-    " of this agent, for one trial of it",
-)
-NEURAL_SITE_LEDGER = LedgerKind(
-    lambda journal: journal.ledger(),
-    _neural_spent,
-    {
-        **_COMMON,
-        "norm of release": lambda row: f"{np.linalg.norm(row.vectors):.4g}",
-        **_VERSION,
-    },
-    " of this agent, for one trial of it",
-)
-SPENDING_LEDGER = LedgerKind(
-    lambda journal: journal.ledger(),
-    _all_spent,
-    {
-        "committed": _COMMON["committed"],
-        "study": lambda row: str(row.facts["study_id"]),
-        "kind": lambda row: str(row.facts["study_kind"]),
-        "release": lambda row: str(row.facts["release"]),
-        "noise multiplier": lambda row: f"{row.facts['charge'][0]:.4g}",
-        "q": lambda row: f"{row.facts['charge'][1]:g}",
-    },
-    " of all studies together",
-)
-TUNER_LEDGER = LedgerKind(
-    lambda journal: journal.ledger(),
-    recorded_spent,
-    {
-        "rung": lambda row: str(row.iteration + 1),
-        "committed": _COMMON["committed"],
-        "round": lambda row: str(row.facts["rounds"]),
-        "trials": lambda row: str(len(row.facts["trials"])),
-        "mechanism": lambda row: str(row.facts["mechanism"]),
-        "noise": _noise_of_scores,
-        "survivors": lambda row: ", ".join(map(str, row.facts["survivors"])),
-        **_VERSION,
-    },
-    " by a tuner",
-    why_not="the server read exact scores, or the noise was seeded.",
-)
-_KINDS = {
-    **SERVER_KINDS,
-    TUNER_KIND: TUNER_LEDGER,
-    SITE_KIND: SITE_LEDGER,
-    NEURAL_SITE_KIND: NEURAL_SITE_LEDGER,
-    SPENDING_KIND: SPENDING_LEDGER,
-}
-
-
 def _json(
-    identity: Mapping[str, Any], rows: list[LedgerRow], spent: PrivacySpent | None
+    identity: Mapping[str, Any], rows: list[LedgerRow], spent: Spent
 ) -> dict[str, Any]:
     releases = [
         {
@@ -364,8 +189,10 @@ def _json(
         }
         for row in rows
     ]
-    epsilon = None if spent is None else spent.epsilon
     values = {"study": _finite(identity), "releases": releases}
+    if len(spent) > 1:  # agents have data of their own: there is no sum over them
+        return {**values, "epsilons": {whose: one.epsilon for whose, one in spent}}
+    [epsilon] = [one.epsilon for _, one in spent] or [None]
     return {**values, "epsilon": _finite(epsilon)}
 
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from flwr_fbo.agents.durable.fed_go_ucb import FILE_NAME as NEURAL_FILE
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME as POLICY_FILE
+from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
+from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.cli.ledger_command import SERVER_KINDS
+from flwr_fbo.cli.ledger_kinds import SERVER_KINDS
 from flwr_fbo.cli.report.experiment_page import experiment_page
 from flwr_fbo.cli.report.page import Page, write_page
 from flwr_fbo.cli.report.server_page import server_page
@@ -26,8 +26,8 @@ from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 _JOURNALS = (
     SERVER_FILE,
     TUNER_FILE,
-    POLICY_FILE,
-    NEURAL_FILE,
+    f"{POLICY_KIND}*.sqlite",
+    f"{NEURAL_KIND}*.sqlite",
     "study-*-agent-*.sqlite",
 )
 _ALLOWED = (

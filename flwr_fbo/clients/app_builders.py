@@ -21,6 +21,7 @@ from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.comparison import Score
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.node_limits import tell
 from flwr_fbo.clients.site import SiteClient, add_site, site_app
 from flwr_fbo.clients.tuning_journals import best_params
 from flwr_fbo.clients.tuning_site import TuningSite
@@ -213,6 +214,7 @@ def with_tuning(
         return client_fn(context).to_client()
 
     def tuning_client_fn(context: Context) -> Client:
+        tell(limits)
         return _TwoStages(
             lambda: own_client(context),
             lambda: SiteClient(lambda: site, context).to_client(),

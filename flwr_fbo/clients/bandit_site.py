@@ -6,12 +6,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import Context
 
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
+from flwr_fbo.agents.durable.bandit_journals import bandit_journal, note_last_study
+from flwr_fbo.agents.durable.environment import BanditEnvironment
 from flwr_fbo.agents.durable.recorded_agent import (
     NO_SLOT,
     RecordedBanditAgent,
@@ -20,14 +22,12 @@ from flwr_fbo.agents.durable.recorded_agent import (
 from flwr_fbo.agents.tuning.trial import OutOfTimeError
 from flwr_fbo.clients.site import Metrics, Site
 from flwr_fbo.clients.site_journal import configured_slot, held_journal, record_name
+from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.codec import Instruction
 
-if TYPE_CHECKING:
-    from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
-
-MakeEnvironment = Callable[[Context], "BanditEnvironment"]
+MakeEnvironment = Callable[[Context], BanditEnvironment]
 MadeT = TypeVar("MadeT")
 AskedT = TypeVar("AskedT", bound=Instruction)
 BanditT = TypeVar("BanditT", bound=RecordedBanditAgent)
@@ -41,7 +41,7 @@ class EnvironmentFailedError(PublicError, RuntimeError):
 
 
 class BanditSite(Site[AskedT, BanditT]):
-    """Base of the sites of bandits: one journal, of one study, under one name.
+    """Base of the sites of bandits: one journal a study.
 
     Attributes
     ----------
@@ -54,7 +54,18 @@ class BanditSite(Site[AskedT, BanditT]):
     def recorded(self) -> type[BanditT]:
         """The type of the agent that it keeps; loaded when it is asked for."""
 
-    def claim(self, context: Context, study: Any, folder: Path | None) -> Metrics:
+    def uniform_share(self, study: Any) -> float:
+        """Return the largest share of decisions that a study makes at random."""
+        share: float = study.settings.largest_uniform_share
+        return share
+
+    def check(self, context: Context, study: Any, rules: SiteRules) -> None:
+        """Raise `StudyRefusedError` where sums are wanted, and there is no noise."""
+        rules.check_no_sums(study.promise)
+
+    def claim(
+        self, context: Context, study: Any, folder: Path | None, rules: SiteRules
+    ) -> Metrics:
         """Return the slot of the node config, else the one played in this study, or -1.
 
         And the journal's number, where releases are in it that must not be lost.
@@ -69,7 +80,11 @@ class BanditSite(Site[AskedT, BanditT]):
 
     @contextmanager
     def agent(
-        self, context: Context, instruction: Any, folder: Path | None
+        self,
+        context: Context,
+        instruction: Any,
+        folder: Path | None,
+        rules: SiteRules,
     ) -> Iterator[BanditT]:
         """Hold the site's agent, as the one that the server names."""
         study, known = instruction.study, configured_slot(context)
@@ -84,14 +99,17 @@ class BanditSite(Site[AskedT, BanditT]):
     def _held(
         self, context: Context, study: Any, folder: Path | None, may_begin: bool
     ) -> Iterator[BanditT]:
+        kind = self.recorded.kind
         with held_journal(
             context,
             self.recorded.identity_of(study),
-            folder and folder / self.recorded.file_name,
-            record=record_name(self.recorded.kind),
+            folder and bandit_journal(folder, kind, study.study_id),
+            record=record_name(kind),
             may_begin=may_begin,
             patience=_PATIENCE,
         ) as journal:
+            if folder is not None:
+                note_last_study(folder, kind, study.study_id)
             yield self.agent_in(journal, study, context)
 
     @abstractmethod

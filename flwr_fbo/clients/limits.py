@@ -18,7 +18,6 @@ from flwr_fbo._validation import (
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
 
 if TYPE_CHECKING:
-    from flwr_fbo.protocol.exploration import Exploration
     from flwr_fbo.protocol.secure_sums import SecureSums
 
 # Of an epsilon that was calibrated to the limit itself.
@@ -49,7 +48,8 @@ class StudyRefusedError(PublicError, RuntimeError):
 class SumLimits:
     """What a site wants of the secure sums that it takes part in.
 
-    With any of them it takes part in no tuning study without secure aggregation.
+    With any of them it takes part in no tuning study without secure aggregation, and in
+    no bandit study without noise of its own.
 
     Examples
     --------
@@ -274,13 +274,13 @@ class Limits:
         if unprotected:
             raise refused(f"the study asks for {unprotected}, which is not private")
 
-    def check_exploration(self, exploration: Exploration) -> None:
+    def check_uniform_share(self, share: float) -> None:
         """Raise `StudyRefusedError` if too many decisions are made at random."""
-        most, share = self.max_uniform_share, exploration.largest_uniform_share
+        most = self.max_uniform_share
         if most is not None and share > most:
             raise refused(
-                f"the study's {exploration.kind} makes up to a share of {share:g} of "
-                f"all decisions at random, and max_uniform_share={most:g}",
+                f"the study makes up to a share of {share:g} of all decisions at "
+                f"random, and max_uniform_share={most:g}",
                 public="max_uniform_share",
             )
 

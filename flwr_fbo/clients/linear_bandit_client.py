@@ -21,6 +21,7 @@ from flwr_fbo.clients.bandit_site import (
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
 from flwr_fbo.clients.site_journal import NodeConfigError
+from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.linear_bandit_study import (
@@ -79,19 +80,17 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         own = self.folder
         return super().folder_of(context) if own is None else Path(own)
 
-    def check(self, context: Context, study: LinearBanditStudy) -> None:
-        """Raise NodeConfigError if there is neither a folder nor an environment.
-
-        And `StudyRefusedError` if more is decided at random than the site allows.
-        """
+    def check(
+        self, context: Context, study: LinearBanditStudy, rules: SiteRules
+    ) -> None:
+        """Raise NodeConfigError too if there is neither folder nor environment."""
+        super().check(context, study, rules)
         if self.make_environment is None and self.folder_of(context) is None:
             text = (
                 "This site has no folder for its policy: give linear_bandit_app one, "
                 "or its node config an fbo-folder."
             )
             raise NodeConfigError(text, public=text)
-        for limits in self.all_limits(context):
-            limits.check_exploration(study.settings.exploration)
 
     def agent_in(
         self, journal: Journal, study: LinearBanditStudy, context: Context
@@ -101,14 +100,13 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
 
         return recorded_bandit(journal, study)
 
-    def release_of(self, instruction: LinearBanditInstruction) -> int:
+    def release_of(self, instruction: LinearBanditInstruction) -> int | None:
         """Return 1, the study's one charge, if the answer may carry a release.
 
-        Among peers with a trigger any answer may.
+        With a trigger any answer says when the raw data want to synchronise.
         """
-        study, wanted = instruction.study, instruction.send_release
-        may_speak = study.graph is not None and study.trigger is not None
-        return int(bool(wanted or may_speak or instruction.synchronisation))
+        wanted = instruction.send_release or instruction.synchronisation
+        return 1 if wanted or instruction.study.trigger is not None else None
 
     def num_trials(
         self, agent: RecordedBandit, instruction: LinearBanditInstruction
@@ -165,13 +163,12 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
         triggered = instruction.study.trigger is not None
         planned = instruction.study.settings.releases.num_releases
         newest = planned if triggered else instruction.believed + 1
-        sent: list[NDArray[Any]] = [*peer.deliver(mail, iteration, newest)]
-        if triggered:
-            sent += peer.step(iteration)
+        passed_on: list[NDArray[Any]] = [*peer.deliver(mail, iteration, newest)]
+        sent: list[NDArray[Any]] = [*peer.step(iteration)] if triggered else []
         peer.believe(instruction.believed)
         if number:
             sent.append(peer.synchronise(number, iteration))
-        return Answer(sent, metrics={"num-releases": peer.num_releases})
+        return Answer(sent, {"num-releases": peer.num_releases}, passed_on)
 
     def _play_trials(
         self,

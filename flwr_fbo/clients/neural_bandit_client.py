@@ -17,7 +17,7 @@ from flwr_fbo.clients.bandit_site import (
     require_function,
 )
 from flwr_fbo.clients.limits import Limits
-from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
+from flwr_fbo.clients.site import Answer, Arrays, Metrics, SiteClient, site_app
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.models.network import RewardModel
@@ -74,9 +74,13 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, "RecordedNeuralAgent"
             made = model
         return self.recorded(journal, made)
 
-    def release_of(self, instruction: NeuralBanditInstruction) -> int:
-        """Return 1, the study's one charge, if the answer carries a release."""
-        return int(bool(instruction.regresses or instruction.send_sums))
+    def release_of(self, instruction: NeuralBanditInstruction) -> int | None:
+        """Return 1, the study's one charge, if the answer may carry a release.
+
+        Without privacy any answer says whether the agent wants to synchronise.
+        """
+        wanted = instruction.regresses or instruction.send_sums
+        return 1 if wanted or instruction.study.settings.privacy is None else None
 
     def num_trials(
         self, agent: RecordedNeuralAgent, instruction: NeuralBanditInstruction
@@ -102,11 +106,11 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, "RecordedNeuralAgent"
         with playing(self.make_environment, context) as environment:
             limited = time_limit.on_environment(environment)
             answer = agent.carry_out(instruction, arrays, limited)
-        metrics = {
-            "wants-synchronisation": int(agent.agent.wants_synchronisation()),
-            "num-evaluations": agent.agent.num_in_sums,
-        }
-        return Answer([*answer], {**metrics})
+        metrics: Metrics = {"num-evaluations": agent.agent.num_in_sums}
+        if instruction.study.settings.privacy is None:
+            wants = agent.agent.wants_synchronisation()
+            metrics["wants-synchronisation"] = int(wants)
+        return Answer([*answer], metrics)
 
 
 class NeuralBanditClient(SiteClient):

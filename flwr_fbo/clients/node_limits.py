@@ -1,12 +1,20 @@
-"""The limits that a SuperNode's node config sets."""
+"""The limits of a site: what its app was given, and what its node config sets.
+
+All of them hold for all that answers a server at the site, whoever was given them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from dataclasses import fields
+import json
+from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, fields
+from difflib import get_close_matches
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from flwr_fbo._validation import did_you_mean
 from flwr_fbo.clients.limits import NO_LIMITS, Limits, SumLimits
@@ -23,6 +31,65 @@ def _node_names(kind: type[Limits] | type[SumLimits]) -> dict[str, str]:
 _OF_SUMS, _NAMES = _node_names(SumLimits), _node_names(Limits)
 _OTHER_ENTRIES = {"fbo-folder", "fbo-roster", "fbo-key"}
 _ENTRIES = {*_OF_SUMS.values(), *_NAMES.values(), *_OTHER_ENTRIES}
+
+# How near to one of ours a key is that is taken for it: max-epsilon is.
+_CLOSE = 0.84
+
+# Of the app that answers a message, while it does.
+_OF_APP: ContextVar[tuple[Limits, ...]] = ContextVar("limits of the app", default=())
+# Where the clients that an app makes say theirs, while a tuner has it run a trial.
+_HEARD: ContextVar[list[Limits]] = ContextVar("limits of an app's clients")
+# Where they are kept, with the scores of the trials that they bind.
+_RECORD = "fbo-tuner:limits"
+
+
+def limiting(limits: Limits) -> Mod:
+    """Return a mod behind which limits hold for all that an app answers."""
+
+    def limited(
+        message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
+        token = _OF_APP.set((*_OF_APP.get(), limits))
+        try:
+            return call_next(message, context)
+        finally:
+            _OF_APP.reset(token)
+
+    return limited
+
+
+def tell(limits: Limits | None) -> None:
+    """Say which limits a client was given: a tuner cannot know before it is made."""
+    heard = _HEARD.get(None)
+    if heard is not None and limits is not None and limits not in heard:
+        heard.append(limits)
+
+
+@contextmanager
+def hearing(context: Context) -> Iterator[None]:
+    """Keep what clients tell of their limits, for this and for later messages."""
+    heard = _heard(context)
+    token = _HEARD.set(heard)
+    try:
+        yield
+    finally:
+        _HEARD.reset(token)
+        if heard:
+            text = json.dumps([asdict(limits) for limits in heard])
+            context.state[_RECORD] = ConfigRecord({"limits": text})
+
+
+def _heard(context: Context) -> list[Limits]:
+    record = context.state.config_records.get(_RECORD)
+    rows = [] if record is None else json.loads(str(record["limits"]))
+    return [Limits(**{**row, "sums": SumLimits(**row["sums"])}) for row in rows]
+
+
+def site_limits(context: Context, own: Limits | None = None) -> tuple[Limits, ...]:
+    """Return all limits of a site, each once: of whoever asks, app and node config."""
+    given = [] if own is None else [own]
+    given += [*_OF_APP.get(), *_heard(context), node_limits(context)]
+    return tuple(dict.fromkeys(given))
 
 
 def node_limits(context: Context) -> Limits:
@@ -57,12 +124,25 @@ def node_limits(context: Context) -> Limits:
 
 
 def _check_known(given: Iterable[str], known: Set[str]) -> None:
-    """Raise NodeConfigError if an entry is misspelled: it would not hold."""
+    """Raise NodeConfigError if an entry is misspelled: it would not hold.
+
+    That is one of ours in any spelling, such as fbo_max_epsilon, or nearly one.
+    """
+    plain = {_plain(key): key for key in known}
     for key in given:
-        if key.startswith("fbo-") and key not in known:
+        if key in known:
+            continue
+        spelled = _plain(key)
+        close = get_close_matches(spelled, plain, n=1, cutoff=_CLOSE)
+        if spelled.startswith("fbo") or close:
+            meant = did_you_mean(plain[close[0]] if close else key, known)
             text = f"node config {key} is not allowed: no such entry"
-            meant = did_you_mean(key, known)
             raise NodeConfigError(f"{text}{meant}.", public=f"{text}.")
+
+
+def _plain(key: str) -> str:
+    """Return a key's letters and digits alone."""
+    return "".join(filter(str.isalnum, key.casefold()))
 
 
 def _number(value: Any) -> Any:

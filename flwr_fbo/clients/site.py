@@ -19,25 +19,20 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flwr_fbo._compat import NumPyClient, decoded, to_array_record
+from flwr_fbo._compat import NumPyClient, add_first_mod, decoded, to_array_record
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
-from flwr_fbo.clients.limits import (
-    NO_LIMITS,
-    Limits,
-    require_private,
-    size_limits,
-)
+from flwr_fbo.clients.limits import Limits, require_private, size_limits
 from flwr_fbo.clients.message_sizes import (
     check_arrays,
     check_config,
     check_numbers,
     check_steps,
 )
-from flwr_fbo.clients.node_limits import node_limits
-from flwr_fbo.clients.site_budget import SiteBudget
+from flwr_fbo.clients.node_limits import limiting, site_limits, tell
 from flwr_fbo.clients.site_journal import configured_folder
+from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.protocol.codec import Instruction, Phase, is_instruction
 
@@ -54,12 +49,31 @@ class InstructionError(PublicError, ValueError):
     """A message is not one that this client can carry out."""
 
 
+# Metrics that say nothing of a site's data: the server has set them, or chance has.
+_PUBLIC_METRICS = {"agent-id", "journal", "num-releases", "num-evaluations"}
+
+
 @dataclass(frozen=True)
 class Answer:
-    """What goes back: arrays, and numbers."""
+    """What goes back.
+
+    Attributes
+    ----------
+    arrays : list of ndarray
+        About the site.
+    metrics : dict of str to number
+    passed_on : list of ndarray
+        Of other sites, as they were received: before the arrays.
+    """
 
     arrays: list[NDArray[Any]] = field(default_factory=list)
     metrics: Metrics = field(default_factory=dict)
+    passed_on: list[NDArray[Any]] = field(default_factory=list)
+
+    @property
+    def about_site(self) -> bool:
+        """Whether anything in it may depend on the site's data."""
+        return bool(self.arrays or self.metrics.keys() - _PUBLIC_METRICS)
 
 
 class Site(ABC, Generic[AskedT, AgentT]):
@@ -110,41 +124,41 @@ class Site(ABC, Generic[AskedT, AgentT]):
         JournalHeldError
             If an earlier evaluation still runs.
         """
-        limits = self.all_limits(context)
-        sizes = size_limits(limits)
+        folder = self.folder_of(context)
+        rules = SiteRules(context, folder, self.limits)
+        sizes = rules.sizes
         check_config(sizes, config)
         check_arrays(sizes, arrays)
         instruction = self._read(config)
         study, key = instruction.study, (instruction.kind, instruction.study.study_id)
         check_steps(sizes, study, arrays)
-        folder = self.folder_of(context)
-        budget = SiteBudget(context, folder, limits)
-        if budget.limits:
-            budget.check(study.promise, self.unprotected(instruction))
+        unprotected = self.unprotected(instruction)
+        rules.check(study.promise, unprotected, self.uniform_share(study))
         if self.only_private:
             require_private(study.promise)
-        self.check(context, study)
+        self.check(context, study, rules)
         if instruction.phase is Phase.ENROL:
-            budget.admit(key, study.promise)
-            return Answer(metrics=self.claim(context, study, folder))
+            rules.admit(key, study.promise)
+            return Answer(metrics=self.claim(context, study, folder, rules))
         release = self.release_of(instruction)
         require(instruction.slot >= 0, "slot", instruction.slot, "an integer >= 0")
-        with self.agent(context, instruction, folder) as agent:
+        with self.agent(context, instruction, folder, rules) as agent:
             trials = self.num_trials(agent, instruction)
             sizes.check_size("max_trials", trials, "trials of a message")
-            budget.charge(key, study.promise, release, agent)
+            if release is not None:
+                rules.charge(key, study.promise, release, agent)
+            if unprotected:
+                rules.charge_unprotected(key, agent)
             assert sizes.max_seconds is not None
             time_limit = TimeLimit(sizes.max_seconds)
-            return self.play(context, agent, instruction, arrays, time_limit)
+            answer = self.play(context, agent, instruction, arrays, time_limit)
+            rules.let_go(answer.about_site)
+            return answer
 
     def check_data(self, context: Context, lengths: Sequence[int]) -> None:
         """Raise `StudyRefusedError` if arrays of so many bytes are too large."""
         numbers = [length / 8 for length in lengths]
-        check_numbers(size_limits(self.all_limits(context)), numbers)
-
-    def all_limits(self, context: Context) -> tuple[Limits, Limits]:
-        """Return the app's limits, and those of the node config: both hold."""
-        return self.limits or NO_LIMITS, node_limits(context)
+        check_numbers(size_limits(site_limits(context, self.limits)), numbers)
 
     def _read(self, config: Mapping[str, Any]) -> AskedT:
         try:
@@ -171,22 +185,35 @@ class Site(ABC, Generic[AskedT, AgentT]):
         """Return what is asked for that no guarantee covers, or nothing."""
         return ""
 
-    def check(self, context: Context, study: Any) -> None:
+    def uniform_share(self, study: Any) -> float:
+        """Return the largest share of decisions that a study makes at random."""
+        return 0.0
+
+    def check(self, context: Context, study: Any, rules: SiteRules) -> None:
         """Raise unless the study is one that this client is made for."""
 
     @abstractmethod
-    def claim(self, context: Context, study: Any, folder: Path | None) -> Metrics:
+    def claim(
+        self, context: Context, study: Any, folder: Path | None, rules: SiteRules
+    ) -> Metrics:
         """Return the slot that this client knows it holds, or -1, as ``agent-id``."""
 
     @abstractmethod
     def agent(
-        self, context: Context, instruction: AskedT, folder: Path | None
+        self,
+        context: Context,
+        instruction: AskedT,
+        folder: Path | None,
+        rules: SiteRules,
     ) -> AbstractContextManager[AgentT]:
         """Hold the agent that the instruction is for."""
 
     @abstractmethod
-    def release_of(self, instruction: AskedT) -> int:
-        """Return which release of its promise the answer may carry; 0 for none."""
+    def release_of(self, instruction: AskedT) -> int | None:
+        """Return which release of its promise, from 1, the answer may be about.
+
+        None if nothing in it depends on the site's data, whatever was asked.
+        """
 
     @abstractmethod
     def num_trials(self, agent: AgentT, instruction: AskedT) -> int:
@@ -253,6 +280,7 @@ class SiteClient(NumPyClient):
     ) -> None:
         self._site = reported(make_site)
         self._context = context
+        tell(self._site.limits)
 
     def fit(
         self, parameters: list[np.ndarray[Any, Any]], config: dict[str, Any]
@@ -266,11 +294,13 @@ class SiteClient(NumPyClient):
             private; metrics that were asked for.
         """
         answer = reported(lambda: self._site.answer(self._context, parameters, config))
-        return list(answer.arrays), 1, dict(answer.metrics)
+        return [*answer.passed_on, *answer.arrays], 1, dict(answer.metrics)
 
 
 def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> None:
     """Have a Message-API app answer instructions by a site.
+
+    The site's limits hold for all that the app answers, as a tuner's messages.
 
     Parameters
     ----------
@@ -279,6 +309,8 @@ def add_site(app: ClientApp, site: Site[Any, Any], action: str = "default") -> N
     action : str
         Of the app's ``train`` messages.
     """
+    if site.limits is not None:
+        add_first_mod(app, limiting(site.limits))
 
     @app.train(action)
     def train(message: Message, context: Context) -> Message:
@@ -301,7 +333,7 @@ def _content(site: Site[Any, Any], context: Context, asked: RecordDict) -> Recor
     arrays = [decoded(array) for array in record.values()]
     answer = site.answer(context, arrays, config)
     content = RecordDict()
-    content["arrays"] = to_array_record(answer.arrays)
+    content["arrays"] = to_array_record([*answer.passed_on, *answer.arrays])
     content["metrics"] = MetricRecord({**answer.metrics})
     return content
 

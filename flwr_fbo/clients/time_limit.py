@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo.agents.durable.environment import BanditEnvironment
 from flwr_fbo.agents.tuning.trial import Objective, OutOfTimeError, Trial
-
-if TYPE_CHECKING:
-    from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 
 
 class TimeLimit:

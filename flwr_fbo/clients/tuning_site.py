@@ -20,7 +20,7 @@ from flwr_fbo.agents.tuning.trial import (
     ObjectiveFailedError,
     SpaceMismatchError,
 )
-from flwr_fbo.clients.limits import Limits, SumLimits, refused
+from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import (
     Answer,
     Arrays,
@@ -29,7 +29,7 @@ from flwr_fbo.clients.site import (
     Site,
 )
 from flwr_fbo.clients.site_journal import held_journal, record_name
-from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
+from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.clients.trial_log import logged
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
@@ -90,7 +90,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             check_direction(self.direction)
         self.check_limits()
 
-    def check(self, context: Context, study: TuningStudy) -> None:
+    def check(self, context: Context, study: TuningStudy, rules: SiteRules) -> None:
         """Raise unless the study is the one that the client is made for."""
         if self.space is not None and SearchSpace(self.space) != study.space:
             raise SpaceMismatchError(
@@ -118,43 +118,29 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         return "the metric best-value" if instruction.report_best_value else ""
 
     def claim(
-        self, context: Context, study: TuningStudy, folder: Path | None
+        self,
+        context: Context,
+        study: TuningStudy,
+        folder: Path | None,
+        rules: SiteRules,
     ) -> Metrics:
         """Return the slot that this client knows it holds, or -1."""
         known = agent_id(context, study)
-        identity = self._identity(context, study, known)
+        identity = rules.check_sums(study.secure, study.promise, known)
         return {"agent-id": identity.slot if known < 0 else known}
-
-    def _identity(
-        self, context: Context, study: TuningStudy, known_slot: int
-    ) -> SumIdentity:
-        """Return who the site is in the study's sums; raise unless it wants them."""
-        identity = sum_identity(context)
-        identity.check(study.secure, known_slot)
-        for limits in self.all_limits(context):
-            limits.sums.check(study.secure, study.promise)
-        return identity
-
-    def _check_unprotected(
-        self, context: Context, instruction: TuningInstruction, who: SumIdentity
-    ) -> None:
-        """Raise `StudyRefusedError` where sums hide values, and one is asked for."""
-        asked = self.unprotected(instruction)
-        if not asked:  # the usual case: the limits are not read again
-            return
-        all_sums = [limits.sums for limits in self.all_limits(context)]
-        if who.roster is not None or any(sums != SumLimits() for sums in all_sums):
-            raise refused(f"the study asks for {asked}, which no sum hides")
 
     @contextmanager
     def agent(
-        self, context: Context, instruction: TuningInstruction, folder: Path | None
+        self,
+        context: Context,
+        instruction: TuningInstruction,
+        folder: Path | None,
+        rules: SiteRules,
     ) -> Iterator[RecordedTuner]:
         """Hold the agent of the slot that the server names: the client's own."""
         study, slot = instruction.study, instruction.slot
-        known = agent_id(context, study)
-        who = self._identity(context, study, known)
-        self._check_unprotected(context, instruction, who)
+        known, asked = agent_id(context, study), self.unprotected(instruction)
+        who = rules.check_sums(study.secure, study.promise, known, asked)
         if known not in (-1, slot):
             raise of_another_slot(known, slot)
         identity, path = agent_identity(study, slot), journal_path(folder, study, slot)
@@ -172,9 +158,9 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             about = study, slot, self.enqueue, made, who.key, who.roster
             yield RecordedTuner(journal, *about)
 
-    def release_of(self, instruction: TuningInstruction) -> int:
-        """Return which of the promised releases is asked for; 0 for none."""
-        return instruction.release
+    def release_of(self, instruction: TuningInstruction) -> int | None:
+        """Return which of the promised releases is asked for, or None."""
+        return instruction.release or None
 
     def num_trials(self, agent: RecordedTuner, instruction: TuningInstruction) -> int:
         """Return how many first points are missing, or 1, the query; 0 for neither."""

@@ -80,9 +80,11 @@ class ContinualSettings:
     delta : float
         Delta, from 1e-15 to below 1.
     max_action_norm : float
-        Largest norm L of an action, from 1e-6 to 1e6.
+        Largest norm L of an action, from 1e-6 to 1e6. A trial of an environment with a
+        longer one is left out of all releases.
     max_reward : float
-        Largest reward B, from 1e-6 to 1e6: rewards lie in [-B, B].
+        Largest reward B, from 1e-6 to 1e6: rewards lie in [-B, B]. Those of an
+        environment are clipped to it.
     mechanism : {"toeplitz", "tree", "tree-honaker"}
         Factorisation of the running sum; see `flwr_fbo.privacy.factorisation`.
     calibration : {"exact", "paper"}

@@ -7,6 +7,8 @@ was released of all studies, so that a limit on epsilon can outlive a study.
 from __future__ import annotations
 
 import math
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._validation import is_number, require, require_bool, require_int
 from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
@@ -32,6 +35,8 @@ _PATIENCE = 30.0
 
 # What may be promised at most: composing more would take a site too long.
 MOST_NOISE, _MOST_RELEASES, _MOST_CHARGES = 1e6, 10_000, 100
+# In place of a release's number: what no noise covers, charged once a study.
+UNPROTECTED = 0
 # What tells a release from all others.
 _KEY = ("study_kind", "study_id", "release", "owner")
 
@@ -134,13 +139,23 @@ class Promise:
         Whether the noise is known to nobody, and the times of releases are public.
     caveat : str
         Why the study promises less than its charges say; empty unless it does.
+    delta : float, optional
+        In (0, 1): where the study reports its epsilon.
     """
 
     charges: tuple[Charge, ...] = ()
     private: bool = False
     caveat: str = ""
+    delta: float | None = None
 
     def __post_init__(self) -> None:
+        ok = isinstance(self.charges, tuple)
+        ok = ok and all(isinstance(charge, Charge) for charge in self.charges)
+        require(ok, "charges", self.charges, "a tuple of Charge")
+        require_bool("private", self.private)
+        require(isinstance(self.caveat, str), "caveat", self.caveat, "a text")
+        if self.delta is not None:
+            check_delta(self.delta)
         allowed = f"at most {_MOST_CHARGES} different ones in a row"
         count = len(self.charges)
         require(count <= _MOST_CHARGES, "len(charges)", count, allowed)
@@ -149,10 +164,12 @@ class Promise:
         require(releases <= _MOST_RELEASES, "num_releases", releases, allowed)
 
     @classmethod
-    def of(cls, charges: Iterable[Charge], private: bool) -> Promise:
+    def of(cls, charges: Iterable[Charge], private: bool, delta: float) -> Promise:
         """Return the promise of single releases, in order."""
+        at = delta if private else None
         runs = [(charge, len(list(run))) for charge, run in groupby(charges)]
-        return cls(tuple(replace(c, num_releases=n) for c, n in runs), private)
+        together = tuple(replace(c, num_releases=n) for c, n in runs)
+        return cls(together, private, delta=at)
 
     @property
     def num_releases(self) -> int:
@@ -176,7 +193,25 @@ class Promise:
     def from_dict(cls, fields: Mapping[str, Any]) -> Promise:
         """Return the promise that ``to_dict`` gave."""
         charges = tuple(Charge(*entry) for entry in fields["charges"])
-        return cls(charges, fields["private"], fields["caveat"])
+        return cls(charges, fields["private"], fields["caveat"], fields["delta"])
+
+
+def require_own(path: Path) -> None:
+    """Raise JournalError if somebody else owns a file, or may write it."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise JournalError(f"{path} cannot be used: {error.strerror}.") from None
+    is_own = found.st_uid == os.geteuid()
+    if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        why = "others may write it" if is_own else f"user {found.st_uid} owns it"
+        raise JournalError(
+            f"{path} is not used, as {why}: a ledger that others can change limits "
+            "nothing. Find out who made it; if it is right, chown and chmod 600 it.",
+            public="This site's ledger may be written by others.",
+        )
 
 
 class SpendingLedger:
@@ -190,7 +225,8 @@ class SpendingLedger:
     A release is recorded before it leaves, and counted if it never does.
 
     Not covered: a ledger that is deleted, or replaced by an older copy of itself, has
-    forgotten what is not in it.
+    forgotten what is not in it, unless the journals of its folder prove it: see
+    `flwr_fbo.privacy.charge_notes`.
 
     Parameters
     ----------
@@ -211,8 +247,10 @@ class SpendingLedger:
         Raises
         ------
         JournalError
-            If it cannot be used, or another process holds it for half a minute.
+            If it cannot be used, another process holds it for half a minute, or
+            somebody else could have written it.
         """
+        require_own(folder / FILE_NAME)
         with open_patiently({"kind": KIND}, folder / FILE_NAME, _PATIENCE) as journal:
             yield cls(journal)
 
@@ -239,10 +277,7 @@ class SpendingLedger:
 
     def has(self, study: StudyKey, release: int, owner: int = -1) -> bool:
         """Return whether a release of a study, by kind and id, is on record."""
-        wanted = (*study, release, owner)
-        return any(
-            tuple(row.facts[name] for name in _KEY) == wanted for row in self.rows
-        )
+        return self.has_charge(charge_facts(study, release, Charge(0.0), owner))
 
     def record(
         self, study: StudyKey, release: int, charge: Charge, owner: int = -1
@@ -254,15 +289,41 @@ class SpendingLedger:
         study : tuple of str
             Its kind and its id.
         release : int
-            Which release of the study it is, from 1.
+            Which release of the study it is, from 1, or `UNPROTECTED`.
         charge : Charge
         owner : int
             Whose data it is about. Agents that share a ledger have data of their own.
         """
-        if self.has(study, release, owner):
+        self.add(charge_facts(study, release, charge, owner))
+
+    def has_charge(self, facts: Mapping[str, Any]) -> bool:
+        """Return whether a charge is on record, as `charge_facts` describes it."""
+        return any(same_charge(row.facts, facts) for row in self.rows)
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Record what `charge_facts` gave, once; on disk when this returns."""
+        if self.has_charge(facts):
             return
-        key = dict(zip(_KEY, (*study, release, owner), strict=True))
-        facts = {**key, "charge": astuple(charge)}
-        row = LedgerRow(len(self.rows), facts, np.zeros(0))
+        row = LedgerRow(len(self.rows), dict(facts), np.zeros(0))
         self._journal.add_release(row, {})
         self.rows.append(row)
+
+
+def charge_facts(
+    study: StudyKey,
+    release: int,
+    charge: Charge,
+    owner: int = -1,
+    delta: float | None = None,
+) -> dict[str, Any]:
+    """Return what a ledger has of a charge, as JSON values; see `record`.
+
+    ``delta`` is where the study reports its epsilon, for whoever reads the ledger.
+    """
+    key = dict(zip(_KEY, (*study, release, owner), strict=True))
+    return {**key, "charge": list(astuple(charge)), "delta": delta}
+
+
+def same_charge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two charges are of one release of one owner."""
+    return all(one[name] == other[name] for name in _KEY)

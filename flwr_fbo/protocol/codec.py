@@ -8,6 +8,7 @@ starts a fresh process. There is one version for all of them, and one form: an e
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -187,6 +188,13 @@ class Instruction(ABC):
         values["phase"] = Phase(values["phase"])
         values["study"] = _parsed(cls.study_type, str(values["study"]))
         return cls(**values)
+
+
+def require_study_id(study_id: Any) -> None:
+    """Raise ValueError unless files can be named after it, as sites do."""
+    ok = isinstance(study_id, str)
+    ok = ok and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", study_id) is not None
+    require(ok, "study_id", study_id, "1 to 64 letters, digits, '-' or '_'")
 
 
 def is_instruction(config: Mapping[str, Any]) -> bool:

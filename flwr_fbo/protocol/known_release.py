@@ -20,7 +20,8 @@ from flwr_fbo.privacy.spending import MOST_NOISE, Charge, composed_epsilon
 LEAST_POINTS, MOST_POINTS = 8, 1024
 # Only noise that is out of all proportion would be larger.
 _LARGEST = 1e100
-_MOST_SITES = 10**9
+# As many as a site takes part with, unless it says otherwise: `Limits.max_agents`.
+_MOST_SITES = 100_000
 _MOST_STD = 1e9
 
 
@@ -33,7 +34,7 @@ class KnownRelease:
     release_id : str
         Of the study, ``/``, and which of its releases it is, from 1.
     num_sites : int
-        n from 1 to 1e9, the sites of the cohort, whether they answered or not.
+        n from 1 to 100,000, the sites of the cohort, whether they answered or not.
     noise_multiplier : float
         z from 0 to 1e6, which epsilon is computed from.
     noise_std : float

@@ -14,7 +14,13 @@ from typing import Any, ClassVar
 
 from flwr_fbo._validation import require, require_int, require_seed
 from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
+from flwr_fbo.protocol.codec import (
+    Config,
+    Instruction,
+    Phase,
+    Study,
+    require_study_id,
+)
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.protocol.peer_graph import PeerGraph
@@ -48,6 +54,7 @@ class LinearBanditStudy(Study):
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __post_init__(self) -> None:
+        require_study_id(self.study_id)
         require_int("num_agents", self.num_agents, 1)
         require_seed("noise_seed", self.noise_seed)
         local = self.settings.local_data
@@ -76,7 +83,8 @@ class LinearBanditStudy(Study):
         mu = self.settings.releases.mu
         raw = self.settings.local_data == "raw"
         caveat = "has local_data='raw', which promises less than it says"
-        return Promise((Charge(1 / mu),), self.private, caveat if raw else "")
+        charges, delta = (Charge(1 / mu),), self.settings.releases.delta
+        return Promise(charges, self.private, caveat if raw else "", delta)
 
     def epsilon_spent(self, num_releases: int) -> float:
         """Return the epsilon that an agent with so many releases has spent.

@@ -125,6 +125,11 @@ class LinearUCBSettings:
             require(ok, "site_deviation", deviation, "a SiteDeviation")
             deviation.coordinates(self.feature_names)
 
+    @property
+    def largest_uniform_share(self) -> float:
+        """The largest share of decisions that is made without regard to rewards."""
+        return self.exploration.largest_uniform_share
+
     def _check_width(self) -> None:
         releases = self.releases
         reasons = {

@@ -19,7 +19,13 @@ from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.gaussian import gaussian_mu
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study
+from flwr_fbo.protocol.codec import (
+    Config,
+    Instruction,
+    Phase,
+    Study,
+    require_study_id,
+)
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 
@@ -57,6 +63,7 @@ class NeuralBanditStudy(Study):
     study_id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def __post_init__(self) -> None:
+        require_study_id(self.study_id)
         require_int("num_agents", self.num_agents, 2)
         require_int("num_parameters", self.num_parameters, 1)
         require_int("seed", self.seed, 0)
@@ -78,7 +85,7 @@ class NeuralBanditStudy(Study):
         if privacy is None:
             return Promise()
         mu = gaussian_mu(privacy.epsilon, privacy.delta)
-        return Promise((Charge(1 / mu),), self.private)
+        return Promise((Charge(1 / mu),), self.private, delta=privacy.delta)
 
     def model(self, own: RewardModel | None) -> RewardModel:
         """Return the reward model: the study's, or a client's own.

@@ -92,6 +92,11 @@ class SecureSums:
     groups: tuple[SumGroup, ...]
     roster: str = ""
 
+    def __post_init__(self) -> None:
+        require_int("num_features", self.num_features, 1)
+        require(len(self.groups) > 0, "groups", self.groups, "one at least")
+        require(isinstance(self.roster, str), "roster", self.roster, "a digest")
+
     @property
     def release(self) -> SecureRelease:
         """The mechanism."""

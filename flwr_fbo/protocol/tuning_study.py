@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,7 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.protocol.codec import Config, Instruction, Phase, Study, fresh_seed
+from flwr_fbo.protocol.codec import (
+    Config,
+    Instruction,
+    Phase,
+    Study,
+    fresh_seed,
+    require_study_id,
+)
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.knowledge import Knowledge
@@ -89,9 +95,7 @@ class TuningStudy(Study):
     def __post_init__(self) -> None:
         check_direction(self.direction)
         require_seed("study_seed", self.study_seed)
-        # Clients name files after it.
-        ok = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.study_id) is not None
-        require(ok, "study_id", self.study_id, "1 to 64 letters, digits, '-' or '_'")
+        require_study_id(self.study_id)
         require_seed("feature_seed", self.feature_seed)
         self.agent.sub_regions(self.space)  # names P if it does not fit
         if self.known is not None:

@@ -138,6 +138,8 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         identity = self._identity(num_rounds)
         with StudyRecord(self._folder, identity, self._patience) as self._record:
             self._resume(num_rounds)
+            name = self.study.study_id
+            _log.info("study %s, as the ledger of each site has it", name)
             self._callbacks.on_start(self._begun(identity))
             self._running = True
             try:

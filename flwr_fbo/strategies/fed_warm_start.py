@@ -193,7 +193,7 @@ class FedWarmStart(PrivateTuningStrategy):
         cohorts = Cohorts(server.num_agents, self.cohort_sizes[:num], noise)
         server.plan_cohorts(cohorts)
         charges = map(server.charge, server.iterations[: min(num, 1)])
-        promise = Promise.of(charges, server.release.private)
+        promise = Promise.of(charges, server.release.private, server.delta)
         self.study = replace(self.study, cohorts=cohorts, promise=promise)
 
     def summary(self) -> None:

@@ -189,7 +189,8 @@ class PrivateTuningStrategy(CollectingStrategy):
         server.plan(iterations, release)
         self._limit()
         allowed = iterations[: server.num_allowed]
-        promise = Promise.of(map(server.charge, allowed), release.private)
+        charges = map(server.charge, allowed)
+        promise = Promise.of(charges, release.private, server.delta)
         self.study = replace(self.study, promise=promise)
 
     def _limit(self) -> None:

@@ -310,7 +310,7 @@ class PrivateChooser(Chooser):
         if self._noisy_max is not None:
             charges.append(Charge(0.0))
             caveat = "ends with a noisy max, which a site's ledger cannot add up"
-        return Promise(tuple(charges), self.private, caveat)
+        return Promise(tuple(charges), self.private, caveat, self.settings.delta)
 
     def spent(self, num_rungs: int) -> PrivacySpent:
         """Return epsilon at delta: of the sums exactly, and of the winner added to it.

@@ -24,12 +24,14 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
 from flwr_fbo._errors import PublicError
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.clients.limits import refused, size_limits
-from flwr_fbo.clients.node_limits import node_limits
-from flwr_fbo.clients.site import SiteError, reported
-from flwr_fbo.clients.site_budget import SiteBudget
+from flwr_fbo.clients.limits import Limits, refused
+from flwr_fbo.clients.message_sizes import check_numbers
+from flwr_fbo.clients.node_limits import hearing
+from flwr_fbo.clients.site import InstructionError, SiteError, reported
 from flwr_fbo.clients.site_journal import configured_folder
-from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
+from flwr_fbo.clients.site_rules import SiteRules
+from flwr_fbo.clients.sum_identity import SumIdentity
+from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import make_ballot
@@ -39,6 +41,7 @@ from flwr_fbo.tuner.envelope import (
     KIND,
     SUM,
     BallotHeader,
+    Header,
     ReplyHeader,
     SettingsHeader,
     SumHeader,
@@ -67,6 +70,8 @@ _SECURE = (
 )
 
 _EXACT = "exact scores"
+# Characters of a server's message in an error.
+_LONGEST_QUOTE = 500
 
 
 class UnsupportedModError(PublicError):
@@ -111,13 +116,14 @@ def tuner_mod(
     adaptive clipping, which of the tuned keys the client reads, and the type of an
     exception.
     """
-    header = read_header(message.content)
+    rules, header = reported(partial(_read, message, context))
     if isinstance(header, TrialsHeader):
-        return _run_trials(message, context, call_next, header)
+        arguments = message, context, call_next, header, rules
+        return reported(partial(_run_trials, *arguments))
     if isinstance(header, BallotHeader):
-        return _ballot(message, context, header)
+        return reported(partial(_ballot, message, context, header, rules))
     if isinstance(header, SumHeader):
-        return reported(partial(_sum, message, context, header))
+        return reported(partial(_sum, message, context, header, rules))
     TrialStates.forget(context.state)
     if isinstance(header, SettingsHeader):
         content = RecordDict({n: r for n, r in message.content.items() if n != HEADER})
@@ -126,25 +132,74 @@ def tuner_mod(
     return call_next(message, context)
 
 
+def _read(message: Message, context: Context) -> tuple[SiteRules, Header | None]:
+    """Return what the site allows, and the header: of a size that it wants."""
+    if HEADER not in message.content:  # the app's own: nothing of ours is asked
+        return SiteRules(context), None
+    rules = SiteRules(context, configured_folder(context))
+    sizes = rules.sizes
+    assert sizes.max_characters is not None
+    try:
+        header = read_header(message.content, sizes.max_characters)
+    except ValueError as error:  # it quotes what the server has sent itself
+        text = str(error)[:_LONGEST_QUOTE]
+        raise InstructionError(text, public=text) from None
+    if isinstance(header, TrialsHeader):
+        _check_trials(sizes, header)
+    elif isinstance(header, BallotHeader | SumHeader):
+        asked = header if isinstance(header, BallotHeader) else header.asked
+        sizes.check_size("max_features", len(asked.trials), "trials of a ballot")
+    if isinstance(header, TrialsHeader | SumHeader) and header.summed is not None:
+        _check_sums(sizes, header.summed)
+    if isinstance(header, SumHeader):
+        lengths = [len(array.data) / 8 for array in message.content[SUM].values()]
+        check_numbers(sizes, lengths)
+    return rules, header
+
+
+def _check_trials(sizes: Limits, header: TrialsHeader) -> None:
+    """Raise `StudyRefusedError` if trials are too many, or their settings."""
+    sizes.check_size("max_trials", len(header.trials), "trials of a message")
+    sizes.check_size("max_trials", len(header.alive), "trials of a tuner")
+    longest = max((len(one) for one in header.settings), default=0)
+    sizes.check_size("max_dimension", longest, "settings of a trial")
+
+
+def _check_sums(sizes: Limits, sums: SecureSums) -> None:
+    """Raise `StudyRefusedError` if ballots are summed in a way that no site wants."""
+    numbers = [sums.settings.num_agents, *(g.slots.stop for g in sums.groups)]
+    sizes.check_size("max_agents", max(numbers), "num_agents")
+    sizes.check_size("max_features", sums.num_features, "num_features")
+    if len(sums.groups) != 1 or sums.settings.num_sub_regions != 1:
+        raise refused("a secure sum is of one bounded ballot")
+
+
 def _run_trials(
     message: Message,
     context: Context,
     call_next: ClientAppCallable,
     header: TrialsHeader,
+    rules: SiteRules,
 ) -> Message:
     """Return the replies of all trials of a send."""
-    slot = reported(partial(_admit_trials, context, header))
+    unprotected = "" if header.is_hidden else _EXACT
+    identity = _admit(rules, header, header.promised, header.summed, unprotected)
+    slot = -1 if header.summed is None else identity.own_slot(context)
     states = TrialStates(context.state, header.attempt, header.alive)
     contents = unpack(message.content, range(len(header.trials)))
     replies: dict[int, RecordDict] = {}
     errors: dict[str, str] = {}
     read: set[str] = set()
+    assert rules.sizes.max_seconds is not None
+    time_limit = TimeLimit(rules.sizes.max_seconds)
     for place, trial in enumerate(header.trials):
         overlay = Overlay(context.run_config, header.settings[place])
         state = states.load(trial)
         try:
+            reported(time_limit.check)
             arguments = message, contents[place], context, call_next, overlay, state
-            reply = reported(partial(_call, *arguments))
+            with hearing(context):
+                reply = reported(partial(_call, *arguments))
             if reply.has_error():
                 errors[str(place)] = f"the app gave error {reply.error.code}."
             else:
@@ -156,6 +211,11 @@ def _run_trials(
             states.score(trial, math.nan, 1.0)
         states.save(trial, state)
         read |= overlay.read
+    # Once more, as the app's own clients may have limits of which nobody knew before.
+    rules = SiteRules(context, configured_folder(context))
+    _admit(rules, header, header.promised, header.summed, unprotected)
+    if unprotected and _is_evaluate(message):
+        rules.charge_unprotected((KIND, header.attempt))
     answer = ReplyHeader(errors, sorted(read), slot)
     return Message(pack(answer, replies), reply_to=message)
 
@@ -223,26 +283,30 @@ def _weight(metrics: Mapping[str, Any]) -> float:
     return next((float(metrics[key]) for key in WEIGHT_KEYS if key in metrics), 1.0)
 
 
-def _ballot(message: Message, context: Context, header: BallotHeader) -> Message:
+def _ballot(
+    message: Message, context: Context, header: BallotHeader, rules: SiteRules
+) -> Message:
     """Return what the client says about the trials of a rung."""
     unprotected = _EXACT if header.form == "exact" else ""
-    reported(partial(_admit, context, header, None, unprotected))
-    reported(partial(_charge, context, header))
+    _admit(rules, header, header.promised, None, unprotected)
+    rules.charge((KIND, header.attempt), header.promised, header.release)
     arrays = ArrayRecord({"ballot": Array(_vector(context, header))})
+    rules.let_go(arrays)
     content = RecordDict({HEADER: header_record(ReplyHeader()), BALLOT: arrays})
     return Message(content, reply_to=message)
 
 
-def _sum(message: Message, context: Context, header: SumHeader) -> Message:
+def _sum(
+    message: Message, context: Context, header: SumHeader, rules: SiteRules
+) -> Message:
     """Return the client's reply in one exchange of the sum of a rung's ballots."""
-    asked = header.asked
-    sums = _read_sums(context, header.sums)
+    asked, sums = header.asked, header.summed
     if asked.form == "exact" or len(asked.trials) != sums.num_features:
         raise refused("a secure sum is of one bounded ballot")
-    identity = _admit(context, asked, sums)
+    identity = _admit(rules, asked, asked.promised, sums)
 
     def draw_ballot() -> FloatArray:
-        _charge(context, asked)
+        rules.charge((KIND, asked.attempt), asked.promised, asked.release)
         return _vector(context, asked)
 
     record = message.content.array_records[SUM]
@@ -257,46 +321,19 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
     """Return the client's ballot, or its exact scores and their weights."""
     states = TrialStates(context.state, header.attempt, header.trials)
     sign = 1.0 if header.maximize else -1.0
-    scores = np.array([states.scores.get(t, (0.0, 0.0)) for t in header.trials])
-    scores[[t in header.failed for t in header.trials]] = math.nan, 1.0
+    known, failed = states.scores, set(header.failed)
+    scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])
+    scores[[t in failed for t in header.trials]] = math.nan, 1.0
     values, weights = sign * scores[:, 0], scores[:, 1]
     if header.form == "exact":
         return np.stack([values, weights])
     return make_ballot(values, weights > 0, header.form, _ties(context, header))
 
 
-def _read_sums(context: Context, fields: Mapping[str, Any]) -> SecureSums:
-    """Return how ballots are summed; raise if it is of no size that a site wants."""
-    sums = SecureSums.from_dict(fields)
-    limits = size_limits((node_limits(context),))
-    numbers = [sums.settings.num_agents, *(g.slots.stop for g in sums.groups)]
-    limits.check_size("max_agents", max(numbers), "num_agents")
-    limits.check_size("max_features", sums.num_features, "num_features")
-    if len(sums.groups) != 1 or sums.settings.num_sub_regions != 1:
-        raise refused("a secure sum is of one bounded ballot")
-    return sums
-
-
-def _admit_trials(context: Context, header: TrialsHeader) -> int:
-    """Return the client's slot, -1 if it needs none, or does not know it.
-
-    Raises
-    ------
-    StudyRefusedError
-        If the site's limits, or its roster, do not allow what is left.
-    """
-    if header.sums is None:
-        _admit(context, header, None, "" if header.is_hidden else _EXACT)
-        return -1
-    if not header.is_hidden:
-        raise refused(f"the study asks for {_EXACT}")
-    sums = _read_sums(context, header.sums)
-    return _admit(context, header, sums).own_slot(context)
-
-
 def _admit(
-    context: Context,
+    rules: SiteRules,
     header: TrialsHeader | BallotHeader,
+    promise: Promise,
     sums: SecureSums | None,
     unprotected: str = "",
 ) -> SumIdentity:
@@ -307,22 +344,11 @@ def _admit(
     StudyRefusedError
         If the site does not allow what is left.
     """
-    limits, promise = node_limits(context), Promise.from_dict(header.promise)
     # The key decides the slot: an app's partition-id is about its data.
-    identity = sum_identity(context)
-    identity.check(sums, -1)
-    limits.sums.check(sums, promise)
-    budget = SiteBudget(context, configured_folder(context), [limits])
-    budget.check(promise, unprotected)
-    budget.admit((KIND, header.attempt), promise)
+    identity = rules.check_sums(sums, promise, unprotected=unprotected)
+    rules.check(promise, unprotected)
+    rules.admit((KIND, header.attempt), promise)
     return identity
-
-
-def _charge(context: Context, header: BallotHeader) -> None:
-    """Charge a ballot to the site's ledger."""
-    budget = SiteBudget(context, configured_folder(context), [node_limits(context)])
-    promise = Promise.from_dict(header.promise)
-    budget.charge((KIND, header.attempt), promise, header.release)
 
 
 def _ties(context: Context, header: BallotHeader) -> np.random.Generator:

@@ -10,12 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from functools import cached_property
+from math import inf
+from typing import Any, ClassVar, get_args
 
 from flwr.app import ConfigRecord, RecordDict
 
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.tuner.ballots import MessageForm
+from flwr_fbo._validation import require, require_bool, require_int, require_seed
+from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.protocol.codec import read_json
+from flwr_fbo.protocol.secure_sums import SecureSums
+from flwr_fbo.tuner.ballots import Ballot, MessageForm
 
 # Of its record, and in a site's ledger.
 KIND = "federation-tuner"
@@ -24,6 +29,9 @@ HEADER = "fbo-tuner"
 BALLOT = "fbo-ballot"
 # What members of a secure sum are asked, and what they reply.
 SUM = "fbo-sum"
+
+# Rungs of a tuner: no study releases more often.
+_MOST_RELEASES = 10_000
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,28 @@ class TrialsHeader:
     is_hidden: bool
     promise: dict[str, Any]
     sums: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raise ValueError unless each field is one that a server may write."""
+        _require_attempt(self.attempt)
+        for name in ("trials", "alive"):
+            _require_trials(name, getattr(self, name))
+        ok = set(self.trials) <= set(self.alive)
+        require(ok, "trials", self.trials, "some of those that are alive")
+        _require_settings(self.settings, len(self.trials))
+        require(isinstance(self.metric, str), "metric", self.metric, "a key")
+        require_bool("is_hidden", self.is_hidden)
+        _ = self.promised, self.summed
+
+    @cached_property
+    def promised(self) -> Promise:
+        """The promise."""
+        return Promise.from_dict(self.promise)
+
+    @cached_property
+    def summed(self) -> SecureSums | None:
+        """How ballots are summed, if they are."""
+        return None if self.sums is None else SecureSums.from_dict(self.sums)
 
 
 @dataclass(frozen=True)
@@ -96,6 +126,28 @@ class BallotHeader:
     promise: dict[str, Any]
     release: int
 
+    def check(self) -> None:
+        """Raise ValueError unless each field is one that a server may write."""
+        _require_attempt(self.attempt)
+        require_int("rung", self.rung, 0, _MOST_RELEASES)
+        _require_trials("trials", self.trials)
+        require(len(self.trials) > 0, "trials", self.trials, "one at least")
+        _require_trials("failed", self.failed)
+        ok = set(self.failed) <= set(self.trials)
+        require(ok, "failed", self.failed, "some of the trials")
+        forms = (*get_args(Ballot), "exact")
+        require(self.form in forms, "form", self.form, f"one of {forms}")
+        require_bool("maximize", self.maximize)
+        require_seed("tie_seed", self.tie_seed)
+        _ = self.promised
+        # A ballot is always about the client: there is none without a number.
+        require_int("release", self.release, 1, _MOST_RELEASES)
+
+    @cached_property
+    def promised(self) -> Promise:
+        """The promise."""
+        return Promise.from_dict(self.promise)
+
 
 @dataclass(frozen=True)
 class SumHeader:
@@ -122,10 +174,23 @@ class SumHeader:
     exchange: int
     attempt: int
 
-    @property
+    def check(self) -> None:
+        """Raise ValueError unless each field is one that a server may write."""
+        self.asked.check()
+        _ = self.summed
+        require_int("slot", self.slot, 0)
+        require_int("exchange", self.exchange, 1, 5)
+        require_int("attempt", self.attempt, 0, 2**63 - 1)
+
+    @cached_property
     def asked(self) -> BallotHeader:
         """What the ballots are about."""
         return BallotHeader(**self.ballot)
+
+    @cached_property
+    def summed(self) -> SecureSums:
+        """How they are summed."""
+        return SecureSums.from_dict(self.sums)
 
     @property
     def about(self) -> str:
@@ -139,6 +204,10 @@ class SettingsHeader:
 
     kind: ClassVar[str] = "settings"
     settings: dict[str, Any]
+
+    def check(self) -> None:
+        """Raise ValueError unless each field is one that a server may write."""
+        _require_settings([self.settings], 1)
 
 
 @dataclass(frozen=True)
@@ -154,10 +223,6 @@ class ReplyHeader:
     slot : int
         The client's in secure sums, where it knows it; else -1.
 
-    Raises
-    ------
-    ValueError
-        If a client has sent something else; the message names the field.
     """
 
     kind: ClassVar[str] = "reply"
@@ -165,7 +230,8 @@ class ReplyHeader:
     read: list[str] = field(default_factory=list)
     slot: int = -1
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise ValueError unless each field is one that a client may write."""
         ok = isinstance(self.errors, dict)
         ok = ok and all(isinstance(text, str) for text in self.errors.values())
         require(ok, "errors", self.errors, "texts by place")
@@ -187,12 +253,57 @@ def header_record(header: Header) -> ConfigRecord:
     return ConfigRecord({"kind": header.kind, "fields": json.dumps(asdict(header))})
 
 
-def read_header(content: RecordDict) -> Header | None:
-    """Return the header of a message; None where it is not the tuner's."""
+def read_header(content: RecordDict, most_characters: float = inf) -> Header | None:
+    """Return the header of a message; None where it is not the tuner's.
+
+    Parameters
+    ----------
+    content : RecordDict
+    most_characters : float
+        A longer header is not parsed.
+
+    Raises
+    ------
+    ValueError
+        If it is not one that this version writes: each field is checked.
+    """
     record = content.get(HEADER)
     if not isinstance(record, ConfigRecord):
         return None
-    return _KINDS[str(record["kind"])](**json.loads(str(record["fields"])))
+    kind, text = record.get("kind"), record.get("fields")
+    require(isinstance(kind, str) and kind in _KINDS, "kind", kind, f"{[*_KINDS]}")
+    require(isinstance(text, str), "fields", type(text), "JSON")
+    length = len(str(text))
+    require(length <= most_characters, "length", length, f"to {most_characters:g}")
+    try:
+        header = _KINDS[str(kind)](**read_json(str(text)))
+        header.check()
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(f"The header is not one of {kind!r}: {error!r}.") from None
+    return header
+
+
+def _require_attempt(attempt: Any) -> None:
+    ok = isinstance(attempt, str) and 1 <= len(attempt) <= 64 and attempt.isprintable()
+    require(ok, "attempt", attempt, "1 to 64 printable characters")
+
+
+def _require_trials(field: str, trials: Any) -> None:
+    ok = isinstance(trials, list) and all(
+        type(t) is int and 0 <= t < 2**63 for t in trials
+    )
+    ok = ok and len(set(trials)) == len(trials)
+    require(ok, field, trials, "numbers of trials, each once")
+
+
+def _require_settings(settings: Any, count: int) -> None:
+    ok = isinstance(settings, list) and len(settings) == count
+    ok = ok and all(
+        isinstance(one, dict)
+        and all(isinstance(value, bool | int | float | str) for value in one.values())
+        for one in settings
+    )
+    require(ok, "settings", settings, "one for each trial, as in a run config")
 
 
 def pack(header: Header, contents: Mapping[int, RecordDict]) -> RecordDict:

@@ -110,6 +110,7 @@ class TrialRun:
     def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
         """Decide the rungs that are left, and add them to record and list."""
         alive: tuple[int, ...] = ()
+        _log.info("study %s, as the ledger of each site has it", self._attempt)
         plan = self._chooser.sum_plan
         if plan is not None:
             self._secure = SecureRungs(self._sends, record, plan.roster)
@@ -154,6 +155,9 @@ class TrialRun:
             asked = self._ballot_header(number, self._failed(trials))
         messages = self._messages(asked)
         choice = self._chooser.choose(number, messages, len(alive))
+        # As the ledger of each site has it.
+        facts = {**choice.facts, "study_id": asked.attempt}
+        choice = choice._replace(facts=facts)
         order = best_of(choice.scores, planned.num_survivors)
         survivors = tuple(alive[i] for i in order)
         rung = Rung(rounds, alive, tuple(choice.scores.tolist()), survivors)

@@ -38,7 +38,7 @@ class TrialStates:
             self.forget(state)
             state[_ATTEMPT] = ConfigRecord({"attempt": attempt})
             state[_SCORES] = MetricRecord()
-        self._state = state
+        self._state, alive = state, frozenset(alive)
         stored = cast(MetricRecord, state[_SCORES])
         for name in [name for name in stored if int(name) not in alive]:
             del stored[name]

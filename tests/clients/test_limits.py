@@ -1,6 +1,7 @@
 """What limits a site may have, in its app and in its node config."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -138,3 +139,32 @@ def test_every_client_takes_limits(make: Any, caplog: pytest.LogCaptureFixture) 
         make(3)
     assert "limits=3 is not allowed: Limits" in caplog.text
     make(Limits(2.0, 1e-3))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "fbo_max_epsilon",
+        "FBO-max-epsilon",
+        "Fbo-Max-Epsilon",
+        "fbo.max.epsilon",
+        "fbomaxepsilon",
+        "fob-max-epsilon",
+        "max-epsilon",
+        "max_epsilon",
+        "fb0-max-epsilon",
+        "fbo-max-epsilom",
+    ],
+)
+def test_what_looks_like_a_limit_and_is_none_is_refused_by_name(key: str) -> None:
+    context = Context(1, 1, {key: 0.5}, RecordDict(), {})
+    meant = "did you mean 'fbo-max-epsilon'"
+    with pytest.raises(NodeConfigError, match=f"{re.escape(key)} .*{meant}"):
+        node_limits(context)
+
+
+@pytest.mark.parametrize(
+    "key", ["partition-id", "agent-id", "batch-size", "folder", "num-agents", "key"]
+)
+def test_an_apps_own_entries_are_left_alone(key: str) -> None:
+    node_limits(Context(1, 1, {key: 5}, RecordDict(), {}))

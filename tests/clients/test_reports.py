@@ -31,9 +31,9 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
-from flwr_fbo.agents.durable.fed_go_ucb import FILE_NAME as NEURAL_FILE
+from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
 from flwr_fbo.agents.durable.fed_go_ucb import RecordedNeuralAgent
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME as LINEAR_FILE
+from flwr_fbo.agents.durable.fed_ucb import KIND as LINEAR_KIND
 from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.agents.durable.tuning_record import agent_identity
 from flwr_fbo.clients.site import SiteError
@@ -229,7 +229,7 @@ LINEAR_CASES = {
         "JournalError " + ADVICE,
         node_config=FOLDER,
         prepare=_of_another(
-            LINEAR_FILE,
+            f"{LINEAR_KIND}-{LINEAR.study_id}.sqlite",
             RecordedBandit.identity_of(replace(LINEAR, noise_seed=int(SECRET))),
         ),
         phase=Phase.ENROL,
@@ -237,7 +237,7 @@ LINEAR_CASES = {
     "a damaged journal": Case(
         "JournalError " + ADVICE,
         node_config=FOLDER,
-        prepare=_damaged(LINEAR_FILE),
+        prepare=_damaged(f"{LINEAR_KIND}-{LINEAR.study_id}.sqlite"),
         phase=Phase.ENROL,
     ),
     "a lost journal": Case(
@@ -266,7 +266,7 @@ NEURAL_CASES = {
         "JournalError " + ADVICE,
         node_config=FOLDER,
         prepare=_of_another(
-            NEURAL_FILE,
+            f"{NEURAL_KIND}-{NEURAL.study_id}.sqlite",
             RecordedNeuralAgent.identity_of(replace(NEURAL, seed=int(SECRET))),
         ),
         phase=Phase.ENROL,

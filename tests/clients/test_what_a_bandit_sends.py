@@ -20,7 +20,8 @@ from flwr_fbo import (
     RewardTimeout,
 )
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME
+from flwr_fbo.agents.durable.bandit_journals import last_journal
+from flwr_fbo.agents.durable.fed_ucb import KIND
 from tests.agents.durable.policies import ENCODER, KINDS, enrolled
 from tests.strategies.bandit_sites import NOISE_SEED, M, Sites, fed_ucb
 
@@ -113,7 +114,7 @@ def test_an_error_tells_the_server_nothing_of_the_record(
     def play_and_damage() -> None:
         for slot in range(M):
             play(sites.policy(slot))
-        with sqlite3.connect(sites.folders[1] / FILE_NAME) as connection:
+        with sqlite3.connect(last_journal(sites.folders[1], KIND)) as connection:
             connection.execute(DAMAGES[damage])
         connection.close()
 

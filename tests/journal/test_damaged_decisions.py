@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 
 from flwr_fbo import LinearBanditPolicy
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME
 from flwr_fbo.journal.journal_file import JournalError, JournalFile
-from tests.agents.durable.policies import ARMS, CONTEXT, KINDS, SETTINGS, enrolled
+from tests.agents.durable.policies import (
+    ARMS,
+    CONTEXT,
+    FILE_NAME,
+    KINDS,
+    SETTINGS,
+    enrolled,
+)
 
 READS: dict[str, Callable[[LinearBanditPolicy], Any]] = {
     "decisions": lambda policy: policy.decisions(),

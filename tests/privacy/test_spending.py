@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,33 @@ def test_a_promise_is_short_enough_to_be_composed() -> None:
     with pytest.raises(ValueError, match="at most 100 different"):
         Promise.of(many, private=True)
     assert Promise.of([Charge(1.0)] * 9999, private=True).num_releases == 9999
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
+def test_a_ledger_that_others_may_write_is_not_used(tmp_path: Path, mode: int) -> None:
+    with SpendingLedger.held(tmp_path) as ledger:
+        ledger.record(A, 1, Charge(1.0))
+    (tmp_path / FILE_NAME).chmod(mode)
+    with (
+        pytest.raises(JournalError, match="others may write it") as error,
+        SpendingLedger.held(tmp_path),
+    ):
+        pass
+    assert str(tmp_path) not in error.value.public
+    (tmp_path / FILE_NAME).chmod(0o640)
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges() == [Charge(1.0)]
+
+
+def test_a_ledger_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SpendingLedger.held(tmp_path):
+        pass
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    with (
+        pytest.raises(JournalError, match=f"user {other - 1} owns it"),
+        SpendingLedger.held(tmp_path),
+    ):
+        pass

@@ -21,7 +21,9 @@ from flwr_fbo import (
     SiteDeviation,
     linear_bandit_app,
 )
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, BanditEnvironment
+from flwr_fbo.agents.durable.bandit_journals import last_journal
+from flwr_fbo.agents.durable.environment import BanditEnvironment
+from flwr_fbo.agents.durable.fed_ucb import KIND
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.grouped import waiting
@@ -134,12 +136,12 @@ def site_strategy(tmp_path: Path, **options: Any) -> FedUCB:
 
 
 def lose_journal(sites: Sites) -> None:
-    (sites.folders[1] / FILE_NAME).unlink()
+    (last_journal(sites.folders[1], KIND)).unlink()
 
 
 def begin_anew(sites: Sites) -> None:
     """Put an empty journal of the same study there."""
-    path = sites.folders[1] / FILE_NAME
+    path = last_journal(sites.folders[1], KIND)
     with Journal(None, path) as journal:
         identity = journal.identity
     path.unlink()

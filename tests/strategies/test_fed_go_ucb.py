@@ -23,8 +23,9 @@ from flwr_fbo import (
 )
 from flwr_fbo._compat import to_array_record
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
+from flwr_fbo.agents.durable.bandit_journals import last_journal
+from flwr_fbo.agents.durable.environment import BanditEnvironment
 from flwr_fbo.agents.durable.fed_go_ucb import KIND
-from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
@@ -314,7 +315,7 @@ def test_clients_keep_their_agents_in_a_folder(tmp_path: Path) -> None:
     grid = InProcessGrid(APP, N, node_configs=configs)
     strategy_of().start(grid)
     for i, state in enumerate(undisturbed()[0]):
-        with Journal(None, tmp_path / f"{i}" / "neural-bandit.sqlite") as journal:
+        with Journal(None, last_journal(tmp_path / f"{i}", "neural-bandit")) as journal:
             kept = journal.load_state()
         np.testing.assert_array_equal(kept["outputs"], state["outputs"])
 

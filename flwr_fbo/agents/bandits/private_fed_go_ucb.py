@@ -147,10 +147,16 @@ class PrivateNeuralUCBAgent(NeuralUCBAgent):
         with np.errstate(over="ignore", invalid="ignore"):
             _, gradients = self.model.values_and_gradients(self.w0, x[None])
         [phi] = self._features(gradients)
+        if not np.isfinite(phi).all():
+            raise FloatingPointError(f"The model is not finite at action={x}.")
         y = self._scaled(reward)
         # A new array, as the old one may be in use.
         self._own = self._own + self._sums.settings.outer_products([phi], [y])[0]
         self._seen.append((phi, y))
+
+    def leave_out(self) -> None:
+        """Count a trial that is in no release."""
+        self._seen.append((np.zeros(self._sums.settings.dimension), 0.0))
 
     def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
         return posterior(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -10,7 +11,11 @@ import numpy as np
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
 from flwr_fbo.agents.bandits.private_fed_go_ucb import PrivateNeuralUCBAgent
-from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
+from flwr_fbo.agents.durable.environment import (
+    BanditEnvironment,
+    fitting_actions,
+    fitting_reward,
+)
 from flwr_fbo.agents.durable.recorded_agent import (
     RecordedBanditAgent,
     older_copy,
@@ -25,7 +30,9 @@ from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditStudy,
 )
 
-FILE_NAME, KIND = "neural-bandit.sqlite", "neural-bandit"
+KIND = "neural-bandit"
+
+_log = logging.getLogger("flwr.fbo")
 
 
 class RecordedNeuralAgent(RecordedBanditAgent):
@@ -45,7 +52,6 @@ class RecordedNeuralAgent(RecordedBanditAgent):
     """
 
     kind: ClassVar[str] = KIND
-    file_name: ClassVar[str] = FILE_NAME
     study: NeuralBanditStudy
     agent: NeuralUCBAgent
 
@@ -152,12 +158,34 @@ class RecordedNeuralAgent(RecordedBanditAgent):
         self._save()
 
     def _play(self, environment: BanditEnvironment, num_evaluations: int) -> None:
-        """Play until there are so many evaluations; each is kept at once."""
+        """Play until there are so many evaluations; each is kept at once.
+
+        With privacy one that does not fit is left out: see `fitting_actions`. Without,
+        what the agent sends tells more than an error.
+        """
         for t in range(self.num_evaluations, num_evaluations):
-            actions = environment.contexts(t)
-            chosen = actions[self.agent.choose(actions)]
-            self.agent.tell(chosen, environment.reward(chosen))
+            if isinstance(self.agent, PrivateNeuralUCBAgent):
+                self._play_private(self.agent, environment, t)
+            else:
+                actions = environment.contexts(t)
+                chosen = actions[self.agent.choose(actions)]
+                self.agent.tell(chosen, environment.reward(chosen))
             self._save()
+
+    def _play_private(
+        self, agent: PrivateNeuralUCBAgent, environment: BanditEnvironment, t: int
+    ) -> None:
+        actions = fitting_actions(environment, t, self._model.dimension)
+        try:
+            if actions is not None:
+                chosen = actions[agent.choose(actions)]
+                value = fitting_reward(environment, t, chosen)
+                if value is not None:
+                    agent.tell(chosen, value)
+                    return
+        except FloatingPointError as error:  # of a w0 that the server has chosen
+            _log.warning("Trial %d is left out: %s", t, error)
+        agent.leave_out()
 
     def _save(self) -> None:
         explored = np.array(self._explored)

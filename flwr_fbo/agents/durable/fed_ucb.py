@@ -20,13 +20,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_index, require_name
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
+from flwr_fbo.agents.durable.environment import (
+    BanditEnvironment,
+    fitting_actions,
+    fitting_reward,
+)
 from flwr_fbo.agents.durable.offer import Offer, action_of
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.recorded_agent import say_left_aside
@@ -46,21 +51,7 @@ from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.feature_fields import Encoded
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 
-FILE_NAME, KIND = "linear-bandit.sqlite", "linear-bandit"
-
-
-class BanditEnvironment(Protocol):
-    """A bandit that is played without waiting, for experiments.
-
-    What it gives in trial t may depend on nothing but t: a trial that was cut off is
-    played again.
-    """
-
-    def contexts(self, t: int) -> FloatArray:
-        """Return the actions of trial t >= 0, shape (K, d)."""
-
-    def reward(self, x: FloatArray) -> float:
-        """Return what action ``x`` gives in the trial whose contexts were last."""
+KIND = "linear-bandit"
 
 
 class RecordedBandit(RecordedDecisions):
@@ -75,7 +66,6 @@ class RecordedBandit(RecordedDecisions):
     """
 
     kind: ClassVar[str] = KIND
-    file_name: ClassVar[str] = FILE_NAME
     study: LinearBanditStudy
 
     def __init__(
@@ -299,19 +289,40 @@ class RecordedBandit(RecordedDecisions):
         return any(agent.wants_synchronisation(trigger) for agent in self.agents)
 
     def play(self, environment: BanditEnvironment, num_trials: int) -> None:
-        """Play in an environment until there are so many trials."""
-        for ticket, action in self.awaited.items():  # of a process that was ended
-            environment.contexts(ticket)
-            self._take(ticket, environment.reward(action))
-        for t in range(self.num_trials, num_trials):
-            actions = environment.contexts(t)
-            [choice] = self.choose([Offer.of_vectors(actions)])
-            self._take(choice.ticket, environment.reward(actions[choice.index]))
+        """Play in an environment until there are so many trials.
 
-    def _take(self, ticket: int, value: float) -> None:
+        One that does not fit the study is in no release: see `fitting_actions`. Of a
+        context that does not, an action of zeros is on record, without a reward.
+        """
+        for ticket, action in self.awaited.items():  # of a process that was ended
+            if self._actions(environment, ticket) is not None:
+                self._take(environment, ticket, action)
+        for t in range(self.num_trials, num_trials):
+            actions = self._actions(environment, t)
+            nothing = np.zeros((1, self.study.settings.releases.dimension))
+            offered = nothing if actions is None else actions
+            [choice] = self.choose([Offer.of_vectors(offered)])
+            if actions is None:
+                self.cancel(choice.ticket)
+            else:
+                self._take(environment, choice.ticket, actions[choice.index])
+
+    def _actions(self, environment: BanditEnvironment, t: int) -> FloatArray | None:
+        releases = self.study.settings.releases
+        about = releases.dimension, releases.max_action_norm
+        return fitting_actions(environment, t, *about)
+
+    def _take(
+        self, environment: BanditEnvironment, ticket: int, action: FloatArray
+    ) -> None:
         """Record a reward, unless it came too late: then the default is recorded."""
+        largest = self.study.settings.releases.max_reward
+        value = fitting_reward(environment, ticket, action, largest)
         with suppress(LateRewardError):
-            self.reward({ticket: value})
+            if value is None:
+                self.cancel(ticket)
+            else:
+                self.reward({ticket: value})
 
 
 def _numbers(field: str, given: Any) -> FloatArray:

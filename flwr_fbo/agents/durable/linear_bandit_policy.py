@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require
+from flwr_fbo.agents.durable.bandit_journals import last_journal
 from flwr_fbo.agents.durable.decision import Decision, decisions_frame
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.fed_ucb import KIND, RecordedBandit
 from flwr_fbo.agents.durable.offer import Choice, Offer
 from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.shared_bandit import NotEnrolledError, SharedBandit
@@ -29,8 +30,7 @@ class LinearBanditPolicy(SharedBandit):
 
     A site opens the policy, chooses, and returns each reward when it is known,
     independently of Flower. Every call is on disk when it returns. Several processes
-    may open the policy. Each holds the journal during a call, and reads it again after
-    another process has changed it.
+    may open the policy: each holds the journal during a call, and sees all changes.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class LinearBanditPolicy(SharedBandit):
 
     @classmethod
     def open(cls, folder: str | Path, patience: float = 30.0) -> LinearBanditPolicy:
-        """Open the policy of the study that this site is enrolled in.
+        """Open the policy of the study that this site has enrolled in last.
 
         Parameters
         ----------
@@ -78,8 +78,8 @@ class LinearBanditPolicy(SharedBandit):
         ok = is_number(patience) and patience >= 0
         require(ok, "patience", patience, "a number of seconds >= 0")
         deadline = time.monotonic() + patience
-        policy = cls(Path(folder) / FILE_NAME, patience)
         while True:
+            policy = cls(last_journal(Path(folder), KIND), patience)
             try:
                 with policy._held():
                     return policy

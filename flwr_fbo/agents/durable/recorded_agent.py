@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.charge_notes import NOTES, notes_of, with_note
 from flwr_fbo.protocol.codec import Study
 
 NO_SLOT = -1
@@ -53,12 +54,11 @@ class RecordedAgent:
     @property
     def charged(self) -> list[int]:
         """The releases that the site was charged for, from 1."""
-        return [int(k) for k in self._state.get("charged", ())]
+        return [int(note["release"]) for note in notes_of(self._state.get(NOTES))]
 
-    def note_charge(self, release: int) -> None:
-        """Remember that the site is about to be charged for a release."""
-        if release not in self.charged:
-            self._put({"charged": np.array([*self.charged, release])})
+    def note_charge(self, facts: dict[str, Any]) -> None:
+        """Remember that the site is about to be charged; see `charge_facts`."""
+        self._put(with_note(notes_of(self._state.get(NOTES)), facts))
 
     @property
     def journal(self) -> Journal:
@@ -75,13 +75,10 @@ class RecordedBanditAgent(RecordedAgent, ABC):
 
     Attributes
     ----------
-    file_name : str
-        Of the journal, in a site's folder.
     study
         What the journal belongs to.
     """
 
-    file_name: ClassVar[str]
     study: Any
 
     def __init__(self, journal: Journal) -> None:

@@ -8,6 +8,7 @@ again when it is asked for again.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Sequence
 from functools import cached_property
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 KIND = "agent"
+
+_log = logging.getLogger("flwr.fbo")
 
 
 def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
@@ -84,6 +87,7 @@ class RecordedTuner(RecordedAgent):
         if num_released is not None:
             self._hear(num_released)
         self.agent = self._agent(study, slot, enqueue)
+        self._is_private = study.promise.private
         pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
         self.made_after = {int(release): int(t) for release, t in pairs}
         self._key, self._roster = key, roster
@@ -148,7 +152,8 @@ class RecordedTuner(RecordedAgent):
             If a later iteration, or the message for a later release, is on record.
         ObjectiveFailedError
             If no trial has succeeded so far: there is nothing to say, and somebody
-            should look. The trials are on record.
+            should look. The trials are on record. In a private study only the site's
+            log says so: whether a trial fails depends on the site's data.
         """
         played = max(self.agent.iterations, default=0)
         if iteration < played:  # else a message that has left would change
@@ -167,7 +172,9 @@ class RecordedTuner(RecordedAgent):
         play_round(self.agent, objective, *about)
         if self.agent.best_value is None:
             failed = f"All {len(self.agent.values)} trials so far have failed."
-            raise ObjectiveFailedError(failed, public=failed)
+            if not self._is_private:
+                raise ObjectiveFailedError(failed, public=failed)
+            _log.error("%s The site sends nothing about them.", failed)
         if release:
             self.made_after[release] = iteration
             pairs = np.array([*self.made_after.items()])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo.cli.ledger_command import SERVER_KINDS, LedgerKind
+from flwr_fbo.cli.ledger_kinds import SERVER_KINDS, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
     Figure,
@@ -86,7 +86,8 @@ def server_page(journal: Journal) -> Page:
         done += f" of {identity['num_rounds']}"
     lead = (
         f"The server's record: {num_agents} agents, {done} rounds done, "
-        f"{counted(len(ledger), 'release')}."
+        f"{counted(len(ledger), 'release')}. In the ledgers of its sites it is study "
+        f"{stored['study']['study_id']}."
     )
     warning = "" if private else f"NOT PRIVATE: {kind.why_not}"
     return Page(f"Study of {_TITLES[name]}", lead, sections, warning)

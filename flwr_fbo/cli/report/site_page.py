@@ -15,7 +15,7 @@ from flwr_fbo.agents.durable.policy_summary import PolicySummary
 from flwr_fbo.agents.durable.tuning_record import KIND as AGENT_KIND
 from flwr_fbo.agents.durable.tuning_record import recorded_agent
 from flwr_fbo.agents.tuning.comparison import Comparison
-from flwr_fbo.cli.ledger_command import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
+from flwr_fbo.cli.ledger_kinds import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
     Page,

@@ -28,8 +28,8 @@ from flwr_fbo import (
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.bandits.private_fed_go_ucb import PrivateNeuralUCBAgent
+from flwr_fbo.agents.durable.environment import BanditEnvironment
 from flwr_fbo.agents.durable.fed_go_ucb import KIND
-from flwr_fbo.agents.durable.fed_ucb import BanditEnvironment
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal

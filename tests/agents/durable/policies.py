@@ -19,10 +19,12 @@ from flwr_fbo import (
     Optimism,
 )
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 
+# Of a policy that no site has enrolled: the only journal of its folder.
+FILE_NAME = "linear-bandit.sqlite"
 KINDS = {
     "optimism": Optimism(),
     "sampling": EllipsoidSampling(num_draws=9, uniform_share=0.3, radius=1.0),

@@ -13,13 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.agents.durable.shared_bandit import NotEnrolledError
 from flwr_fbo.journal import checksums, journal_file
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalFile, JournalHeldError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+from tests.agents.durable.policies import FILE_NAME
 from tests.killing import killed_after
 
 ACTIONS = np.eye(3)

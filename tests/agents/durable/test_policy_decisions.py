@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from flwr_fbo import ArmTable, Decision, LinearBanditPolicy, LinearUCBSettings
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME
 from flwr_fbo.agents.durable.offer import Choice
 from flwr_fbo.journal.journal import Journal
 from tests.agents.durable.policies import (
@@ -22,6 +21,7 @@ from tests.agents.durable.policies import (
     BLOCKS,
     CONTEXT,
     ENCODER,
+    FILE_NAME,
     KINDS,
     SETTINGS,
     VECTOR_SETTINGS,

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from flwr_fbo import ContinualSettings, LinearBanditPolicy, LinearUCBSettings
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.cli.report.page import render
 from flwr_fbo.cli.report.site_page import policy_page
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.linear_ucb_settings import LocalData, Width
+from tests.agents.durable.policies import FILE_NAME
 from tests.strategies import bandit_sites, peer_studies
 
 RELEASES = ContinualSettings(num_releases=5, dimension=2, epsilon=math.inf, delta=0.1)

@@ -12,10 +12,11 @@ import pytest
 
 from flwr_fbo import LateRewardError, LinearBanditPolicy, RewardTimeout
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.factorisation import Mechanism, factorisation
 from tests.agents.durable.policies import (
+    FILE_NAME,
     KINDS,
     VECTOR_SETTINGS,
     VECTORS,

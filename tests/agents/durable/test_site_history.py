@@ -14,7 +14,7 @@ from flwr_fbo import ArmTable, LinearBanditPolicy, PeerGraph
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable import site_history
 from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
-from flwr_fbo.agents.durable.fed_ucb import FILE_NAME, RecordedBandit
+from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalFile
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
@@ -23,6 +23,7 @@ from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from tests.agents.durable.policies import (
     ARMS,
     ENCODER,
+    FILE_NAME,
     VECTOR_SETTINGS,
     enrolled,
     features_of,

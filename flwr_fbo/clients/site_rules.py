@@ -1,0 +1,295 @@
+"""May this leave? One place that answers, for all that a server asks of a site.
+
+What a reply can carry decides what is charged, and not what the request calls it:
+
+======================  =========================  ===================  =============
+Message                 What its reply can carry   Limits that bind it  Charge
+======================  =========================  ===================  =============
+any study, ``ENROL``    its slot, and the number   all                  none
+                        of a journal
+tuning, ``ROUND``       a message                  privacy, sums        the release
+tuning, ``ROUND``       the metric best-value      privacy, sums        `UNPROTECTED`
+tuning, ``SUM``         a message in a sum         privacy, sums        the release
+linear, ``ROUND``       its sums with noise        privacy, share       release 1
+linear with a trigger   when it wants to           privacy, share       release 1
+                        synchronise
+neural, ``ROUND``       its sums with noise        privacy, share       release 1
+neural, no privacy      gradients, sums, and when  privacy, share       release 1
+                        it wants to synchronise
+tuner, trials           what the app trained, and  privacy, sums        none
+                        ``num-examples``
+tuner, trials           exact metrics              privacy, sums        `UNPROTECTED`
+tuner, ballot           a ballot, or exact scores  privacy, sums        the release
+tuner, sum              a ballot in a sum          privacy, sums        the release
+tuner, settings         the app's own reply        none                 none
+======================  =========================  ===================  =============
+
+*Privacy* is ``max_epsilon``, ``max_delta`` and ``max_releases``; *sums* is `SumLimits`;
+*share* is ``max_uniform_share``, which only a bandit's decisions have. All releases of
+a bandit are one mechanism, and one charge. The limits on sizes bind every message. What
+the app trained is not covered by a tuner's guarantee: see `PrivateChoice`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context
+
+from flwr_fbo._validation import require_int
+from flwr_fbo.agents.durable.recorded_agent import RecordedAgent, lacks_release
+from flwr_fbo.clients.limits import (
+    Limits,
+    SumLimits,
+    refused,
+    require_private,
+    size_limits,
+)
+from flwr_fbo.clients.node_limits import site_limits
+from flwr_fbo.clients.site_journal import configured_slot
+from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.charge_notes import check_complete, note_charge
+from flwr_fbo.privacy.spending import (
+    FILE_NAME,
+    KIND,
+    UNPROTECTED,
+    Charge,
+    Promise,
+    SpendingLedger,
+    StudyKey,
+    charge_facts,
+)
+from flwr_fbo.protocol.secure_sums import SecureSums
+
+_log = logging.getLogger("flwr.fbo")
+
+_RECORD = "flwr-fbo-spending"
+
+
+class SiteRules:
+    """What a site allows, and its `SpendingLedger`, while it answers one message.
+
+    The ledger is ``spending.sqlite`` in the site's folder, held only while it is read
+    or written; without a folder, bytes in ``context.state``, which live as long as the
+    run. There is none where nothing could come of it: without folder and limits.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+    folder : Path, optional
+    own : Limits, optional
+        Of whoever answers, besides those of the app and of the node config.
+
+    Attributes
+    ----------
+    sizes : Limits
+        How large a message may be.
+    """
+
+    def __init__(
+        self, context: Context, folder: Path | None = None, own: Limits | None = None
+    ) -> None:
+        self._state = context.state.config_records
+        self._folder = folder
+        self._context = context
+        self._all = site_limits(context, own)
+        self._limits = [one for one in self._all if one.bound_anything]
+        self.sizes = size_limits(self._all)
+        self._is_charged = False
+
+    @property
+    def _owner(self) -> int:
+        """Whose data this is, where agents share a folder: its configured slot."""
+        return configured_slot(self._context)
+
+    def check(
+        self, promise: Promise, unprotected: str = "", uniform_share: float = 0.0
+    ) -> None:
+        """Raise `StudyRefusedError` unless a study is one that the site wants.
+
+        Parameters
+        ----------
+        promise : Promise
+        unprotected : str
+            What it asks for that no guarantee covers.
+        uniform_share : float
+            Largest share of its decisions that are made at random.
+        """
+        for limits in self._all:
+            limits.check_promise(promise, unprotected)
+            limits.check_uniform_share(uniform_share)
+
+    def check_sums(
+        self,
+        sums: SecureSums | None,
+        promise: Promise,
+        known_slot: int = -1,
+        unprotected: str = "",
+    ) -> SumIdentity:
+        """Return who the site is in secure sums.
+
+        Raises
+        ------
+        StudyRefusedError
+            If messages are not summed as the site wants, or something is asked for
+            besides that no sum hides.
+        NodeConfigError
+            If the site's roster or key cannot be used.
+        """
+        identity = sum_identity(self._context)
+        identity.check(sums, known_slot)
+        for limits in self._all:
+            limits.sums.check(sums, promise)
+        if unprotected and (identity.roster is not None or self._wants_sums):
+            raise refused(f"the study asks for {unprotected}, which no sum hides")
+        return identity
+
+    def check_no_sums(self, promise: Promise) -> None:
+        """Raise `StudyRefusedError` if a study that adds its own noise has none."""
+        if self._wants_sums:
+            require_private(promise)
+
+    @property
+    def _wants_sums(self) -> bool:
+        return any(limits.sums != SumLimits() for limits in self._all)
+
+    def admit(self, key: StudyKey, promise: Promise) -> None:
+        """Raise `StudyRefusedError` if a study, as a whole, would exceed a limit.
+
+        And JournalError if the site's journals prove that its ledger lacks releases.
+        """
+        self._check_ledger()
+        if not self._limits:
+            return
+        if not self._has_own_folder:
+            _log.warning(
+                "This site's limits cover only this run, or its folder. Set fbo-folder "
+                "in the node config to cover all studies."
+            )
+        others = []
+        if self._folder is None or self._has_file:
+            with self._ledger() as ledger:
+                others = ledger.charges(self._owner, without=key)
+        for limits in self._limits:
+            limits.check_sum([*others, *promise.charges])
+
+    def charge(
+        self,
+        key: StudyKey,
+        promise: Promise,
+        release: int,
+        agent: RecordedAgent | None = None,
+    ) -> None:
+        """Charge a release, from 1, before it is made; once, on disk afterwards.
+
+        Parameters
+        ----------
+        key : tuple of str
+            The study's kind and id.
+        promise : Promise
+        release : int
+        agent : RecordedAgent, optional
+            Its journal knows of the charge before the ledger does. So a journal that
+            does not is not the one with the agent's release. None where nobody keeps
+            what was sent: then nothing is sent twice.
+
+        Raises
+        ------
+        StudyRefusedError
+            If it is not promised, would exceed a limit, or cannot be sent again.
+        JournalError
+            If the agent's journal is an older copy, or another one.
+        """
+        require_int("release", release, 1)
+        for limits in self._limits:
+            limits.check_release(promise, release)
+        about = promise.charge_of(release), self._owner, promise.delta
+        self._charge(key, release, charge_facts(key, release, *about), agent)
+
+    def charge_unprotected(
+        self, key: StudyKey, agent: RecordedAgent | None = None
+    ) -> None:
+        """Charge what no noise covers: once a study, however often it is sent."""
+        facts = charge_facts(key, UNPROTECTED, Charge(0.0), self._owner)
+        self._charge(key, UNPROTECTED, facts, agent)
+
+    def _charge(
+        self,
+        key: StudyKey,
+        release: int,
+        facts: dict[str, Any],
+        agent: RecordedAgent | None,
+    ) -> None:
+        self._is_charged = True
+        if self._folder is None and not self._limits:
+            return
+        if not self._has_file:
+            self._check_ledger()
+        owner, charge = facts["owner"], Charge(*facts["charge"])
+        with self._ledger() as ledger:
+            if ledger.has(key, release, owner):
+                if release == UNPROTECTED:
+                    return
+                if agent is None:
+                    raise refused(f"release {release} is asked for again")
+                if release not in agent.charged:
+                    raise lacks_release(release)
+                return
+            for limits in self._limits:
+                limits.check_sum([*ledger.charges(owner), charge])
+            if agent is not None:
+                agent.note_charge(facts)
+            elif self._folder is not None:
+                note_charge(self._folder, facts)
+            ledger.add(facts)
+
+    def let_go(self, content: Any) -> None:
+        """Raise RuntimeError if there is content about the site, and no charge.
+
+        The last question before a reply leaves: whoever makes one cannot forget it.
+        """
+        if content and not self._is_charged:
+            raise RuntimeError("A reply says something of this site, uncharged.")
+
+    def _check_ledger(self) -> None:
+        """Raise JournalError if the ledger lacks what the folder's journals prove.
+
+        Not of a folder that the run config names: the server may name an empty one, and
+        thousands of simulated sites may share it.
+        """
+        if self._folder is None or not self._has_own_folder:
+            return
+        if not self._has_file:
+            check_complete(self._folder, None, self._owner)
+            return
+        with self._ledger() as ledger:
+            check_complete(self._folder, ledger, self._owner)
+
+    @property
+    def _has_own_folder(self) -> bool:
+        """Whether the site has a folder that the server did not choose."""
+        of_run = self._context.run_config.get("fbo-folder")
+        is_own = "fbo-folder" in self._context.node_config or not of_run
+        return self._folder is not None and (is_own or str(self._folder) != str(of_run))
+
+    @property
+    def _has_file(self) -> bool:
+        return self._folder is not None and (self._folder / FILE_NAME).is_file()
+
+    @contextmanager
+    def _ledger(self) -> Iterator[SpendingLedger]:
+        if self._folder is not None:
+            with SpendingLedger.held(self._folder) as ledger:
+                yield ledger
+            return
+        known = self._state.get(_RECORD)
+        content = None if known is None else known["ledger"]
+        assert content is None or isinstance(content, bytes)
+        with Journal({"kind": KIND}, content=content) as journal:
+            yield SpendingLedger(journal)
+            self._state[_RECORD] = ConfigRecord({"ledger": journal.to_bytes()})

@@ -1,0 +1,481 @@
+"""What leaves a site is what it allows, whatever a server writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+
+from flwr_fbo import (
+    ContinualSettings,
+    InProcessGrid,
+    Limits,
+    LinearBanditPolicy,
+    LinearUCBSettings,
+    Network,
+    TuningClient,
+    add_tuning,
+    linear_bandit_app,
+    tuner_mod,
+    with_tuning,
+)
+from flwr_fbo.clients.limits import StudyRefusedError
+from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.site_rules import SiteRules
+from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.protocol.linear_bandit_study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.protocol.neural_bandit_study import (
+    NeuralBanditInstruction,
+    NeuralBanditStudy,
+)
+from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
+from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
+from flwr_fbo.secure_sum.graph import MAX_COMPLETE
+from flwr_fbo.tuner.envelope import (
+    BALLOT,
+    HEADER,
+    SUM,
+    BallotHeader,
+    Header,
+    SumHeader,
+    TrialsHeader,
+    header_record,
+    pack,
+)
+from tests.agents.bandits.test_private_fed_go_ucb import PRIVACY
+from tests.agents.bandits.test_private_fed_go_ucb import SETTINGS as NEURAL_SETTINGS
+from tests.clients.test_site_budget import Environment, Node
+
+PROMISE = Promise((Charge(20.0),), private=True).to_dict()
+NODE = {
+    "agent-id": 0,
+    "fbo-max-epsilon": 0.5,
+    "fbo-max-delta": 1e-5,
+    "fbo-max-releases": 1,
+}
+
+
+def _app(mods: Any = (tuner_mod,)) -> ClientApp:
+    app = ClientApp(mods=[*mods])
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        accuracy = float(context.run_config["x"])
+        metrics = MetricRecord({"acc": accuracy, "num-examples": 1})
+        return Message(RecordDict({"m": metrics}), reply_to=message)
+
+    return app
+
+
+class Site:
+    """One site that a lying server writes to."""
+
+    def __init__(self, app: ClientApp, **config: Any) -> None:
+        self.grid = InProcessGrid(
+            app, 1, run_config={"x": 0.0}, node_configs=[{"agent-id": 0, **config}]
+        )
+
+    def ask(self, content: RecordDict) -> Message:
+        [node] = self.grid.get_node_ids()
+        [reply] = self.grid.send_and_receive([Message(content, node, "evaluate")])
+        return reply
+
+    def run_trials(self, promise: Any = PROMISE, is_hidden: bool = True) -> Message:
+        settings = [{"x": 0.0}, {"x": 1.0}]
+        numbers = [0, 1]
+        header = TrialsHeader(
+            "a", numbers, settings, numbers, "acc", is_hidden, promise
+        )
+        return self.ask(pack(header, {0: RecordDict(), 1: RecordDict()}))
+
+    def ask_ballot(self, **fields: Any) -> Message:
+        return self.ask(RecordDict({HEADER: header_record(_ballot(**fields))}))
+
+
+def _ballot(**fields: Any) -> BallotHeader:
+    given: dict[str, Any] = {
+        "attempt": "a",
+        "rung": 0,
+        "trials": [0, 1],
+        "failed": [],
+        "form": "votes",
+        "maximize": True,
+        "tie_seed": None,
+        "promise": PROMISE,
+        "release": 1,
+    }
+    return BallotHeader(**{**given, **fields})
+
+
+NO_RELEASES = [0, 0.0, False, None, "", [], {}, -1, 0.5, True, 1.0, "1", 2**70]
+
+
+@pytest.mark.parametrize("release", NO_RELEASES, ids=repr)
+def test_there_is_no_ballot_without_a_charge(release: Any, tmp_path: Path) -> None:
+    site = Site(_app(), **NODE, **{"fbo-folder": str(tmp_path)})
+    site.run_trials()
+    for _ in range(2):
+        reply = site.ask_ballot(release=release)
+        assert reply.has_error(), release
+    assert not (tmp_path / "spending.sqlite").exists()
+    assert BALLOT in site.ask_ballot().content
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert len(ledger.rows) == 1
+
+
+def _sums() -> SecureSums:
+    weights = WeightSchedule(peak=0.0)
+    settings = ReleaseSettings(
+        num_agents=3,
+        clip_norm=1.0,
+        noise_multiplier=20.0,
+        sampling_probability=1.0,
+        weights=weights,
+    )
+    return SecureSums(settings, 2, (SumGroup(0, 3, 2, 0, 2),))
+
+
+@pytest.mark.parametrize("release", NO_RELEASES, ids=repr)
+def test_there_is_no_sum_without_a_charge(release: Any, tmp_path: Path) -> None:
+    site = Site(_app(), **NODE, **{"fbo-folder": str(tmp_path)})
+    site.run_trials()
+
+    def ask(asked: BallotHeader) -> Message:
+        header = SumHeader(asdict(asked), _sums().to_dict(), 0, 1, 1)
+        request = ArrayRecord({"request": Array(np.zeros(0, np.uint8))})
+        return site.ask(RecordDict({HEADER: header_record(header), SUM: request}))
+
+    assert ask(_ballot(release=release)).has_error()
+    assert not list(tmp_path.iterdir())
+    assert SUM in ask(_ballot()).content
+
+
+WRONG = [
+    ("attempt", ""),
+    ("attempt", "x" * 65),
+    ("attempt", 1),
+    ("rung", -1),
+    ("rung", 1.0),
+    ("trials", []),
+    ("trials", [0, 0]),
+    ("trials", [True]),
+    ("trials", ["0"]),
+    ("trials", {"0": 1}),
+    ("failed", [7]),
+    ("failed", None),
+    ("form", "raw"),
+    ("form", ["votes"]),
+    ("maximize", 1),
+    ("tie_seed", "1"),
+    ("tie_seed", -1),
+    ("promise", None),
+    ("promise", {**PROMISE, "private": 1}),
+    ("promise", {**PROMISE, "charges": [["20"]]}),
+    ("promise", {**PROMISE, "charges": 5}),
+    ("promise", {**PROMISE, "caveat": None}),
+    ("promise", {**PROMISE, "charges": [[20.0, 1.0, -1]]}),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_each_field_of_a_ballot_is_checked(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    """Before anything is asked of ledger or scores."""
+    site = Site(_app(), **{"fbo-folder": str(tmp_path)})
+    site.run_trials()
+    reply = site.ask_ballot(**{field: value})
+    assert "InstructionError" in str(reply.error.reason)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": "ballot"},
+        {"kind": 3, "fields": "{}"},
+        {"kind": "ballot", "fields": "[1]"},
+        {"kind": "ballot", "fields": "{" * 100_000},
+        {"kind": "ballot", "fields": '{"attempt": 1}'},
+        {"kind": "ballot", "fields": '{"release": 1' + 5000 * "0" + "}"},
+        {"kind": "settings", "fields": '{"settings": {"x": [1]}}'},
+        {"kind": "nothing", "fields": "{}"},
+    ],
+)
+def test_what_is_no_header_is_refused_in_few_words(record: dict[str, Any]) -> None:
+    reply = Site(_app()).ask(RecordDict({HEADER: ConfigRecord(record)}))
+    assert "InstructionError" in str(reply.error.reason)
+    assert len(str(reply.error.reason)) < 2000
+
+
+def _seconds(site: Site, header: Header) -> tuple[float, Message]:
+    began = time.process_time()
+    reply = site.ask(RecordDict({HEADER: header_record(header)}))
+    return time.process_time() - began, reply
+
+
+def test_a_tuners_message_is_bounded_before_it_is_parsed() -> None:
+    many = list(range(24_000))
+    site = Site(_app())
+    for header in (
+        _ballot(trials=many, failed=many),
+        TrialsHeader("a", [], [], many, "acc", True, PROMISE),
+        TrialsHeader("a", [0], [dict.fromkeys(map(str, many), 1)], [0], "", True, {}),
+        _ballot(attempt="x" * 10**7),
+        _ballot(promise={**PROMISE, "charges": [[20.0, 1.0, 1]] * 20_000}),
+    ):
+        seconds, reply = _seconds(site, header)
+        assert reply.has_error()
+        assert seconds < 0.5, header.kind
+
+
+def test_trials_of_a_message_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 10.0)
+    reply = Site(_app(), **{"fbo-max-seconds": 5}).run_trials()
+    assert "OutOfTimeError" in str(reply.content.config_records[HEADER]["fields"])
+    assert "0:m" in reply.content
+    assert "1:m" not in reply.content
+
+
+LIMITS = Limits(max_epsilon=0.5, max_delta=1e-5)
+LOUD = Promise((Charge(0.6),), private=True).to_dict()
+
+
+def _objective(context: Context) -> Callable[[Any], float]:
+    return lambda trial: 0.0
+
+
+def _beside_add_tuning() -> ClientApp:
+    app = _app()
+    return add_tuning(app, _objective, limits=LIMITS)
+
+
+def _before_its_functions() -> ClientApp:
+    app = ClientApp(mods=[tuner_mod])
+    add_tuning(app, _objective, limits=LIMITS)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"acc": 1.0, "num-examples": 1})
+        return Message(RecordDict({"m": metrics}), reply_to=message)
+
+    return app
+
+
+class Trainer(NumPyClient):
+    def evaluate(self, parameters: Any, config: Any) -> Any:
+        return 0.0, 1, {"acc": float(config["x"])}
+
+
+def _of_clients() -> ClientApp:
+    client_fn = with_tuning(lambda _: Trainer().to_client(), _objective, limits=LIMITS)
+    return ClientApp(client_fn=client_fn, mods=[tuner_mod])
+
+
+def _of_a_tuning_client() -> ClientApp:
+    class Both(TuningClient):
+        evaluate = Trainer.evaluate
+
+    def client_fn(context: Context) -> Any:
+        return Both(_objective, context, limits=LIMITS).to_client()
+
+    return ClientApp(client_fn=client_fn, mods=[tuner_mod])
+
+
+def _for_numpy() -> RecordDict:
+    config = ConfigRecord({})
+    return RecordDict(
+        {"evaluateins.parameters": ArrayRecord({}), "evaluateins.config": config}
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_beside_add_tuning, _before_its_functions, _of_clients, _of_a_tuning_client],
+)
+def test_limits_of_the_app_bind_a_tuner(
+    make: Callable[[], ClientApp], tmp_path: Path
+) -> None:
+    folder = {"fbo-folder": str(tmp_path)}
+    for promise, is_hidden in ((LOUD, True), (PROMISE, False)):
+        site = Site(make(), **folder)
+        header = TrialsHeader("a", [0], [{"x": 0.0}], [0], "acc", is_hidden, promise)
+        reply = site.ask(pack(header, {0: _for_numpy()}))
+        assert "StudyRefusedError" in str(reply.error.reason)
+        reply = site.ask_ballot(promise=promise, trials=[0])
+        assert reply.has_error() == (promise == LOUD)
+    site = Site(make(), **folder)
+    header = TrialsHeader("b", [0], [{"x": 0.0}], [0], "acc", True, PROMISE)
+    assert not site.ask(pack(header, {0: _for_numpy()})).has_error()
+    reply = site.ask_ballot(attempt="b", form="exact", trials=[0])
+    assert "exact scores" in str(reply.error.reason)
+
+
+def test_limits_of_one_app_do_not_bind_another() -> None:
+    _beside_add_tuning()
+    assert not Site(_app()).run_trials(LOUD, is_hidden=False).has_error()
+
+
+def test_two_kinds_at_one_app_have_the_limits_of_both() -> None:
+    app = linear_bandit_app(make_environment=lambda _: Environment())
+    add_tuning(app, _objective, limits=LIMITS)
+    releases = ContinualSettings(num_releases=1, dimension=3, epsilon=8.0, delta=1e-5)
+    study = LinearBanditStudy(LinearUCBSettings(releases), 1)
+    content = RecordDict({"config": ConfigRecord(study.enrolment())})
+    content["arrays"] = ArrayRecord({})
+    grid = Site(app).grid
+    [node] = grid.get_node_ids()
+    [reply] = grid.send_and_receive([Message(content, node, "train")])
+    assert "max_epsilon" in str(reply.error.reason)
+
+
+def _neural(**settings: Any) -> NeuralBanditStudy:
+    network = Network(2, width=3)
+    given = NeuralUCBSettings(**settings)
+    return NeuralBanditStudy(given, 2, network.num_parameters, network, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("num_exploration", "refuses"), [(50, True), (1, True), (0, False)]
+)
+def test_a_share_at_random_binds_neural_bandits(
+    num_exploration: int, refuses: bool
+) -> None:
+    site = NeuralBanditSite(lambda _: Environment())
+    study = _neural(num_exploration=num_exploration)
+    node = Node(None, **{"fbo-max-uniform-share": 0.0})
+    if refuses:
+        with pytest.raises(StudyRefusedError, match="max_uniform_share=0"):
+            node.ask(site, study.enrolment())
+    else:
+        node.ask(site, study.enrolment())
+
+
+def test_a_site_that_wants_sums_takes_part_in_no_bandit_without_noise() -> None:
+    site = NeuralBanditSite(lambda _: Environment())
+    node = Node(None, **{"fbo-min-agents": 5})
+    with pytest.raises(StudyRefusedError, match="not private"):
+        node.ask(site, _neural(num_exploration=0).enrolment())
+
+
+def test_exact_metrics_are_in_the_ledger(tmp_path: Path) -> None:
+    site = Site(_app(), **{"fbo-folder": str(tmp_path)})
+    for _ in range(2):
+        site.run_trials(Promise().to_dict(), is_hidden=False)
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert ledger.charges() == [Charge(0.0)]
+
+
+def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
+    context = Context(1, 1, {}, RecordDict(), {})
+    rules = SiteRules(context)
+    rules.let_go([])
+    with pytest.raises(RuntimeError, match="uncharged"):
+        rules.let_go([np.zeros(1)])
+    rules.charge(("tuning", "a"), Promise((Charge(1.0),), True), 1)
+    rules.let_go([np.zeros(1)])
+    with pytest.raises(ValueError, match="release"):
+        rules.charge(("tuning", "a"), Promise(), 0)
+
+
+def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
+    sums = replace(_sums(), groups=(SumGroup(0, 10**8, 2, 0, 10**8),))
+    assert sums.groups[0].num_slots > MAX_COMPLETE
+    header = TrialsHeader("a", [], [], [], "", True, PROMISE, sums.to_dict())
+    seconds, reply = _seconds(Site(_app()), header)
+    assert "max_agents" in str(reply.error.reason)
+    assert seconds < 0.5
+
+
+@pytest.mark.parametrize("kind", ["linear", "neural"])
+def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> None:
+    """The third study is refused by what all of them spend, and none begins anew."""
+    limits = Limits(max_epsilon=1.5, max_delta=1e-5)  # two of epsilon 1, and not three
+    node, site, make = Node(tmp_path), *_private_bandit(kind, limits)
+    journals = []
+    for name in ("one", "two", "three"):
+        study, asked = make(name)
+        if name == "three":
+            with pytest.raises(StudyRefusedError, match=r"max_epsilon=1\.5"):
+                node.ask(site, study.enrolment())
+            break
+        number = node.ask(site, study.enrolment()).metrics["journal"]
+        assert node.ask(site, asked(number)).arrays
+        journals.append((asked, number))
+    first, number = journals[0]  # goes on where it was
+    again = node.ask(site, first(number)).arrays[0]
+    assert np.isfinite(again).all()
+    with SpendingLedger.held(tmp_path) as ledger:
+        assert len(ledger.rows) == 2
+    assert len(list(tmp_path.glob(f"{kind}-bandit-*.sqlite"))) == 2
+
+
+def _private_bandit(kind: str, limits: Limits) -> Any:
+    def linear(name: str) -> Any:
+        releases = ContinualSettings(2, 3, epsilon=1.0, delta=1e-5)
+        study = LinearBanditStudy(LinearUCBSettings(releases), 3, study_id=name)
+        return study, lambda number: LinearBanditInstruction(
+            Phase.ROUND, study, 0, number, send_release=True, num_trials=2
+        ).to_config()
+
+    def neural(name: str) -> Any:
+        privacy = replace(PRIVACY, epsilon=1.0, delta=1e-5)
+        settings = replace(NEURAL_SETTINGS, privacy=privacy)
+        network = Network(3, width=3)
+        about = settings, 2, network.num_parameters, network, 1
+        study = NeuralBanditStudy(*about, study_id=name)
+        return study, lambda number: NeuralBanditInstruction(
+            Phase.ROUND, study, 0, number, 2, send_sums=True, release=1
+        ).to_config()
+
+    if kind == "linear":
+        made: Any = LinearBanditSite(None, lambda _: Environment(), limits)
+        return made, linear
+    return NeuralBanditSite(lambda _: Environment(), limits=limits), neural
+
+
+@pytest.mark.parametrize("study_id", ["", "../x", "a/b", "x" * 65, "a\n", 7])
+def test_a_bandit_is_named_like_a_file(study_id: Any) -> None:
+    releases = ContinualSettings(num_releases=1, dimension=3, epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match="study_id"):
+        LinearBanditStudy(LinearUCBSettings(releases), 1, study_id=study_id)
+    with pytest.raises(ValueError, match="study_id"):
+        replace(_neural(), study_id=study_id)
+
+
+def test_a_policy_is_of_the_study_that_enrolled_last(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    site, make = _private_bandit("linear", Limits(max_epsilon=9, max_delta=1e-5))
+    for name in ("b", "a"):
+        study, asked = make(name)
+        number = node.ask(site, study.enrolment()).metrics["journal"]
+        node.ask(site, asked(number))
+        policy = LinearBanditPolicy.open(tmp_path, patience=0)
+        assert policy.num_trials == 2
+        choice = policy.choose(np.eye(3))
+        policy.reward(choice.ticket, 0.5)
+    assert LinearBanditPolicy.open(tmp_path, patience=0).num_trials == 3

@@ -138,7 +138,9 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     strategy(folder=root / "tuning" / "server").start(grid, num_rounds=5)
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     folder = root / "fts" / "server"
-    FTS(SPACE, "maximize", NUM_AGENTS, folder=folder).start(grid, num_rounds=3)
+    seeds = Seeds(study=1, features=2)
+    fts = FTS(SPACE, "maximize", NUM_AGENTS, seeds=seeds, folder=folder)
+    fts.start(grid, num_rounds=3)
     (root / "bandit").mkdir()
     sites = bandit.Sites(root / "bandit")
 

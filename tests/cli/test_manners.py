@@ -180,18 +180,14 @@ def test_ctrl_c_is_130_whatever_runs() -> None:
 MISTAKES = (
     ("run", "{folder}"),
     ("run", "{binary}"),
-    ("run", "{text}"),
     ("run", "digits", "--output", "{binary}/x"),
     ("show", "{binary}"),
-    ("report", "{folder}"),
     ("report", "{binary}"),
     ("claims", "{folder}"),
     ("tradeoff", "{binary}"),
     ("export", "{binary}", "sqlite:///{folder}/a.db"),
     ("export", "{gone}", "nothing"),
     ("ledger", "show", "{folder}"),
-    ("ledger", "show", "{text}"),
-    ("evaluate", "{folder}"),
     ("evaluate", "{binary}", "--policy", "uniform"),
     ("privacy", "--agents", "x", "--rounds", "2"),
 )

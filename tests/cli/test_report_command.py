@@ -17,7 +17,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import FTS, FedVote, InProcessGrid, VotingSettings, tuning_app
+from flwr_fbo import FTS, FedVote, InProcessGrid, Seeds, VotingSettings, tuning_app
 from flwr_fbo.cli.report.page import Figure, Page, Section, Table, render
 from flwr_fbo.cli.report.parameter_axes import range_in_words
 from flwr_fbo.cli.report.server_score import score_map, slices
@@ -138,7 +138,9 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     strategy(folder=root / "tuning" / "server").start(grid, num_rounds=5)
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     folder = root / "fts" / "server"
-    FTS(SPACE, "maximize", NUM_AGENTS, folder=folder).start(grid, num_rounds=3)
+    seeds = Seeds(study=1, features=2)
+    fts = FTS(SPACE, "maximize", NUM_AGENTS, seeds=seeds, folder=folder)
+    fts.start(grid, num_rounds=3)
     (root / "bandit").mkdir()
     sites = bandit.Sites(root / "bandit")
 
@@ -301,6 +303,7 @@ def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
         epsilon=8,
         delta=1e-3,
         agent=VotingSettings(num_candidates=50),
+        seeds=Seeds(study=1, features=2, noise=3),
         folder=tmp_path / "server",
     )
     client = tuning_app(lambda context: lambda trial: -abs(trial["x"] - trial["n"] / 8))

@@ -272,7 +272,7 @@ def test_agents_and_rounds_are_whole_numbers(num_rounds: int, most: float) -> No
         assert all(re.fullmatch(r"\d+", label) for label in labels), labels
 
 
-@pytest.mark.parametrize(("low", "high"), [(11.5, 12.2), (300.0, 3000.0), (1e-6, 1e3)])
+@pytest.mark.parametrize(("low", "high"), [(11.5, 12.2), (1e-6, 1e3)])
 def test_log_axes_have_some_ticks_but_not_many(low: float, high: float) -> None:
     figure = figures.chart(
         "a",

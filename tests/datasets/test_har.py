@@ -204,10 +204,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda whole: b"",
     "half": lambda whole: whole[: len(whole) // 2],
     "in a number": lambda whole: whole[:-2],
-    "a line less": lambda whole: whole[: whole[:-1].rindex(b"\n") + 1],
     "a line more": lambda whole: whole + whole.splitlines(keepends=True)[0],
     "a column more": lambda whole: whole.replace(b"\n", b" 1\n"),
-    "bytes": lambda whole: np.random.default_rng(0).bytes(4000) + b"\n",
 }
 
 

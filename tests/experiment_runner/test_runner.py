@@ -203,26 +203,21 @@ def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("num_agents", "num_agent", "num_agent is not known: .*did you mean 'num_ag"),
         ('"synthetic"', '"syntetic"', "name='syntetic' .*did you mean 'synth"),
-        ("alpha = 0.5", "alpha = 2.0", "alpha=2.0 is not allowed: a number from 0"),
         ("num_agents = 4", "num_agents = 0", "num_agents=0 is not allowed"),
         ("num_agents = 4", "", "num_agents is missing"),
         ("delta = 1e-3", "delta = nan", "delta=nan is not allowed"),
         ("alpha = 0.5", "noisy = true", r"task.noisy is not known: one of \['alpha'"),
-        ("paper-", "papre-", "preset='papre-synthetic' is not allowed: .*did you mean"),
         (
             "num_seeds = 2",
             'methods = ["alon"]',
             "methods='alon' .*did you mean 'alone'",
         ),
-        ("num_seeds = 2", 'methods = ["usual", "alone"]', "none twice"),
         (
             "num_seeds = 2",
             'methods = ["private", "alone"]',
             r"private beside its controls: \['noise-only', 'random'\] missing",
         ),
-        ("= 12", "= 9", "num_evaluations=9 is not allowed: at least 10"),
         ('"mine"', '"../mine"', "name='../mine' is not allowed"),
         ("[task]", "[task", "is no TOML: .*line 8"),
     ],

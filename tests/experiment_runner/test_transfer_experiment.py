@@ -76,7 +76,6 @@ def test_it_is_a_toml(experiment: TransferExperiment) -> None:
         ("num_targets = 2", "num_targets = 6", "num_targets=6 .* at most num_agents=5"),
         ("num_observations = 6", "num_observations = 2", "at least num_initial=3"),
         ("inverse-sqrt", "inverse-log", "follow='inverse-log' is not allowed"),
-        ("num_features", "num_feature", "did you mean 'num_features'"),
         ("num_seeds = 2", 'methods = ["fts"]', "beside its controls"),
     ],
 )

@@ -267,7 +267,7 @@ def test_what_cannot_be_evaluated_is_refused(
             estimator(log, policy)
 
 
-@pytest.mark.parametrize("confidence", [0, 1, math.nan, True])
+@pytest.mark.parametrize("confidence", [0, math.nan, True])
 def test_a_confidence_is_a_fraction(confidence: Any) -> None:
     with pytest.raises(ValueError, match=r"confidence=.* between 0 and 1"):
         ips(LOG, POLICY, confidence)

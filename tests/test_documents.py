@@ -31,6 +31,8 @@ READMES = [ROOT / "README.md", ROOT / "experiments/README.md"]
 READMES += [*sorted(ROOT.glob("examples/*/README.md")), EXPERIMENTS]
 # The commands of this one follow each other: tests/test_deployment_page.py runs them.
 MENUS = [path for path in READMES if path != ROOT / "examples/deployment/README.md"]
+# They take seconds.
+OF_THE_GATE = ("docs/how-to/bandits-from-logs.md", "docs/how-to/track-and-export.md")
 # They run experiments, or count the epsilon of many releases.
 SLOW = (
     "docs/how-to/audit-a-study.md",
@@ -47,8 +49,10 @@ def _name(path: Path) -> str:
 
 
 def _marked(path: Path) -> Any:
-    slow = [pytest.mark.slow] if _name(path) in SLOW else []
-    return pytest.param(path, id=_name(path), marks=slow)
+    marks = {**dict.fromkeys(SLOW, "slow"), **dict.fromkeys(OF_THE_GATE, "gate")}
+    name = _name(path)
+    mark = [getattr(pytest.mark, marks[name])] if name in marks else []
+    return pytest.param(path, id=name, marks=mark)
 
 
 @pytest.mark.parametrize("path", [_marked(path) for path in PAGES])
@@ -198,7 +202,7 @@ def test_the_first_page_opens_with_the_example_of_the_readme() -> None:
 
 
 def test_checks_and_slow_pages_exist() -> None:
-    assert {*CHECKS, *NEEDS, *STAND_INS, *SLOW} <= {
+    assert {*CHECKS, *NEEDS, *STAND_INS, *SLOW, *OF_THE_GATE} <= {
         _name(path) for path in (*PAGES, *MENUS)
     }
 

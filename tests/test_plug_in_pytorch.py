@@ -53,6 +53,7 @@ def _play(
     return grid, used[-20:], accuracies
 
 
+@pytest.mark.gate
 def test_after_tuning_each_site_trains_with_the_better_setting(
     compare: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

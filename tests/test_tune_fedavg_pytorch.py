@@ -24,6 +24,7 @@ def test_it_is_better_tuned() -> None:
 
 
 @needs_torch
+@pytest.mark.gate
 def test_the_plain_app_trains_and_repeats() -> None:
     first = accuracies(EXAMPLE / "before", 1, {})
     assert first[0] < 0.3 < 0.5 < first[-1]

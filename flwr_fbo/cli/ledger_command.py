@@ -194,7 +194,7 @@ def _json(
     values = {"study": _finite(identity), "releases": releases}
     if len(spent) > 1:  # agents have data of their own: there is no sum over them
         return {**values, "epsilons": {whose: one.epsilon for whose, one in spent}}
-    [epsilon] = [one.epsilon for _, one in spent] or [None]
+    epsilon = spent[0][1].epsilon if spent else None
     return {**values, "epsilon": _finite(epsilon)}
 
 

@@ -152,7 +152,9 @@ def _read(message: Message, context: Context) -> tuple[SiteRules, Header | None]
     if isinstance(header, TrialsHeader | SumHeader) and header.summed is not None:
         _check_sums(sizes, header.summed)
     if isinstance(header, SumHeader):
-        lengths = [len(array.data) / 8 for array in message.content[SUM].values()]
+        lengths = [
+            len(array.data) / 8 for array in message.content.array_records[SUM].values()
+        ]
         check_numbers(sizes, lengths)
     return rules, header
 

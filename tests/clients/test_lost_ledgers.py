@@ -165,7 +165,7 @@ def test_agents_of_a_folder_are_not_added_up(tmp_path: Path) -> None:
         site, make = _private_bandit("linear", LIMITS)
         study, _ = make(f"of-{agent}")
         number = node.ask(site, study.enrolment()).metrics["journal"]
-        release = _release(study, agent, number)
+        release = _release(study, agent, int(number))
         assert node.ask(site, release).arrays
     (tmp_path / "budget").mkdir()
     shutil.copy(tmp_path / FILE_NAME, tmp_path / "budget")

@@ -66,7 +66,7 @@ UNFIT = {
 }
 
 
-def _linear(folder: Path | None, ward: Ward, **bounds: float) -> list[Answer]:
+def _linear(folder: Path | None, ward: Ward, **bounds: Any) -> list[Answer]:
     site, node = LinearBanditSite(None, lambda _: ward), Node(folder)
     releases = ContinualSettings(2, 2, epsilon=1.0, delta=1e-5, **bounds)
     study = LinearBanditStudy(LinearUCBSettings(releases), 1)

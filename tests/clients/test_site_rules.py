@@ -130,7 +130,21 @@ def _ballot(**fields: Any) -> BallotHeader:
     return BallotHeader(**{**given, **fields})
 
 
-NO_RELEASES = [0, 0.0, False, None, "", [], {}, -1, 0.5, True, 1.0, "1", 2**70]
+NO_RELEASES: list[Any] = [
+    0,
+    0.0,
+    False,
+    None,
+    "",
+    [],
+    {},
+    -1,
+    0.5,
+    True,
+    1.0,
+    "1",
+    2**70,
+]
 
 
 @pytest.mark.parametrize("release", NO_RELEASES, ids=repr)
@@ -345,7 +359,7 @@ def test_two_kinds_at_one_app_have_the_limits_of_both() -> None:
     add_tuning(app, _objective, limits=LIMITS)
     releases = ContinualSettings(num_releases=1, dimension=3, epsilon=8.0, delta=1e-5)
     study = LinearBanditStudy(LinearUCBSettings(releases), 1)
-    content = RecordDict({"config": ConfigRecord(study.enrolment())})
+    content = RecordDict({"config": ConfigRecord({**study.enrolment()})})
     content["arrays"] = ArrayRecord({})
     grid = Site(app).grid
     [node] = grid.get_node_ids()
@@ -415,7 +429,7 @@ def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
 def test_bandits_share_a_folder_and_its_ledger(kind: str, tmp_path: Path) -> None:
     """The third study is refused by what all of them spend, and none begins anew."""
     limits = Limits(max_epsilon=1.5, max_delta=1e-5)  # two of epsilon 1, and not three
-    node, site, make = Node(tmp_path), *_private_bandit(kind, limits)
+    node, (site, make) = Node(tmp_path), _private_bandit(kind, limits)
     journals = []
     for name in ("one", "two", "three"):
         study, asked = make(name)

@@ -146,10 +146,10 @@ class Limits:
     ledger began, under its ``agent-id``, is (max_epsilon, max_delta)-DP, under the
     adjacency of each study's mechanism (see `SpendingLedger`), as long as the site runs
     the app that it reviewed: whoever may call ``flwr run`` can replace it, limits
-    included. A bandit's site adds its
-    own noise, so that this holds against the server too. In a tuning study the server
-    adds the noise: the site counts what the server promises, and stops a server that
-    asks for more. It cannot see whether the noise was added.
+    included. A bandit's site adds its own noise, so that this holds against the server
+    too. In a tuning study the server adds the noise: the site counts what the server
+    promises, and stops a server that asks for more. It cannot see whether the noise was
+    added.
 
     Attributes
     ----------

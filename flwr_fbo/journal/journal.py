@@ -52,14 +52,6 @@ class Journal:
     content : bytes, optional
         What `to_bytes` returned, for a journal in memory.
 
-    Attributes
-    ----------
-    path : Path or None
-    identity : dict of str to JSON value
-    num_trials : int
-        How many trials there are, with and without a value.
-    num_releases : int
-
     Raises
     ------
     JournalError

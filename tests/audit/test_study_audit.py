@@ -117,7 +117,13 @@ SUBTLE = [
     ("uniform-sensitivity", replace(dp_fts_de(5000), iterations=(0, 1))),
 ]
 FAULTY = [
-    *(pytest.param(*fault, id=fault[0]) for fault in GROSS),
+    # The command finds `no-clip` in the fast tests.
+    *(
+        pytest.param(
+            *fault, id=fault[0], marks=[pytest.mark.slow] * (fault[0] == "no-clip")
+        )
+        for fault in GROSS
+    ),
     *(pytest.param(*fault, marks=pytest.mark.slow) for fault in SUBTLE),
 ]
 

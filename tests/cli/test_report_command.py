@@ -45,7 +45,7 @@ EVIL = '<script>alert("x")</script> $\\frac$ & more'
 
 TUNING = """
 name = "mine"
-num_agents = 4
+num_agents = 2
 num_evaluations = 13
 preset = "paper-synthetic"
 methods = ["alone", "random", "open", "private", "noise-only"]
@@ -251,9 +251,9 @@ def test_what_is_spent_and_sent_ends_where_the_runs_do(
 def test_numbers_are_counted_as_they_are_sent(experiments: dict[str, Path]) -> None:
     experiment, runs = read_results(experiments["tuning"])
     sent = experiment.sending("private", runs)
-    # Each of 4 agents a message of 50 after evaluations 10 to 12, and before its next
+    # Each of 2 agents a message of 50 after evaluations 10 to 12, and before its next
     # one the vectors of P = 2 sub-regions.
-    up, down = 4 * 50, 4 * 2 * 50
+    up, down = 2 * 50, 2 * 2 * 50
     assert sent is not None
     assert PUBLISHED["paper-synthetic"].agent.num_sub_regions == 2
     assert sent.tolist()[:9] == [0.0] * 9
@@ -268,7 +268,7 @@ def test_agents_of_an_experiment_show_their_best(
     text = page_of(experiments["tuning"])
     assert text.count("<details>") == 7
     settings = runs[0].__dict__["best_settings"]
-    assert len(settings) == 4
+    assert len(settings) == 2
     for params in settings:
         for name, value in params.items():
             assert f"{name} = {value:.4g}" in text
@@ -461,7 +461,7 @@ def test_the_page_of_a_site_is_its_own(
 
 
 def test_a_page_lies_beside_its_results_for_its_owner_only(studies: Path) -> None:
-    folder = studies / "tuning" / "site-2"
+    folder = studies / "fts" / "server"
     assert invoke("report", folder).exit_code == 0
     page = folder / "report.html"
     assert page.stat().st_mode & 0o777 == 0o600

@@ -243,7 +243,8 @@ def test_concurrent_agents_send_what_they_know_by_then(
 
 def test_run_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "transfer.toml").write_text(TOML)
+    methods = 'methods = ["alone", "random", "fts", "taf-narrow", "noise-only"]\n'
+    (tmp_path / "transfer.toml").write_text(methods + TOML)
     runner = CliRunner()
     result = runner.invoke(app, ["run", "transfer.toml", "--jobs=1"])
     assert result.exit_code == 0, result.output
@@ -272,7 +273,7 @@ def test_how_much_is_sent(experiment: TransferExperiment) -> None:
 def test_exact_clients_have_the_shared_function() -> None:
     task = SyntheticTask(deviation=1.2, num_exact=2)
     plain = SyntheticTask(deviation=0.0)
-    grid = [{"x": x} for x in np.linspace(0, 1, 1000)]
+    grid = [{"x": x} for x in np.linspace(0, 1, 500)]
     exact = [plain.truth(0, 4, 3)(p) for p in grid]
     for client, reach in ((0, 0.0), (1, 0.0), (2, 1.2)):
         values = [task.truth(client, 4, 3)(p) for p in grid]

@@ -113,7 +113,7 @@ def test_what_an_agent_alone_does_first_is_the_same_in_all_methods() -> None:
 def test_all_agents_of_all_cohorts_make_their_evaluations() -> None:
     first, second = _sizes(WARM, "private")
     assert first >= 6
-    names = ("alone", "random-start", "open", "private", "noise-only", "blind")
+    names = ("alone", "open", "private", "noise-only", "blind")
     runs = {name: run_one(WARM, name, 1) for name in names}
     for run in runs.values():
         assert np.shape(run.best_so_far) == (20, 12)

@@ -19,13 +19,23 @@ from tests.tuner.records import record, record_first_rung
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
+@pytest.fixture(scope="module")
+def tuners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of tuners that are complete: an export only reads them."""
+    root = tmp_path_factory.mktemp("tuners")
+    folders = {kind: root / kind for kind in ("private", "exact")}
+    for kind, folder in folders.items():
+        record(folder, kind)
+    return folders
+
+
 @pytest.mark.parametrize("kind", ["private", "exact"])
 def test_each_trial_has_its_setting_its_scores_and_its_end(
-    kind: str, tmp_path: Path
+    kind: str, tuners: dict[str, Path], tmp_path: Path
 ) -> None:
-    result = record(tmp_path / "a", kind)
+    result = record(tuners[kind], kind)  # complete: it asks nobody
     url = f"sqlite:///{tmp_path}/trials.db"
-    study = export_tuner(tmp_path / "a", url)
+    study = export_tuner(tuners[kind], url)
     assert study.direction.name == "MAXIMIZE"
     assert study.user_attrs["private"] is (kind == "private")
     assert [t.params for t in study.trials] == list(result.settings)
@@ -43,7 +53,7 @@ def test_each_trial_has_its_setting_its_scores_and_its_end(
     if kind == "exact":  # of the trials that have failed
         assert -math.inf in [trial.value for trial in study.trials]
     assert stat.S_IMODE((tmp_path / "trials.db").stat().st_mode) == 0o600
-    assert len(export_tuner(tmp_path / "a", url).trials) == len(study.trials)
+    assert len(export_tuner(tuners[kind], url).trials) == len(study.trials)
 
 
 def test_trials_under_way_come_when_they_have_ended(tmp_path: Path) -> None:
@@ -67,19 +77,17 @@ def test_a_default_outside_the_space_is_no_parameter(tmp_path: Path) -> None:
     assert study.trials[0].user_attrs["settings"] == settings
 
 
-def test_tuners_have_studies_of_their_own(tmp_path: Path) -> None:
+def test_tuners_have_studies_of_their_own(
+    tuners: dict[str, Path], tmp_path: Path
+) -> None:
     url = f"sqlite:///{tmp_path}/trials.db"
-    names = set()
-    for kind in ("seeded", "exact"):
-        record(tmp_path / kind, kind)
-        names.add(export_tuner(tmp_path / kind, url).study_name)
+    names = {export_tuner(folder, url).study_name for folder in tuners.values()}
     assert len(names) == 2
 
 
-def test_the_command_takes_a_folder(tmp_path: Path) -> None:
-    record(tmp_path / "a", "seeded")
+def test_the_command_takes_a_folder(tuners: dict[str, Path], tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/trials.db"
-    done = CliRunner().invoke(app, ["export", str(tmp_path / "a"), url])
+    done = CliRunner().invoke(app, ["export", str(tuners["private"]), url])
     assert done.exit_code == 0, done.output
     assert done.output.startswith("6 trials in study federation-tuner-")
 

@@ -177,9 +177,9 @@ def small_surfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @needs_landmine
 def test_the_surface_is_the_objective_at_its_grid(small_surfaces: Path) -> None:
     task = LandmineTask(surface=True)
-    task.check(NUM_FIELDS)
-    assert len(list(small_surfaces.iterdir())) == NUM_FIELDS
-    exact, looked_up = (t.objective(7, 29, 0) for t in (LandmineTask(), task))
+    task.check(2)
+    assert len(list(small_surfaces.iterdir())) == 2
+    exact, looked_up = (t.objective(1, 29, 0) for t in (LandmineTask(), task))
     space = SearchSpace(task.space)
     corners = [space.from_unit(np.array(u)) for u in ((0, 0), (1, 0.25), (0.25, 1))]
     for params in corners:

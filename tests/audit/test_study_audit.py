@@ -115,6 +115,7 @@ SUBTLE = [
     ("bare-empty-sample", replace(dp_fts_de(10_000), settings=ONE_AGENT)),
     ("counted-twice", fed_vote(2000)),
     ("uniform-sensitivity", replace(dp_fts_de(5000), iterations=(0, 1))),
+    ("noise-9-percent-less", fed_vote(40_000)),
 ]
 FAULTY = [
     *(pytest.param(*fault, id=fault[0]) for fault in GROSS),
@@ -142,7 +143,8 @@ def test_every_fault_is_looked_for() -> None:
         *(
             pytest.param(fault, marks=pytest.mark.slow)
             for fault in COHORT_FAULTS
-            if fault != "sent-again"
+            # The last in `test_tuner_audit`, which draws enough.
+            if fault not in ("sent-again", "noise-9-percent-less")
         ),
     ],
 )

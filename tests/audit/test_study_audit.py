@@ -115,7 +115,6 @@ SUBTLE = [
     ("bare-empty-sample", replace(dp_fts_de(10_000), settings=ONE_AGENT)),
     ("counted-twice", fed_vote(2000)),
     ("uniform-sensitivity", replace(dp_fts_de(5000), iterations=(0, 1))),
-    ("noise-9-percent-less", fed_vote(40_000)),
 ]
 FAULTY = [
     *(pytest.param(*fault, id=fault[0]) for fault in GROSS),
@@ -133,7 +132,9 @@ def test_faults_of_tuning_studies_are_found(
 
 
 def test_every_fault_is_looked_for() -> None:
-    assert {fault for fault, _ in GROSS + SUBTLE} == set(FAULTS)
+    # That of less noise in `test_tuner_audit`, which draws enough.
+    faults = set(FAULTS) - {"noise-9-percent-less"}
+    assert {fault for fault, _ in GROSS + SUBTLE} == faults
 
 
 @pytest.mark.parametrize(

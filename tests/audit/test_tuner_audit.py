@@ -103,20 +103,17 @@ def test_a_noisy_max_is_no_release_of_sums() -> None:
 
 # --- Bounds that are close to the promise
 
-# So many draws that at least 80 % of the promise are shown.
-CLOSE = {
-    "FedWarmStart": 40_000,
-    "FedGOUCB": 40_000,
-    "DPFTSDE": 80_000,
-    "FederationTuner": 40_000,
-}
+CLOSE = ("FedWarmStart", "FedGOUCB", "DPFTSDE", "FederationTuner")
+# So many that, in twelve tries of either law, the lowest bound was above 83 % of the
+# promise, and with the fault above it.
+CLOSE_DRAWS = 80_000
 
 
 @pytest.mark.slow
 @pytest.mark.no_cover  # others run the same lines
 @pytest.mark.parametrize("study", CLOSE)
 def test_the_bound_is_at_least_four_fifths_of_the_promise(study: str) -> None:
-    result = audit(STUDIES[study](CLOSE[study]), StreamEntropy(0))
+    result = audit(STUDIES[study](CLOSE_DRAWS), StreamEntropy(0))
     promised = result.promised.epsilon
     assert 0.8 * promised < result.epsilon_lower < promised
 
@@ -125,7 +122,7 @@ def test_the_bound_is_at_least_four_fifths_of_the_promise(study: str) -> None:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("study", CLOSE)
 def test_a_quarter_more_epsilon_is_seen(study: str) -> None:
-    plan = STUDIES[study](CLOSE[study])
+    plan = STUDIES[study](CLOSE_DRAWS)
     fault = plan.faults["noise-9-percent-less"]
     assert audit(plan, StreamEntropy(0), fault).violated
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from flwr_fbo.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.audit.secure_audit import SecureAuditPlan
 from flwr_fbo.audit.study_audit import StudyPlan
+from flwr_fbo.audit.tuner_audit import TunerAuditPlan
 from flwr_fbo.audit.tuning_audit import TuningAuditPlan, WarmStartAuditPlan
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -20,6 +21,7 @@ from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+from flwr_fbo.tuner.choice import PrivateChoice
 
 EPSILON, DELTA = 2.0, 0.1
 
@@ -93,12 +95,20 @@ def fed_go_ucb(
     )
 
 
+def federation_tuner(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> TunerAuditPlan:
+    """Return `FederationTuner`'s: two rungs, in each a choice between two trials."""
+    return TunerAuditPlan.of(PrivateChoice(epsilon, delta), 5, 2, num_draws)
+
+
 STUDIES: dict[str, Callable[..., StudyPlan]] = {
     "FedVote": fed_vote,
     "DPFTSDE": dp_fts_de,
     "FedWarmStart": fed_warm_start,
     "FedUCB": fed_ucb,
     "FedGOUCB": fed_go_ucb,
+    "FederationTuner": federation_tuner,
 }
 
 

@@ -214,6 +214,7 @@ FAULTS: dict[str, Build] = {
     "presence-in-low-bits": _PresenceInLowBits,
     "sensitivity-over-sqrt-2": _with_noise(lambda _: _part_of_noise(math.sqrt(0.5))),
     "half-noise": _with_noise(lambda _: _part_of_noise(0.5)),
+    "noise-9-percent-less": _with_noise(lambda _: _part_of_noise(0.91)),
     "noise-by-replies": _NoiseByReplies,
     "noise-by-sampled": _with_noise(lambda _: _noise_by_sampled),
     "no-clip": _no_clip,
@@ -227,7 +228,8 @@ Some show only where they matter: ``reused-noise``, ``correlated-noise`` and
 ``noise-once`` in a study of several releases; ``mask-in-low-bits``,
 ``noise-by-sampled`` and ``bare-empty-sample`` with sampling, the last with few agents;
 ``uniform-sensitivity`` with sub-regions in an early round; ``counted-twice`` with at
-least two agents a sub-region.
+least two agents a sub-region. ``noise-9-percent-less`` adds a quarter at most to the
+epsilon of the default studies: seen in 80,000 draws, not in 10,000.
 """
 
 COHORT_FAULTS: dict[str, Build] = {
@@ -240,6 +242,7 @@ COHORT_FAULTS: dict[str, Build] = {
             "presence-in-low-bits",
             "sensitivity-over-sqrt-2",
             "half-noise",
+            "noise-9-percent-less",
             "noise-by-replies",
             "counted-twice",
         )
@@ -309,6 +312,7 @@ class _LogAddedAgain(ContinualRelease):
 CONTINUAL_FAULTS: dict[str, BuildContinual] = {
     "reused-noise": _reused,
     "half-noise": _with_part(lambda _: 0.5),
+    "noise-9-percent-less": _with_part(lambda _: 0.91),
     "add-or-remove-one": _with_part(lambda _: math.sqrt(0.5)),
     "unit-columns": _with_part(lambda settings: 1 / settings.factorisation.sensitivity),
     "no-composition": _NoComposition,
@@ -320,6 +324,7 @@ CONTINUAL_FAULTS: dict[str, BuildContinual] = {
 
 ``add-or-remove-one`` is for the sensitivity of a trial that is left out, L^2 + B^2: it
 lacks the sqrt(2) of one that is replaced. ``unit-columns`` takes the factorisation's
-sensitivity to be 1 and shows only with trees. All but ``half-noise`` and
-``add-or-remove-one`` need more than one release, or more than one request.
+sensitivity to be 1 and shows only with trees. All but ``half-noise``,
+``noise-9-percent-less`` and ``add-or-remove-one`` need more than one release, or more
+than one request.
 """

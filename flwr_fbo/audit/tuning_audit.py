@@ -157,6 +157,11 @@ class TuningAuditPlan(StudyPlan):
         return joined(parts)
 
     @property
+    def direction(self) -> FloatArray:
+        """The direction of the canary's messages, shape (M,), of norm 1."""
+        return np.full(self.num_features, 1.0 / math.sqrt(self.num_features))
+
+    @property
     def loudness(self) -> float:
         """How much longer than the clip allows the canary's messages are."""
         return LOUDNESS
@@ -254,7 +259,6 @@ class _Canary:
     def __init__(self, plan: TuningAuditPlan) -> None:
         s, slot = plan.settings, plan.canary
         correct = Release(s, StreamEntropy(0))
-        direction = np.full(plan.num_features, 1.0 / math.sqrt(plan.num_features))
         silent = dict.fromkeys(range(s.num_agents), np.zeros(plan.num_features))
         absent = dict(silent)
         if plan.absence == "missing":
@@ -265,7 +269,7 @@ class _Canary:
         noise_std, shifts = [], []
         signs = alternating(len(plan.iterations))
         for k, (sign, iteration) in enumerate(zip(signs, plan.iterations, strict=True)):
-            message = sign * s.message_norm * direction
+            message = sign * s.message_norm * plan.direction
             self.present.append({**silent, slot: plan.loudness * message})
             std = correct.noise_std(iteration)
             weights = correct.weights(iteration)[slot] * plan.is_in(k)

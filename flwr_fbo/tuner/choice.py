@@ -178,6 +178,11 @@ class PrivateChooser(Chooser):
         How the clients sum their ballots, and add the noise themselves. Then there is
         no noise seed, and no noisy max.
 
+    Attributes
+    ----------
+    release : PlannedRelease or None
+        What releases the sums of the ballots; None where there are none.
+
     Raises
     ------
     ImportError
@@ -205,7 +210,7 @@ class PrivateChooser(Chooser):
             self._noisy_max = NoisyMax(share, noise_seed)
             epsilon, num_sums = epsilon - share, num_rungs - 1
         self._num_sums = num_sums
-        self._release: PlannedRelease | None = None
+        self.release: PlannedRelease | None = None
         if num_sums > 0:
             z = calibrate_noise_multiplier(epsilon, settings.delta, 1.0, num_sums)
             planned = ReleaseSettings(
@@ -219,7 +224,7 @@ class PrivateChooser(Chooser):
             entropy: Entropy = OsEntropy()
             if noise_seed is not None:
                 entropy = SeededEntropy(noise_seed)
-            self._release = (
+            self.release = (
                 Release(planned, entropy)
                 if sum_plan is None
                 else SecureRelease(planned)
@@ -237,8 +242,8 @@ class PrivateChooser(Chooser):
         """Return how ballots on K trials are summed; None: the server reads each."""
         if self.sum_plan is None:
             return None
-        assert self._release is not None
-        return self.sum_plan.sums(self._release.settings, num_trials)
+        assert self.release is not None
+        return self.sum_plan.sums(self.release.settings, num_trials)
 
     def choose(
         self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
@@ -260,7 +265,7 @@ class PrivateChooser(Chooser):
         require(enough, "num_agents", self._num_clients, allowed)
         if rung >= self._num_sums:
             return self._winner(rung, messages, num_trials)
-        release, form = self._release, self.settings.ballot
+        release, form = self.release, self.settings.ballot
         assert isinstance(release, Release)
         ballots = {
             slot: capped(message, num_trials, form)
@@ -271,7 +276,7 @@ class PrivateChooser(Chooser):
 
     def _of_sum(self, summed: SecureTotal, num_trials: int) -> Choice:
         """Return the mean of the ballots with the clients' noise."""
-        release, sums = self._release, self.sums(num_trials)
+        release, sums = self.release, self.sums(num_trials)
         assert isinstance(release, SecureRelease)
         assert sums is not None
         noise = sums.noise(0)
@@ -303,8 +308,8 @@ class PrivateChooser(Chooser):
     def promise(self, first_rung: int) -> Promise:
         """Return what is left to release; no ledger adds up a noisy max."""
         num, charges = self._num_sums - first_rung, []
-        if self._release is not None and num > 0:
-            z = self._release.settings.noise_multiplier
+        if self.release is not None and num > 0:
+            z = self.release.settings.noise_multiplier
             charges.append(Charge(z, num_releases=num))
         caveat = ""
         if self._noisy_max is not None:
@@ -318,9 +323,9 @@ class PrivateChooser(Chooser):
         With a ``noise_seed`` it is what real noise would have spent.
         """
         accountant = ReleaseAccountant(1.0, self.settings.delta)
-        if self._release is not None and num_rungs > 0:
+        if self.release is not None and num_rungs > 0:
             num_sums = min(num_rungs, self._num_sums)
-            z = self._release.settings.noise_multiplier
+            z = self.release.settings.noise_multiplier
             accountant.charge(z, num_sums)
         spent = accountant.spent()
         if self._noisy_max is None or num_rungs <= self._num_sums:

@@ -138,7 +138,9 @@ def test_faults_of_tuning_studies_are_found(
 
 
 def test_every_fault_is_looked_for() -> None:
-    assert {fault for fault, _ in GROSS + SUBTLE} == set(FAULTS)
+    # That of less noise in `test_tuner_audit`, which draws enough.
+    faults = set(FAULTS) - {"noise-9-percent-less"}
+    assert {fault for fault, _ in GROSS + SUBTLE} == faults
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,8 @@ def test_every_fault_is_looked_for() -> None:
         *(
             pytest.param(fault, marks=pytest.mark.slow)
             for fault in COHORT_FAULTS
-            if fault != "sent-again"
+            # The last in `test_tuner_audit`, which draws enough.
+            if fault not in ("sent-again", "noise-9-percent-less")
         ),
     ],
 )

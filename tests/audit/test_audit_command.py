@@ -45,6 +45,7 @@ def test_a_fault_is_planted_wherever_there_can_be_one() -> None:
     assert [one["study"] for one in found] == ["FedUCB", "FedGOUCB"]
 
 
+@pytest.mark.slow
 def test_json_tells_of_a_violation() -> None:
     result = _invoke("--study=FedGOUCB", "--plant=drawn-again", "--json")
     assert result.exit_code == 1
@@ -59,6 +60,8 @@ def test_options_change_a_tuning_study() -> None:
     more = ("--iteration=7", "--features=3", "--absent=zeros", "--epsilon=1")
     result = _invoke("--study=DPFTSDE", *options, *more, "--json")
     (found,) = json.loads(result.stdout)
+    assert found["violated"] is False
+    assert found["planted_fault"] is None
     assert found["epsilon_promised"] == pytest.approx(1, rel=5e-3)
     plan = found["plan"]
     assert (plan["iterations"], plan["num_features"]) == ([0, 7], 3)

@@ -184,6 +184,7 @@ def test_the_exact_noise_keeps_its_promise(changes: dict[str, Any]) -> None:
     assert result.num_counted == 1000
 
 
+@pytest.mark.slow
 def test_the_noise_of_the_paper_keeps_more_than_its_promise() -> None:
     audited = plan(**PAPER)
     result = audit(audited, StreamEntropy(1))
@@ -201,6 +202,7 @@ def test_next_to_nothing_is_promised_as_nothing() -> None:
     assert not result.violated
 
 
+@pytest.mark.slow
 def test_the_promise_does_not_hold_for_agents_that_act_on_raw_trials() -> None:
     result = audit(plan(**RAW), StreamEntropy(1))
     assert result.violated

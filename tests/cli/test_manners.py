@@ -131,7 +131,7 @@ def test_who_wants_no_colour_gets_none(experiment: tuple[str, ...]) -> None:
 def test_a_reader_that_leaves_early_sees_no_error(tmp_path: Path) -> None:
     command = " ".join(f"'{part}'" for part in COMMAND)
     done = subprocess.run(
-        ["bash", "-c", f"{command} list --json | head -c 10"],
+        ["bash", "-c", f"{command} data list --json | head -c 10"],
         capture_output=True,
         text=True,
     )
@@ -188,6 +188,7 @@ MISTAKES = (
     ("export", "{binary}", "sqlite:///{folder}/a.db"),
     ("export", "{gone}", "nothing"),
     ("ledger", "show", "{folder}"),
+    ("ledger", "show", "{binary}"),
     ("evaluate", "{binary}", "--policy", "uniform"),
     ("privacy", "--agents", "x", "--rounds", "2"),
 )

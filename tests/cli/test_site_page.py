@@ -249,6 +249,9 @@ def test_the_parameter_that_matters_comes_first(tmp_path: Path) -> None:
     captions = [p.caption for p in section.parts if isinstance(p, Figure)]
     assert "against parameter-7, " in captions[0]
     assert len(captions) == 7  # six slices, and all together
+    (tmp_path / "flat").mkdir()
+    flat = _journal(tmp_path / "flat", 12, value=lambda i, params: 0.0)
+    assert importances_of(*_recorded(flat)) == {}
     assert any("leave out the less important" in str(p) for p in section.parts)
 
 

@@ -343,6 +343,7 @@ def _replaced(column: NDArray[Any], row: int, value: Any) -> NDArray[Any]:
 
 IMAGES, LABELS, WRITER, IS_TEST = columns_of().values()
 BAD_COLUMNS: dict[str, tuple[NDArray[Any], str]] = {
+    "flat": (IMAGES.reshape(-1, 784), "images"),
     "NaN": (_replaced(IMAGES, 3, np.nan), "images"),
     "to 255": (IMAGES * 255, "images"),
     "objects": (IMAGES.astype(object), "images"),

@@ -203,6 +203,7 @@ def test_each_official_file_must_be_there(folder: Path) -> None:
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda whole: b"",
     "half": lambda whole: whole[: len(whole) // 2],
+    "words": lambda whole: b"words " + whole,
     "in a number": lambda whole: whole[:-2],
     "a line more": lambda whole: whole + whole.splitlines(keepends=True)[0],
     "a column more": lambda whole: whole.replace(b"\n", b" 1\n"),

@@ -171,7 +171,7 @@ def test_what_is_played_in_the_mean_field(experiment: BanditExperiment) -> None:
         replace(limit, num_iterations=10**7, num_synchronisations=10**7 - 20)
 
 
-@pytest.mark.parametrize("num", [10**5, pytest.param(10**7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num", [10**4, pytest.param(10**7, marks=pytest.mark.slow)])
 def test_published_curves_of_millions_of_trials(
     experiment: BanditExperiment, num: int
 ) -> None:

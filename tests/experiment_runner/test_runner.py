@@ -206,6 +206,7 @@ def test_an_experiment_is_a_toml(tmp_path: Path) -> None:
         ('"synthetic"', '"syntetic"', "name='syntetic' .*did you mean 'synth"),
         ("num_agents = 4", "num_agents = 0", "num_agents=0 is not allowed"),
         ("num_agents = 4", "", "num_agents is missing"),
+        ('name = "synthetic"', "", "task.name is missing: one of"),
         ("delta = 1e-3", "delta = nan", "delta=nan is not allowed"),
         ("alpha = 0.5", "noisy = true", r"task.noisy is not known: one of \['alpha'"),
         (

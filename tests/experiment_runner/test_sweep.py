@@ -403,6 +403,7 @@ def test_a_graph_has_a_part_only_in_what_is_sent_along_it(tmp_path: Path) -> Non
     far = replace(ring, hops=2)
     assert ring.recipe("independent") == far.recipe("independent")
     assert ring.recipe("fed-ucb") != far.recipe("fed-ucb")
+    assert far.sending("fed-ucb", []) is None  # it is not counted
     paper, ours = far.simulation("cliques"), far.simulation("fed-ucb")
     assert paper.graph is not None
     assert ours.graph is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ WARM = TuningExperiment(
     privacy=TuningPrivacy(1e-3, epsilon=2.0),
 )
 VOTES = replace(WARM, name="votes", strategy="FedVote", methods=("usual",))
+
+
+@cache
+def _played(name: str, method: str) -> TuningRun:
+    """Return a run of "warm" or "votes" that several tests read."""
+    return run_one({"warm": WARM, "votes": VOTES}[name], method, 1)
 
 
 def _sizes(experiment: TuningExperiment, method: str) -> tuple[int, ...]:
@@ -100,7 +107,7 @@ def test_every_evaluation_counts_the_first_one_too() -> None:
 def test_what_an_agent_alone_does_first_is_the_same_in_all_methods() -> None:
     """Lean ones start at the centre, whatever is shared later."""
     names = ("open", "private", "noise-only", "blind")
-    runs = {name: run_one(VOTES, name, 2) for name in ("alone", *names)}
+    runs = {name: _played("votes", name) for name in ("alone", *names)}
     for name in names:
         ours = np.array(runs[name].best_so_far)
         np.testing.assert_array_equal(
@@ -114,7 +121,7 @@ def test_all_agents_of_all_cohorts_make_their_evaluations() -> None:
     first, second = _sizes(WARM, "private")
     assert first >= 6
     names = ("alone", "open", "private", "noise-only", "blind")
-    runs = {name: run_one(WARM, name, 1) for name in names}
+    runs = {name: _played("warm", name) for name in names}
     for run in runs.values():
         assert np.shape(run.best_so_far) == (20, 12)
         assert WARM.run_of(json.loads(run.to_json())).best_so_far == run.best_so_far
@@ -164,7 +171,7 @@ def test_a_site_pays_once_and_sends_once() -> None:
     first, second = _sizes(WARM, "private")
     spent = WARM.spending("private")
     np.testing.assert_array_equal(spent[:9], 0.0)
-    run = run_one(WARM, "private", 0)
+    run = _played("warm", "private")
     np.testing.assert_allclose(spent[9:], run.epsilon)
     # Followers get what is released before their first evaluation: a row a cohort.
     received = 64 * (second + 2 * (20 - first - second))
@@ -178,7 +185,7 @@ def test_a_site_pays_once_and_sends_once() -> None:
 def test_votes_are_sent_after_the_sixth_and_the_tenth_evaluation() -> None:
     spent = VOTES.spending("private")
     assert np.flatnonzero(np.diff(spent)).tolist() == [4, 8]
-    assert spent[-1] == pytest.approx(run_one(VOTES, "private", 0).epsilon)
+    assert spent[-1] == pytest.approx(_played("votes", "private").epsilon)
     sent = VOTES.sending("private", [])
     each = 20 * 512
     assert np.diff(sent, prepend=0.0).tolist() == [

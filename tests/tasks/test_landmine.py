@@ -133,7 +133,7 @@ def test_noise_belongs_to_seed_client_and_setting() -> None:
 @needs_landmine
 def test_noise_turns_about_a_quarter_of_the_values_around() -> None:
     turned, low = [], []
-    for field in (0, 7, 14):
+    for field in (0, 7):
         exact = LandmineTask().objective(field, 29, seed=0)
         noisy = LandmineTask(noisy=True).objective(field, 29, seed=0)
         for setting in _settings(20, seed=field):

@@ -229,7 +229,7 @@ Some show only where they matter: ``reused-noise``, ``correlated-noise`` and
 ``noise-by-sampled`` and ``bare-empty-sample`` with sampling, the last with few agents;
 ``uniform-sensitivity`` with sub-regions in an early round; ``counted-twice`` with at
 least two agents a sub-region. ``noise-9-percent-less`` adds a quarter at most to the
-epsilon of the default studies: seen in 80,000 draws, not in 10,000.
+epsilon of the default studies: 10,000 draws are too few to see it.
 """
 
 COHORT_FAULTS: dict[str, Build] = {

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 
+from flwr_fbo._validation import require_int
 from flwr_fbo.clients import site
 from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.site_rules import SiteRules
-from flwr_fbo.tuner import client_mod
+from flwr_fbo.tuner import client_mod, envelope
 from flwr_fbo.tuner.envelope import BallotHeader, read_header
 from tests.adversaries.mutated_messages import KINDS, attack, be_honest
 
@@ -33,7 +34,11 @@ def _charge_no_falsy_release(patch: pytest.MonkeyPatch) -> None:
     def charge_some(self: Any, key: Any, promise: Any, release: Any, *more: Any) -> Any:
         return charge(self, key, promise, release, *more) if release else None
 
-    patch.setattr(BallotHeader, "check", lambda _: None)
+    def check_others(name: str, *about: Any) -> None:
+        if name != "release":
+            require_int(name, *about)
+
+    patch.setattr(envelope, "require_int", check_others)
     patch.setattr(SiteRules, "charge", charge_some)
     patch.setattr(SiteRules, "let_go", lambda *_: None)
 

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context
 
 from flwr_fbo._validation import require_int
 from flwr_fbo.clients import site
+from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.tuner import client_mod, envelope
-from flwr_fbo.tuner.envelope import BallotHeader, read_header
+from flwr_fbo.tuner.envelope import BallotHeader
 from tests.adversaries.mutated_messages import KINDS, attack, be_honest
 
 
@@ -53,15 +54,17 @@ def _see_no_exploration(patch: pytest.MonkeyPatch) -> None:
 
 def _search_ballots_of_any_size(patch: pytest.MonkeyPatch) -> None:
     vector: Any = client_mod._vector
+    check: Any = Limits.check_size
 
-    def read(message: Message, context: Context) -> Any:
-        return SiteRules(context), read_header(message.content)
+    def check_others(limits: Limits, limit: str, size: float, what: str) -> None:
+        if what != "trials of a ballot":
+            check(limits, limit, size, what)
 
     def searched(context: Context, header: BallotHeader) -> Any:
         assert len([t in header.failed for t in header.trials])
         return vector(context, header)
 
-    patch.setattr(client_mod, "_read", read)
+    patch.setattr(Limits, "check_size", check_others)
     patch.setattr(client_mod, "_vector", searched)
 
 
@@ -82,6 +85,4 @@ def test_what_was_mended_is_found_without_its_mend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     take_out(monkeypatch)
-    tally = attack(kind, messages=1000)
-    print(tally)
-    assert found in tally.violations[0]
+    assert found in attack(kind, messages=2000).violations[0]

@@ -110,7 +110,7 @@ VALUES: list[Any] = [
     *("exact", "ranks", "votes", "enrol", "round", "sum", [1, 0], ["0"], "x" * 10**5),
     LONG,
 ]
-FALSY = [0, 0.0, False, None, "", [], {}]
+FALSY: list[Any] = [0, 0.0, False, None, "", [], {}]
 LOUD = [0.0, 0.5, 1.0, 3.0, 8.0]
 # What a field of a name is replaced by as often: what could get it past a check.
 NEARLY: dict[str, list[Any]] = {
@@ -180,9 +180,9 @@ class Asked:
             text = json.dumps(self.header.get("fields"))
             header = {"kind": self.header.get("kind", "none"), "fields": text}
             header = {k: v for k, v in header.items() if isinstance(v, str | int)}
-            arrays = {"request": Array(np.zeros(0, np.uint8))}
-            records = {HEADER: ConfigRecord(header), SUM: ArrayRecord(arrays)}
-            return RecordDict({**records})
+            content = RecordDict({HEADER: ConfigRecord(header)})
+            content[SUM] = ArrayRecord({"request": Array(np.zeros(0, np.uint8))})
+            return content
         config = {
             name: json.dumps(v) if isinstance(v, dict) or v is None else v
             for name, v in self.header.items()

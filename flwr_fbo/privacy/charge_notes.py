@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flwr_fbo.journal.journal import Journal, open_patiently
+from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.privacy.spending import SpendingLedger, same_charge
@@ -115,8 +115,4 @@ def _journals(folder: Path, owner: int) -> Iterator[Path]:
 
 def _read(path: Path, patience: float) -> list[Facts]:
     with open_patiently(None, path, patience) as journal:
-        return _notes(journal)
-
-
-def _notes(journal: Journal) -> list[Facts]:
-    return notes_of(journal.load_array(NOTES))
+        return notes_of(journal.load_array(NOTES))

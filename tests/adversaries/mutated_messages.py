@@ -273,8 +273,8 @@ def _neural(phase: Phase, is_private: bool = True) -> Asked:
 
 def _tuning(phase: Phase, sums: SecureSums | None = None) -> Asked:
     agent = ThompsonSettings(num_initial=2, num_features=10, num_candidates=20)
-    about = SearchSpace(SPACE), "maximize", agent, 1, 2, "a", PROMISE
-    study = TuningStudy(*about, secure=sums)  # type: ignore[arg-type]
+    space = SearchSpace(SPACE)
+    study = TuningStudy(space, "maximize", agent, 1, 2, "a", PROMISE, secure=sums)
     asked = TuningInstruction(phase, study, _slot(phase), 0, release=1)
     if phase is Phase.SUM:
         asked = replace(asked, exchange=1, attempt=1)

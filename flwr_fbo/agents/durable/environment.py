@@ -49,7 +49,7 @@ def fitting_actions(
     Raises
     ------
     ValueError
-        If actions have another dimension than the study: that is no matter of data.
+        If actions have another dimension than the study, which data do not decide.
     """
     given = _unless_it_fails(lambda: environment.contexts(t), t)
     actions = None if given is None else _numbers(given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Control and format characters, but for tab and newline, and halves of a character.
@@ -39,6 +39,23 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         else:
             pairs.append((f"{prefix}{name}", value))
     return pairs
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Return increasing integers in few words.
+
+    Examples
+    --------
+    >>> ranges_text([0, 1, 2, 5])
+    '0 to 2, 5'
+    """
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], number
+        else:
+            ranges.append((number, number))
+    return ", ".join(f"{a} to {b}" if b > a else str(a) for a, b in ranges)
 
 
 class PrintableFilter(logging.Filter):

@@ -174,7 +174,7 @@ def _record(federation: Any) -> tuple[dict[str, Any], list[LedgerRow]]:
 def _num_rounds(federation: Any) -> int:
     """Return how many rounds the runs so far have printed; a little behind."""
     printed = "".join(p.read_text() for p in federation.folder.glob("run-*.out"))
-    return printed.count("aggregate_train: ")
+    return printed.count(" agents answered in ")
 
 
 def _await_round(federation: Any, number: int) -> None:
@@ -196,7 +196,7 @@ def test_a_federation_with_tls_and_authentication(
     keys = '"' + " ".join(_fingerprint(federation, i) for i in range(NUM_SITES)) + '"'
     with begun(federation, APP, _config(federation, num_rounds, keys=keys)) as end:
         printed = end(300)
-    assert "aggregate_train: 3 results, 0 failures, 0 missing" in printed
+    assert "3 of 3 agents answered" in printed
     assert "(score " in printed, printed
     assert federation.processes["site-9"].poll() not in (None, 0)
     assert "No SuperNode found with the given public key" in federation.log("superlink")
@@ -338,7 +338,7 @@ def test_bad_clients_do_not_stop_the_others(federation: Any, tmp_path: Path) -> 
     with begun(federation, _faulty_app(tmp_path), config) as end:
         printed = end(400)
     assert "(score " in printed, printed
-    assert printed.count("aggregate_train: 3 results, 1 failures, 1 missing") == 3
+    assert printed.count("(1 failed, 1 late, 0 absent)") == 3
     assert "agent 2: no reply in time" in printed
     assert re.search("agent 3: .*make_objective failed: RuntimeError", printed)
     assert "agent 4: its message counts as zero: NaN or infinite" in printed

@@ -127,7 +127,7 @@ def _sites_that_differ(page: Page) -> None:
 
 
 def _neural_bandits(page: Page) -> None:
-    assert all(r.results == 4 for r in page.names["result"].rounds)
+    assert all(r.answered == 4 for r in page.names["result"].rounds)
     assert "w0 has 76 numbers" in page.printed
     assert "epsilon 8 for one evaluation" in page.printed
 

@@ -188,7 +188,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
             If the server of a secure sum deviates from its protocol.
         ObjectiveFailedError
             If ``make_objective`` raised, or gave no function; if the objective gives
-            no numbers, or has failed in all trials so far.
+            no numbers.
         SpaceMismatchError
             If the study has another space or direction than the client declares.
         """

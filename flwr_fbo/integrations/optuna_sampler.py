@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import threading
 from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
@@ -32,6 +33,9 @@ from flwr_fbo.space.search_space import SearchSpace
 
 # Where a trial was and when, for trials that use only some of the parameters.
 POINT, ITERATION = "flwr-fbo:point", "flwr-fbo:iteration"
+
+# One trial of a process is placed after another, so that each knows of those before.
+_ASKING = threading.Lock()
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -79,8 +83,9 @@ class FederatedSampler(BaseSampler):
     same setting as the agent's client, by a sampler that has been there from the first
     trial on (one that is made later fits its model anew, at other trials). Trials that
     the user enqueued or added take the place of initial points. Failed and pruned
-    trials count as failed. A parameter that the agent's space lacks is sampled at
-    random.
+    trials count as failed, and so do those that still run (``n_jobs``, or several
+    processes on one storage), so that none goes where another one is. A parameter that
+    the agent's space lacks is sampled at random.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -153,8 +158,14 @@ class FederatedSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return the agent's next setting, as far as ``search_space`` asks for it."""
         self._check(study)
-        # A copy, so that threads do not disturb each other.
-        agent = copy(self.agent)
+        with _ASKING:
+            point = self._asked(study, trial)
+        params = self.agent.space.from_unit(point)
+        return {name: params[name] for name in search_space if name in params}
+
+    def _asked(self, study: Study, trial: FrozenTrial) -> FloatArray:
+        """Return where a trial is to be, shape (D,), and put that on record."""
+        agent = copy(self.agent)  # of which another thread may read what it knows
         if trial.number == 0 and agent.values:
             _log.warning(
                 "The Optuna study is empty: the agent's %d trials are not used. Export "
@@ -170,8 +181,7 @@ class FederatedSampler(BaseSampler):
         self.agent = agent
         for key, value in ((POINT, point.tolist()), (ITERATION, iteration)):
             study._storage.set_trial_system_attr(trial._trial_id, key, value)
-        params = agent.space.from_unit(point)
-        return {name: params[name] for name in search_space if name in params}
+        return point
 
     def sample_independent(
         self,
@@ -203,8 +213,10 @@ class FederatedSampler(BaseSampler):
         agent.iterations, agent.points, agent.values = [], agent.points[:0], []
         last = 0
         for old in study.get_trials(deepcopy=False):
-            if old.number >= trial.number or not old.state.is_finished():
+            if old.number == trial.number or old.state == TrialState.WAITING:
                 continue
+            if old.state == TrialState.RUNNING and POINT not in old.system_attrs:
+                continue  # it has not been told yet where to be
             point = self._point(agent, old)
             if point is None:
                 continue
@@ -217,7 +229,7 @@ class FederatedSampler(BaseSampler):
         return last
 
     def _point(self, agent: Agent, old: FrozenTrial) -> FloatArray | None:
-        """Return where a finished trial was, or None where the agent cannot use it."""
+        """Return where a trial was, or None where the agent cannot use it."""
         names = agent.space.distributions
         used = {name: value for name, value in old.params.items() if name in names}
         known: Mapping[str, Any] = {}

@@ -26,9 +26,10 @@ def texts_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 def numbers_of_round(finished: Round) -> dict[str, float]:
     """Return what there is to plot of a round."""
     counts = {
-        "results": finished.results,
-        "failures": finished.failures,
-        "missing": finished.missing,
+        "answered": finished.answered,
+        "failed": finished.failed,
+        "late": finished.late,
+        "absent": finished.absent,
         "release": finished.release,
     }
     return _finite({**counts, "epsilon": finished.epsilon})

@@ -46,8 +46,9 @@ class Round:
     ----------
     server_round : int
         From 1.
-    results, failures, missing : int
-        Agents that answered, answered with an error, did not answer.
+    answered, failed, late, absent : int
+        Agents that answered, answered with an error, were asked and did not answer in
+        time, were not there to be asked. Together all agents that the round is for.
     epsilon : float or None
         Spent so far; None where the method releases nothing, or all of it.
     release : int
@@ -55,9 +56,10 @@ class Round:
     """
 
     server_round: int
-    results: int
-    failures: int
-    missing: int
+    answered: int
+    failed: int
+    late: int
+    absent: int
     epsilon: float | None = None
     release: int = 0
 
@@ -110,7 +112,7 @@ class Callback:
     >>> from flwr_fbo import Callback, FedVote, InProcessGrid, tuning_app
     >>> class Printed(Callback):
     ...     def on_round(self, finished):
-    ...         print(f"round {finished.server_round}: {finished.results} agents")
+    ...         print(f"round {finished.server_round}: {finished.answered} agents")
     >>> strategy = FedVote(
     ...     space={"x": FloatDistribution(0, 1)},
     ...     direction="maximize",

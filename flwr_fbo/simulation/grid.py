@@ -48,7 +48,7 @@ class InProcessGrid(Grid):
     >>> grid = InProcessGrid(app, num_nodes=4)
     >>> strategy = FTS({"x": FloatDistribution(0, 1)}, "maximize", num_agents=4)
     >>> result = strategy.start(grid, num_rounds=2)
-    >>> result.rounds[0].results
+    >>> result.rounds[0].answered
     4
 
     Parameters

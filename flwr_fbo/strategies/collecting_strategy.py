@@ -145,6 +145,7 @@ class CollectingStrategy(TuningStrategy):
                 needed,
             )
             return None
+        self._warn_of_few(step, answered)
         if not self._is_charged(step):
             return None
         if self._exchanges is not None:
@@ -159,6 +160,27 @@ class CollectingStrategy(TuningStrategy):
             return summed
         collected, self._collected = self._collected, {}
         return dict(sorted(collected.items()))
+
+    def _warn_of_few(self, step: Step, num_answered: int) -> None:
+        """Say what a release of fewer agents than planned costs, and can tell."""
+        planned = self._num_senders
+        share = num_answered / planned
+        if share < self._min_agents / self.server.num_agents:
+            _log.warning(
+                "Release %d is of %d of the %d agents that it was planned for: it "
+                "costs as much epsilon as planned, and what it says stands out of the "
+                "noise %.2g times as much. Privacy(min_answers=...) postpones such a "
+                "release, at no epsilon.",
+                step.release,
+                num_answered,
+                planned,
+                share,
+            )
+
+    @property
+    def _num_senders(self) -> int:
+        """Number of agents that the open release is planned for."""
+        return self.server.num_agents
 
     def _read(self, slot: int, reply: Message, step: Step) -> Any:
         """Return the message in a reply; there is none where the sites sum them."""

@@ -258,8 +258,11 @@ class FedWarmStart(PrivateTuningStrategy):
         """Half of the open cohort's agents, enrolled or not."""
         if self.study.secure is not None:
             return super()._min_answers
-        cohort = self.server.cohorts.slots(len(self.server.ledger))
-        return -(-len(cohort) // 2)
+        return -(-self._num_senders // 2)
+
+    @property
+    def _num_senders(self) -> int:
+        return len(self.server.cohorts.slots(len(self.server.ledger)))
 
     @property
     def knowledge(self) -> Knowledge:

@@ -48,7 +48,7 @@ class StudyResult(Result):
         return "\n".join(self._lines())
 
     def _lines(self) -> list[str]:
-        answers = sum(one.results for one in self.rounds)
+        answers = sum(one.answered for one in self.rounds)
         lines = [f"{len(self.rounds)} rounds, {answers} answers of agents"]
         if self.privacy_spent is not None:
             spent = self.privacy_spent

@@ -25,6 +25,7 @@ from flwr_fbo._compat import (
     reply_arrays,
     to_array_record,
 )
+from flwr_fbo._text import ranges_text
 from flwr_fbo._validation import require
 from flwr_fbo.protocol.callbacks import Callback, Callbacks, Round
 from flwr_fbo.protocol.codec import Config, Study
@@ -70,6 +71,7 @@ class StudyRounds(Strategy):
         self._timeout = 3600.0
         self._step = Step(-1)
         self._asked: list[Message] = []
+        self._absent: list[int] = []  # slots that the round is for, and are not there
         self._rounds: list[Round] = []
         self._num_rounds = 0  # of the whole study
         self._waiting: Waiting | None = None
@@ -127,6 +129,8 @@ class StudyRounds(Strategy):
         kind = message_type(self._client_api)
         number = step.iteration + 1
         self._asked = []
+        playing = filter(self.server.plays, range(self.server.num_agents))
+        self._absent = sorted(set(playing) - set(slots.values()))
         for node, slot in slots.items():
             if not self.server.plays(slot):
                 continue
@@ -182,7 +186,7 @@ class StudyRounds(Strategy):
         """
         step, before = self._step, len(self.server.ledger)
         if step.is_over:
-            self._rounds.append(Round(step.iteration + 1, 0, 0, 0))
+            self._rounds.append(Round(step.iteration + 1, 0, 0, 0, 0))
             self._commit()
             self._callbacks.on_round(self._rounds[-1])
             return None, None
@@ -277,25 +281,28 @@ class StudyRounds(Strategy):
         step: Step,
         answers: Collection[int],
         failures: list[str],
-        missing: Collection[int],
+        late: Collection[int],
     ) -> None:
         """Log how a round went, and end the run if nobody is there any more."""
-        counts = len(answers), len(failures), len(missing)
+        counts = len(answers), len(failures), len(late), len(self._absent)
         number = step.iteration + 1
         self._rounds.append(Round(number, *counts, release=step.release))
-        _log.info("aggregate_train: %d results, %d failures, %d missing", *counts)
         left = (self._num_rounds - number) * float(np.mean(self._seconds))
         _log.info(
-            "%s: %d of %d agents answered in %s, about %s left",
+            "%s: %d of %d agents answered in %s (%d failed, %d late, %d absent), about "
+            "%s left",
             self._named(number),
             counts[0],
             sum(counts),
             duration(self._seconds[-1]),
+            *counts[1:],
             duration(left),
         )
-        slots = sorted(self._enrolment.slots[node] for node in missing)
-        silent = [f"agent {slot}: no reply in time" for slot in slots]
-        for line in sorted(failures) + silent:
+        slots = sorted(self._enrolment.slots[node] for node in late)
+        lines = sorted(failures) + [f"agent {slot}: no reply in time" for slot in slots]
+        if self._absent:
+            lines.append(f"absent: agents {ranges_text(self._absent)}")
+        for line in lines:
             _log.warning("\t> %s", line)
         self._num_empty = 0 if answers else self._num_empty + 1
         if self._num_empty == self._max_empty_rounds:
@@ -305,7 +312,8 @@ class StudyRounds(Strategy):
             rounds = f" (after {empty} such rounds)" if empty > 1 else ""
             raise AggregationError(
                 f"Round {number}: none of {sum(counts)} agents gave a result "
-                f"({counts[1]} failures, {counts[2]} missing){rounds}.{failure}"
+                f"({counts[1]} failed, {counts[2]} late, {counts[3]} absent){rounds}."
+                f"{failure}"
             )
 
     def _read(self, slot: int, reply: Message, step: Step) -> Any:

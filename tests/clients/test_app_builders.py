@@ -245,19 +245,12 @@ def test_a_note_that_cannot_be_written_leaves_the_last_one(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("returned", "said"),
-    [
-        (lambda trial: 1 / 0, "All 4 trials so far have failed"),
-        (lambda trial: (0.5, 1), "The objective returned a tuple, not a number"),
-    ],
-)
-def test_an_objective_that_always_fails_is_loud(
-    returned: Any, said: str, caplog: pytest.LogCaptureFixture
+def test_an_objective_that_gives_no_number_is_loud(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """At the server too; and what was played before it is there."""
-    grid = InProcessGrid(numpy_app(lambda context: returned), NUM_AGENTS)
-    with pytest.raises(AggregationError, match=said):
+    """At the server too."""
+    grid = InProcessGrid(numpy_app(lambda context: lambda trial: (0.5, 1)), NUM_AGENTS)
+    with pytest.raises(AggregationError, match="returned a tuple, not a number"):
         strategy().start(grid, num_rounds=3)
     for slot in range(NUM_AGENTS):
         assert f"agent {slot}: " in caplog.text

@@ -51,8 +51,8 @@ def test_rounds_epsilon_and_settings(uri: str) -> None:
     assert [name for name in params if "seed" in name] == []
     assert result.privacy_spent is not None
     assert float(params["privacy-spent.epsilon"]) == result.privacy_spent.epsilon
-    assert _metric(uri, run, "results") == dict.fromkeys((1, 2, 3, 4), NUM_AGENTS)
-    assert _metric(uri, run, "missing") == dict.fromkeys((1, 2, 3, 4), 0)
+    assert _metric(uri, run, "answered") == dict.fromkeys((1, 2, 3, 4), NUM_AGENTS)
+    assert _metric(uri, run, "absent") == dict.fromkeys((1, 2, 3, 4), 0)
     assert _metric(uri, run, "release") == {1: 1, 2: 2, 3: 3, 4: 0}
     epsilons = {one.server_round: one.epsilon for one in result.rounds}
     assert _metric(uri, run, "epsilon") == epsilons
@@ -74,7 +74,7 @@ def test_where_nothing_is_private_there_is_no_epsilon(uri: str) -> None:
     study = FTS(SPACE, "maximize", NUM_AGENTS, callbacks=[told])
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
     (run,) = _runs(uri, "open")
-    assert set(run.data.metrics) == {"results", "failures", "missing", "release"}
+    assert set(run.data.metrics) == {"answered", "failed", "late", "absent", "release"}
     assert "privacy-spent.epsilon" not in run.data.params
 
 
@@ -106,7 +106,7 @@ def test_after_a_restart_the_run_is_the_same(uri: str, tmp_path: Path) -> None:
         study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
     (run,) = _runs(uri, "restarted")
     assert run.info.status == "FINISHED"
-    assert _metric(uri, run, "results") == {1: NUM_AGENTS, 2: NUM_AGENTS}
+    assert _metric(uri, run, "answered") == {1: NUM_AGENTS, 2: NUM_AGENTS}
 
 
 def test_a_study_that_fails_stays_unfinished(uri: str) -> None:

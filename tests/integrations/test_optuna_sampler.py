@@ -3,6 +3,7 @@
 import math
 import pickle
 import stat
+import threading
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -21,12 +22,18 @@ from optuna.testing import pytest_samplers
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from flwr_fbo import FederatedSampler, InProcessGrid, VotingSettings
+from flwr_fbo import (
+    FederatedSampler,
+    InProcessGrid,
+    VotingSettings,
+    WarmStartSettings,
+)
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.cli import app
 from flwr_fbo.integrations.optuna_export import export_journal
+from flwr_fbo.integrations.optuna_sampler import POINT
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.tuning_settings import ThompsonSettings
@@ -300,6 +307,63 @@ def test_trials_may_be_asked_for_before_any_is_told() -> None:
     study = optuna.create_study(sampler=sampler, direction="maximize")
     asked = [study.ask(SPACE).params for _ in range(5)]
     assert len({str(params) for params in asked}) == 5
+
+
+METHODS = [FEW, VotingSettings(), WarmStartSettings()]
+
+
+@pytest.mark.parametrize("settings", METHODS, ids=lambda one: type(one).__name__)
+def test_trials_that_run_at_once_are_in_different_places(settings: Any) -> None:
+    sampler = FederatedSampler(agent_for(SPACE, "maximize", settings))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    together = threading.Barrier(4)
+
+    def objective(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", -1, 1)
+        together.wait(60)  # none ends before four have begun
+        if trial.number % 5 == 0:
+            raise ArithmeticError
+        return -abs(x - 0.3)
+
+    study.optimize(objective, n_trials=12, n_jobs=4, catch=(ArithmeticError,))
+    points = [trial.system_attrs[POINT] for trial in study.trials]
+    assert len(np.unique(points, axis=0)) == 12
+    states = [trial.state for trial in study.trials]
+    assert states.count(TrialState.FAIL) == 3
+    assert states.count(TrialState.COMPLETE) == 9
+
+
+@pytest.mark.parametrize("settings", METHODS, ids=lambda one: type(one).__name__)
+def test_a_trial_that_still_runs_counts_as_a_failed_one(settings: Any) -> None:
+    """Also one of a process that is gone."""
+    points = []
+    for ended in (True, False):
+        sampler = FederatedSampler(agent_for(SPACE, "maximize", settings))
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for k in range(6):
+            trial = study.ask(SPACE)
+            if k != 4:
+                study.tell(trial, trial.params["x"])
+            elif ended:
+                study.tell(trial, state=TrialState.FAIL)
+        points.append([trial.system_attrs[POINT] for trial in study.trials])
+    np.testing.assert_array_equal(*points)
+
+
+@pytest.mark.parametrize("settings", METHODS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("num_failed", [1, 3, 8])
+def test_first_trials_may_fail_before_they_ask(settings: Any, num_failed: int) -> None:
+    sampler = FederatedSampler(agent_for(SPACE, "maximize", settings))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+
+    def objective(trial: optuna.Trial) -> float:
+        if trial.number < num_failed:
+            raise ZeroDivisionError
+        return -abs(trial.suggest_float("x", -1, 1) - 0.3)
+
+    study.optimize(objective, n_trials=num_failed + 4, catch=(ZeroDivisionError,))
+    points = [trial.system_attrs[POINT] for trial in study.trials[num_failed:]]
+    assert len(np.unique(points, axis=0)) == 4
 
 
 def test_another_direction_is_refused() -> None:

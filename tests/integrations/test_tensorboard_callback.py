@@ -59,8 +59,8 @@ def test_rounds_epsilon_and_settings(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     assert folder.name == f"DPFTSDE-{study.study.study_id}"
     scalars, texts = _read(tmp_path)
-    assert scalars["results"] == dict.fromkeys((1, 2, 3, 4), NUM_AGENTS)
-    assert scalars["failures"] == scalars["missing"] == dict.fromkeys((1, 2, 3, 4), 0)
+    assert scalars["answered"] == dict.fromkeys((1, 2, 3, 4), NUM_AGENTS)
+    assert scalars["failed"] == scalars["absent"] == dict.fromkeys((1, 2, 3, 4), 0)
     assert scalars["release"] == {1: 1, 2: 2, 3: 3, 4: 0}
     epsilons = {one.server_round: one.epsilon for one in result.rounds}
     assert scalars["epsilon"] == pytest.approx(epsilons, rel=1e-6)
@@ -83,7 +83,7 @@ def test_where_nothing_is_private_there_is_no_epsilon(tmp_path: Path) -> None:
     study = FTS(SPACE, "maximize", NUM_AGENTS, callbacks=[told])
     study.start(InProcessGrid(numpy_app(), NUM_AGENTS), num_rounds=2)
     scalars, texts = _read(tmp_path)
-    assert set(scalars) == {"results", "failures", "missing", "release"}
+    assert set(scalars) == {"answered", "failed", "late", "absent", "release"}
     assert "epsilon" not in texts["result"]
 
 
@@ -112,7 +112,7 @@ def test_after_a_restart_the_folder_is_the_same(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "events").iterdir()
     assert len(list(folder.iterdir())) == 2
     scalars, _ = _read(folder)
-    assert scalars["results"] == {1: NUM_AGENTS, 2: NUM_AGENTS}
+    assert scalars["answered"] == {1: NUM_AGENTS, 2: NUM_AGENTS}
 
 
 KILLED = """
@@ -130,7 +130,7 @@ from flwr_fbo.protocol.callbacks import Round, Started
 told = TensorBoardCallback(sys.argv[1])
 told.on_start(Started("a", "FedVote", {"a|b": 1}, 0))
 for number in range(1, 200):
-    told.on_round(Round(number, 5, 0, 0))
+    told.on_round(Round(number, 5, 0, 0, 0))
 os.kill(os.getpid(), 9)
 """
 
@@ -141,7 +141,7 @@ def test_without_torch_and_killed_what_was_written_is_there(tmp_path: Path) -> N
     )
     assert done.returncode == -9, done.stderr
     scalars, texts = _read(tmp_path)
-    assert scalars["results"] == dict.fromkeys(range(1, 200), 5)
+    assert scalars["answered"] == dict.fromkeys(range(1, 200), 5)
     assert "| a\\|b | 1 |" in texts["settings"]
 
 

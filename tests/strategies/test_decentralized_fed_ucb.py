@@ -362,7 +362,7 @@ def test_a_lying_agent_stops_nobody() -> None:
     grid = InProcessGrid(_lying(lie), M)
     result = strategy_of(LINE).start(grid)
     assert next(told, None) is None
-    assert [r.results for r in result.rounds] == [M] * len(result.rounds)
+    assert [r.answered for r in result.rounds] == [M] * len(result.rounds)
     assert all(len(trials_of(c)) == T for c in grid.contexts.values())
 
 

@@ -5,6 +5,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,17 +25,21 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 import flwr_fbo._compat as compat
 from flwr_fbo import (
+    Callback,
     Durability,
     InProcessGrid,
     ThompsonSettings,
     tuning_app,
 )
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.protocol.callbacks import Round
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.private_tuning_strategy import published_delta
+from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     NUM_AGENTS,
@@ -154,7 +159,7 @@ def test_an_objective_that_fails_costs_the_agent_its_trials_only() -> None:
 
     for app in (numpy_app(make), tuning_app(make)):
         _, agents = run(app, num_rounds=2)
-        assert [int(np.isnan(a.values).sum()) for a in agents] == [0, 5, 5, 5]
+        assert [int(np.isnan(a.values).sum()) for a in agents] == [0, 10, 10, 10]
 
 
 def _fails(client: int, reply: Message) -> Message:
@@ -164,7 +169,7 @@ def _fails(client: int, reply: Message) -> Message:
 def test_when_every_reply_is_an_error_the_run_says_so_and_stops() -> None:
     with pytest.raises(AggregationError) as error:
         run(spoiled(_fails))
-    assert "Round 1: none of 4 agents gave a result (4 failures" in str(error.value)
+    assert "Round 1: none of 4 agents gave a result (4 failed" in str(error.value)
     assert "agent 0: RuntimeError: client 0 is broken" in str(error.value)
 
 
@@ -185,7 +190,7 @@ def test_when_nobody_answers_the_run_says_so_and_stops() -> None:
             phase = asked[0].content["config"]["fbo-phase"]
             return replies if phase == "enrol" else []
 
-    with pytest.raises(AggregationError, match="0 failures, 4 missing"):
+    with pytest.raises(AggregationError, match="0 failed, 4 late, 0 absent"):
         strategy().start(Silent(numpy_app(), 4), num_rounds=3)
 
 
@@ -193,12 +198,54 @@ def test_rounds_in_which_nobody_answers_are_counted() -> None:
     """Those before the limit cost nothing: releases that were due are postponed."""
     study = strategy(max_empty_rounds=3)
     result = study.start(SilentGrid((2, 4, 5)), num_rounds=6)
-    assert [r.results for r in result.rounds] == [4, 0, 4, 0, 0, 4]
+    assert [r.answered for r in result.rounds] == [4, 0, 4, 0, 0, 4]
     # Five releases are planned, in six rounds: one a round in which agents answer.
     assert study.privacy_spent.num_releases == 3
     assert [row.iteration for row in study.server.ledger] == [0, 1, 2]
     with pytest.raises(AggregationError, match=r"Round 4.*\(after 3 such rounds\)"):
         strategy(max_empty_rounds=3).start(SilentGrid((2, 3, 4)), num_rounds=6)
+
+
+class Offline(InProcessGrid):
+    """Loses nodes for good after the first round."""
+
+    lost = frozenset[int]()
+
+    def get_node_ids(self) -> Any:
+        nodes = sorted(super().get_node_ids())
+        return [node for i, node in enumerate(nodes) if i not in self.lost]
+
+    def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+        asked = list(messages)
+        replies = super().send_and_receive(asked, timeout=timeout)
+        if asked and asked[0].content["config"]["fbo-phase"] == "round":
+            self.lost = frozenset({1, 2})
+        return replies
+
+
+def test_sites_that_go_offline_stay_in_every_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Round] = []
+
+    class Told(Callback):
+        def on_round(self, finished: Round) -> None:
+            told.append(finished)
+
+    study = strategy(callbacks=[Told()], folder=tmp_path)
+    with caplog.at_level(logging.INFO, "flwr.fbo"):
+        result = study.start(Offline(numpy_app(), NUM_AGENTS), num_rounds=3)
+    counts = [(r.answered, r.failed, r.late, r.absent) for r in result.rounds]
+    assert counts == [(4, 0, 0, 0), (2, 0, 0, 2), (2, 0, 0, 2)]
+    assert told == result.rounds
+    with Journal(None, tmp_path / "server.sqlite") as journal:
+        assert read_ledger(journal)[0]["rounds"][1]["absent"] == 2
+    assert "round 2 of 3: 2 of 4 agents answered" in caplog.text
+    assert "absent: agents 1 to 2" in caplog.text
+    warned = [r.getMessage() for r in caplog.records if "was planned for" in r.message]
+    (warning,) = warned  # of the second release alone
+    assert warning.startswith("Release 2 is of 2 of the 4 agents")
+    assert "0.5 times as much" in warning
 
 
 def test_failures_are_logged_with_the_agents_slot(
@@ -209,7 +256,7 @@ def test_failures_are_logged_with_the_agents_slot(
 
     with caplog.at_level(logging.INFO, "flwr.fbo"):
         run(spoiled(spoil), num_rounds=3)
-    assert "aggregate_train: 3 results, 1 failures, 0 missing" in caplog.text
+    assert "(1 failed, 0 late, 0 absent)" in caplog.text
     assert "agent 2: RuntimeError: client 2 is broken" in caplog.text
 
 

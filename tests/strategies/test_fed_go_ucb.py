@@ -214,7 +214,7 @@ def test_a_regression_that_stops_early_leaves_rounds_in_which_nobody_is_asked(
     result = strategy.start(grid)
     assert strategy.server.num_steps == 2
     rounds, used = 8 + T - T0, 2 + T - T0
-    assert [r.results for r in result.rounds] == [N] * used + [0] * (rounds - used)
+    assert [r.answered for r in result.rounds] == [N] * used + [0] * (rounds - used)
     agents, synchronised = played_without_flower(settings)
     assert result.num_synchronisations == synchronised
     for state, agent in zip(seen_by(grid), agents, strict=True):
@@ -227,7 +227,7 @@ def test_who_is_away_in_phase_one_is_left_out_and_comes_back() -> None:
     grid = Counting()
     grid.away = {2: {1}, 3: {1}, STEPS + 1: {2}}  # 2 misses w0, at first
     result = strategy_of().start(grid)
-    assert [r.missing for r in result.rounds][:5] == [0, 1, 1, 0, 1]
+    assert [r.late for r in result.rounds][:5] == [0, 1, 1, 0, 1]
     states = seen_by(grid)
     for state in states:
         assert len(state["outputs"]) == T - T0  # it has caught up
@@ -255,7 +255,7 @@ def _poisoned(slots: set[int]) -> ClientApp:
 def test_gradients_that_are_not_finite_are_left_out() -> None:
     grid = InProcessGrid(_poisoned({0}), N)
     result = strategy_of().start(grid)
-    assert all(r.results == N for r in result.rounds)
+    assert all(r.answered == N for r in result.rounds)
     assert result.w0 is not None
     assert np.isfinite(result.w0).all()
 
@@ -324,7 +324,7 @@ def test_clients_bring_another_model() -> None:
     model = LinearModel(6)
     app = neural_bandit_app(make_environment, lambda context: model)
     result = strategy_of(model=model).start(InProcessGrid(app, N))
-    assert all(r.results == N for r in result.rounds)
+    assert all(r.answered == N for r in result.rounds)
     with pytest.raises(Exception, match="which every client has to bring"):
         strategy_of(model=model).start(InProcessGrid(APP, N))
 

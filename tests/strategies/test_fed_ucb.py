@@ -119,7 +119,7 @@ def test_plays_as_the_simulator_does(case: str) -> None:
     result = strategy.start(grid)
     simulation = BanditSimulation(CASES[case], M, TASK, T, SCHEDULE)
     assert_as_simulated(grid, strategy, simulation)
-    assert [r.results for r in result.rounds] == [M] * 4
+    assert [r.answered for r in result.rounds] == [M] * 4
     assert strategy.server.num_releases == [3] * M
 
 

@@ -111,7 +111,7 @@ def _linear(tmp_path: Path, releases: Any, lies: Any) -> tuple[FedUCB, LyingSite
     settings = replace(SETTINGS, releases=releases, local_data="raw")
     strategy = fed_ucb(settings, interval=0.0, noise_seed=NOISE_SEED)
     result = strategy.start(sites)  # which needs an estimate of its own
-    assert [r.results for r in result.rounds] == [M] * 7
+    assert [r.answered for r in result.rounds] == [M] * 7
     ticket = sites.policy(0).choose(ACTIONS).ticket
     sites.policy(0).reward(ticket, 1.0)
     assert sites.policy(0).choose(ACTIONS).ticket == ticket + 1
@@ -207,7 +207,7 @@ def test_a_long_gradient_ends_no_study(
     lies = [np.full(neural.D_W, size)] * neural.STEPS
     lies += [np.zeros((neural.D_W + 1, neural.D_W))] * 50
     _, result = _neural(neural.SETTINGS, lies)
-    assert [r.results for r in result.rounds] == [neural.N] * len(result.rounds)
+    assert [r.answered for r in result.rounds] == [neural.N] * len(result.rounds)
     assert np.isfinite(result.w0).all()
     said = "no gradient in step" if size > 1e100 else "long, and counts as"
     assert said in caplog.text

@@ -21,7 +21,7 @@ def test_the_result_of_a_study() -> None:
     last = result.privacy_spent.epsilon
     epsilons = [r.epsilon for r in result.rounds]
     assert result.rounds == [
-        Round(r, NUM_AGENTS, 0, 0, epsilon, release=r if r < 4 else 0)
+        Round(r, NUM_AGENTS, 0, 0, 0, epsilon, release=r if r < 4 else 0)
         for r, epsilon in zip((1, 2, 3, 4), epsilons, strict=True)
     ]
     assert None not in epsilons

@@ -9,7 +9,7 @@ from flwr_fbo import BanditResult, InProcessGrid, TuningResult
 from flwr_fbo.protocol.callbacks import Round
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 
-COLUMNS = ["server_round", "results", "failures", "missing", "epsilon", "release"]
+COLUMNS = ["server_round", "answered", "failed", "late", "absent", "epsilon", "release"]
 
 
 def test_a_study_has_a_row_a_round() -> None:
@@ -19,18 +19,18 @@ def test_a_study_has_a_row_a_round() -> None:
     frame = result.to_dataframe()
     assert list(frame.columns) == COLUMNS
     assert frame["server_round"].tolist() == [1, 2, 3]
-    assert frame["results"].tolist() == [NUM_AGENTS] * 3
+    assert frame["answered"].tolist() == [NUM_AGENTS] * 3
     assert frame["release"].tolist() == [1, 2, 0]
     assert frame["epsilon"].tolist() == [one.epsilon for one in result.rounds]
 
 
 def test_without_epsilon_the_column_is_of_numbers() -> None:
     pytest.importorskip("pandas", reason="needs the extra pandas")
-    rounds = [Round(1, 4, 0, 0), Round(2, 3, 1, 0)]
+    rounds = [Round(1, 4, 0, 0, 0), Round(2, 3, 1, 0, 0)]
     frame = BanditResult(rounds=rounds).to_dataframe()
     assert frame["epsilon"].dtype == float
     assert frame["epsilon"].isna().all()
-    assert frame["failures"].tolist() == [0, 1]
+    assert frame["failed"].tolist() == [0, 1]
 
 
 def test_without_rounds_there_are_columns() -> None:

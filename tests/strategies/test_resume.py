@@ -235,7 +235,7 @@ def test_empty_rounds_are_counted_anew_in_each_run(tmp_path: Path) -> None:
     with pytest.raises(AggregationError, match=r"Round 4.*after 2 such rounds"):
         run(3, 4)
     result = run(4)
-    assert [r.results for r in result.rounds] == [4, 4, 0, 0, 4]
+    assert [r.answered for r in result.rounds] == [4, 4, 0, 0, 4]
 
 
 def _study_of(folder: Path, num_rounds: int, noise_seed: int | None) -> None:

@@ -255,7 +255,7 @@ def test_a_site_that_lost_its_journal_sends_no_second_message(tmp_path: Path) ->
         play(tmp_path, dies_in=5)
     _lose_journal(tmp_path, 0)
     study = play(tmp_path)
-    assert [r.results for r in study._rounds] == [3, 3, 3, 5, 5, 5, 7, 7, 7]
+    assert [r.answered for r in study._rounds] == [3, 3, 3, 5, 5, 5, 7, 7, 7]
     assert sent(tmp_path, 0) == {}
     assert sent(tmp_path, 1) == {1: 2}
     with SpendingLedger.held(tmp_path / "sites") as spent:
@@ -268,7 +268,7 @@ def test_a_site_that_lost_its_journal_refuses_to_send_again(tmp_path: Path) -> N
         play(tmp_path, dies_in=3)
     _lose_journal(tmp_path, 0)
     study = play(tmp_path)
-    assert [r.failures for r in study._rounds[:4]] == [0, 0, 1, 0]
+    assert [r.failed for r in study._rounds[:4]] == [0, 0, 1, 0]
     assert len(study.server.ledger) == 2
     assert sent(tmp_path, 0) == {}
     with SpendingLedger.held(tmp_path / "sites") as spent:
@@ -282,7 +282,7 @@ def test_a_site_that_lost_everything_is_in_one_release(tmp_path: Path) -> None:
         play(tmp_path / "lost", 3, seeds=seeded)
     shutil.rmtree(tmp_path / "lost" / "sites")
     study = play(tmp_path / "lost", seeds=seeded)
-    assert [r.failures for r in study._rounds] == [0] * ROUNDS
+    assert [r.failed for r in study._rounds] == [0] * ROUNDS
     assert len(study.server.ledger) == 2
     for slot in range(N):
         assert len(sent(tmp_path / "lost", slot)) == (slot in SENDERS)

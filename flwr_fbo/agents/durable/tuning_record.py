@@ -8,7 +8,6 @@ again when it is asked for again.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,7 +19,7 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.agents.tuning.trial import Objective, ObjectiveFailedError
+from flwr_fbo.agents.tuning.trial import Objective
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.protocol.tuning_study import TuningStudy
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from flwr_fbo.secure_sum.roster import Roster, SigningKey
 
 KIND = "agent"
-
-_log = logging.getLogger("flwr.fbo")
 
 
 def agent_identity(study: TuningStudy, slot: int) -> dict[str, Any]:
@@ -87,7 +84,6 @@ class RecordedTuner(RecordedAgent):
         if num_released is not None:
             self._hear(num_released)
         self.agent = self._agent(study, slot, enqueue)
-        self._is_private = study.promise.private
         pairs = self._state.get("made-after", np.empty((0, 2), dtype=np.int64))
         self.made_after = {int(release): int(t) for release, t in pairs}
         self._key, self._roster = key, roster
@@ -150,10 +146,6 @@ class RecordedTuner(RecordedAgent):
         ------
         JournalError
             If a later iteration, or the message for a later release, is on record.
-        ObjectiveFailedError
-            If no trial has succeeded so far: there is nothing to say, and somebody
-            should look. The trials are on record. In a private study only the site's
-            log says so: whether a trial fails depends on the site's data.
         """
         played = max(self.agent.iterations, default=0)
         if iteration < played:  # else a message that has left would change
@@ -170,11 +162,6 @@ class RecordedTuner(RecordedAgent):
             )
         about = iteration, vectors, False, self._journal, made_after
         play_round(self.agent, objective, *about)
-        if self.agent.best_value is None:
-            failed = f"All {len(self.agent.values)} trials so far have failed."
-            if not self._is_private:
-                raise ObjectiveFailedError(failed, public=failed)
-            _log.error("%s The site sends nothing about them.", failed)
         if release:
             self.made_after[release] = iteration
             pairs = np.array([*self.made_after.items()])

@@ -6,7 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from flwr_fbo.agents.tuning.trial import (
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import TrialSource
+from flwr_fbo.models.failures import winsorised, with_failures
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
@@ -34,6 +35,27 @@ _LARGEST_VALUE = 1e100
 _NOT_A_TRIAL = (SpaceMismatchError, ObjectiveFailedError, OutOfTimeError)
 # So often an evaluation may be cut off: more, and it is what ends the client.
 _MAX_CUTS = 5
+# Where all first points failed, so many more are tried at once; and of so many uniform
+# draws the one is taken that is farthest from every failure.
+_MORE_STARTS, _NUM_DRAWS = 5, 8
+
+
+class Trials(NamedTuple):
+    """What the own search of an agent knows: t trials.
+
+    Attributes
+    ----------
+    x : ndarray of shape (t, D)
+    y : ndarray of shape (t,)
+        Larger is better.
+    failed : ndarray of bool, shape (t,)
+        Which of them failed, or were penalised; these have the worst of the others'
+        values.
+    """
+
+    x: FloatArray
+    y: FloatArray
+    failed: NDArray[np.bool_]
 
 
 class Agent(ABC):
@@ -111,14 +133,23 @@ class Agent(ABC):
     def ask(self, iteration: int) -> FloatArray:
         """Return the points still to be evaluated in ``iteration``, shape (k, D).
 
-        Enqueued and initial points come first, in whatever iteration the agent joins.
+        Enqueued and initial points come first, in whatever iteration the agent joins;
+        where they all failed, one more at a time until one has not, or five have.
         Points already told are not asked for again, so an iteration that was
-        interrupted goes on where it stopped.
+        interrupted goes on where it stopped. After a failure other initial points may
+        be asked for than before it.
         """
         done = len(self.values)
         if done < self.num_first:
             self.sources = self.first_sources()[done:]
-            return self.first_points()[done:]
+            points = self.first_points()[done:]
+            for k in range(max(len(self._enqueued) - done, 0), len(points)):
+                if self._is_near_failure(points[k]):
+                    points[k] = self._away_from_failures(iteration, done + k)
+            return points
+        if self.best_value is None and done < self.num_first + _MORE_STARTS:
+            self.sources = ["start"]
+            return self._away_from_failures(iteration, done)[None, :]
         if iteration in self.iterations:
             self.sources = []
             return np.empty((0, self.space.dim))
@@ -217,7 +248,8 @@ class Agent(ABC):
     def _observations(self, iteration: int) -> tuple[FloatArray, FloatArray]:
         """Return the successful trials up to ``iteration``, larger is better.
 
-        Later ones are left out, so that what was sent once can be sent again.
+        Later ones are left out, so that what was sent once can be sent again. Values
+        that are out of all bounds are `winsorised`.
 
         Returns
         -------
@@ -226,7 +258,48 @@ class Agent(ABC):
         sign = 1.0 if self.direction == "maximize" else -1.0
         values = np.array(self.values)
         ok = ~np.isnan(values) & (np.array(self.iterations) <= iteration)
-        return self.points[ok], sign * values[ok]
+        return self.points[ok], winsorised(sign * values[ok])
+
+    def _all_trials(self, iteration: int) -> Trials:
+        """Return `_observations` and, as bad ones, the failed trials up to then.
+
+        For the site's own search: nothing about failures leaves the site. No trial at
+        all where every one has failed.
+        """
+        x, y = self._observations(iteration)
+        known = np.array(self.iterations) <= iteration
+        values = np.array(self.values)[known]
+        failed = np.isnan(values)
+        if len(y) == 0:
+            return Trials(x, y, failed[:0])
+        all_y = with_failures(y, failed)
+        # A penalty that was out of all bounds is a failure, too.
+        failed[~failed] = np.abs(values[~failed]) != np.abs(y)
+        return Trials(self.points[known], all_y, failed)
+
+    def _is_near_failure(self, x: FloatArray) -> bool:
+        """Return whether the trial nearest to x, shape (D,), failed."""
+        failed = np.isnan(self.values)
+        if not failed.any():
+            return False
+        distances = np.sum((self.points - x) ** 2, axis=1)
+        return bool(failed[np.argmin(distances)])
+
+    def _away_from_failures(self, iteration: int, number: int) -> FloatArray:
+        """Return where to be after failures, shape (D,), for a trial of that number.
+
+        Of some uniform draws the first that is nearest to a trial that did not fail;
+        else the one that is farthest from all that did.
+        """
+        rng = generator(self.entropy, self.slot, iteration, number, Purpose.SEARCH)
+        lower, upper = self._initial_box()
+        draws = rng.uniform(lower, upper, (_NUM_DRAWS, self.space.dim))
+        points = np.array([self.space.snap(x) for x in draws])
+        for x in points:
+            if not self._is_near_failure(x):
+                return np.asarray(x)
+        away = points[:, None, :] - self.points[np.isnan(self.values)]
+        return np.asarray(points[np.argmax(np.sum(away**2, axis=-1).min(axis=1))])
 
 
 def evaluate(objective: Objective, trial: Trial, who: str) -> float:
@@ -294,14 +367,18 @@ def play_round(
     if vectors is not None:
         agent.receive(vectors, made_after)
     points = agent.ask(iteration)
-    # With what asking taught it: asked again, it must give the same points. The trials
-    # that follow are recorded one by one, and nothing else changes.
-    state = {} if journal is None else agent.state_dict()
     if journal is not None and len(points) == 0:
-        journal.put(state)
-    for x, source in zip(points, agent.sources, strict=True):
-        _evaluate_at(agent, objective, iteration, x, source, journal, state)
-        state = {}
+        journal.put(agent.state_dict())
+    while len(points) > 0:  # more than once where initial points fail
+        # With what asking taught it: asked again, it must give the same points. The
+        # trials that follow are recorded one by one, and nothing else changes.
+        state = {} if journal is None else agent.state_dict()
+        for x, source in zip(points, agent.sources, strict=True):
+            _evaluate_at(agent, objective, iteration, x, source, journal, state)
+            state = {}
+            if math.isnan(agent.values[-1]):
+                break  # what comes next may be asked for elsewhere
+        points = agent.ask(iteration)
     if np.all(np.isnan(agent.values)):
         _log.error(
             "agent %d: all of its %d trials so far failed",

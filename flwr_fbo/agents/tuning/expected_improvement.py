@@ -33,6 +33,9 @@ _LOG_ROOT = 0.5 * math.log(2.0 * math.pi)
 _TOLERANCE, _FIRST_STEP, _MAX_STEPS = 1e-3, 0.2, 50
 # Candidates that single precision may have put on the wrong side of the last start.
 _SPARE = 10
+# Once so many of an agent's trials failed, it begins where the nearest one did not: the
+# model learns slowly which of many axes it is that decides.
+_MOST_FAILED = 0.2
 # Of the matrices of a block: more would not stay in the processor's cache.
 _BLOCK_BYTES = 2_000_000
 
@@ -96,6 +99,8 @@ class Search:
     x : ndarray of shape (t, D)
     y : ndarray of shape (t,)
         Larger is better, in any unit.
+    failed : ndarray of bool, shape (t,)
+        Which trials failed; they have bad values.
     logs : ndarray of shape (D + 2,), optional
         Hyperparameters of the last fit.
     is_due : bool
@@ -109,6 +114,7 @@ class Search:
 
     x: FloatArray
     y: FloatArray
+    failed: NDArray[np.bool_]
     logs: FloatArray | None
     is_due: bool
     space: SearchSpace
@@ -207,6 +213,8 @@ def _starts(
         mean, deviation = model.rough(candidates, i)
         mean -= model.best[i].astype(np.float32)
         score = log_unit_improvement(mean / deviation)[0] + np.log(deviation)
+        if one.failed.mean() >= _MOST_FAILED:
+            score[one.failed[_nearest(candidates, one.x)]] = -np.inf
         num = min(one.num_starts + _SPARE, len(score))
         screened.append(candidates[np.argpartition(score, -num)[-num:]])
     places = np.array(screened)
@@ -218,6 +226,13 @@ def _starts(
     dim = places.shape[2]
     starts = places[rows, best].reshape(-1, dim)
     return starts, -values[rows, best].ravel(), -gradients[rows, best].reshape(-1, dim)
+
+
+def _nearest(points: FloatArray, trials: FloatArray) -> NDArray[np.intp]:
+    """Return which of t trials is nearest to each of k points, shape (k,)."""
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(np.argmin(cdist(points, trials), axis=1))
 
 
 def _log_improvement(

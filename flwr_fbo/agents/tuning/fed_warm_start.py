@@ -200,13 +200,13 @@ class WarmStartAgent(LeanAgent):
 
     def _suggest(self, iteration: int) -> FloatArray:
         # All trials count, of whatever iteration.
-        number, x_and_y = iteration, self._observations(max(self.iterations))
+        number, trials = iteration, self._all_trials(max(self.iterations, default=0))
         if number < self.settings.num_led:
             x = self._follow(self._released, number)
             if x is not None:
                 self.sources = ["federation"]
                 return x
-        return self._own_query(*x_and_y, number)
+        return self._own_query(trials, number)
 
     @property
     def _released(self) -> FloatArray:
@@ -229,7 +229,7 @@ class WarmStartAgent(LeanAgent):
         start = self._head_start()
         if start is None:
             return None
-        x, y = self._observations(max(self.iterations))
+        x, y, _ = self._all_trials(max(self.iterations, default=0))
         if len(y) == 0:
             return None
         from flwr_fbo.agents.tuning.expected_improvement import (

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.agents.tuning.base import Agent, Trials
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
 from flwr_fbo.space.search_space import SearchSpace
@@ -122,16 +122,17 @@ class SearchAgent(Agent):
     def _suggest(self, iteration: int) -> FloatArray:
         if self._vectors is not None:
             x = self._follow(self._vectors, iteration)
-            if x is not None:
+            # Where others do well this site may have seen that it fails.
+            if x is not None and not self._is_near_failure(x):
                 self.sources = ["federation"]
                 return x
-        return self._own_query(*self._observations(iteration), iteration)
+        return self._own_query(self._all_trials(iteration), iteration)
 
     @one_blas_thread
-    def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
+    def _own_query(self, trials: Trials, iteration: int) -> FloatArray:
+        x, y, _ = trials
         if len(y) == 0:
-            rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
-            return rng.random(self.space.dim)
+            return self._away_from_failures(iteration, len(self.values))
         from flwr_fbo.models.gp import sample_function
 
         features, weights = sample_function(
@@ -254,20 +255,21 @@ class LeanAgent(SearchAgent):
         """Return where to begin, shape (D,)."""
         return self.space.center
 
-    def _own_query(self, x: FloatArray, y: FloatArray, iteration: int) -> FloatArray:
-        if len(y) == 0:
-            return super()._own_query(x, y, iteration)
+    def _own_query(self, trials: Trials, iteration: int) -> FloatArray:
+        if len(trials.y) == 0:
+            return super()._own_query(trials, iteration)
         from flwr_fbo.agents.tuning.blocks import in_block
         from flwr_fbo.agents.tuning.expected_improvement import Search, search_all
 
-        logs = self._log_hyperparameters if self._has_fitted(len(y)) else None
-        is_due = logs is None or self._fit_is_due(len(y))
+        num = len(trials.y)
+        logs = self._log_hyperparameters if self._has_fitted(num) else None
+        is_due = logs is None or self._fit_is_due(num)
         rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
         about = logs, is_due, self.space, rng, self.settings.num_candidates
-        found = in_block(search_all, Search(x, y, *about, _NUM_STARTS))
+        found = in_block(search_all, Search(*trials, *about, _NUM_STARTS))
         self._log_hyperparameters = found.logs
         if is_due:
-            self._num_fitted = len(y)
+            self._num_fitted = num
         return found.point
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

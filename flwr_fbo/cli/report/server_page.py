@@ -153,16 +153,16 @@ def spent_in_words(spent: PrivacySpent, whose: str) -> str:
 def _participation(rounds: Sequence[Mapping[str, Any]], num_agents: int) -> Section:
     if not rounds:
         return Section("Participation", ["No round is done yet."])
-    answered = np.array([float(r["results"]) for r in rounds])
+    answered = np.array([float(r["answered"]) for r in rounds])
     caption = (
         f"Chart of how many of the {num_agents} agents answered, by round: "
         f"{answered.mean():.1f} on average, {answered.min():.0f} at least."
     )
     about = caption, "agents", answered
     figure = figures.by_round("participation", *about, whole=True)
-    names = ("results", "failures", "missing")
+    names = ("answered", "failed", "late", "absent")
     row = [sum(r[name] for r in rounds) for name in names]
-    headings = ("", "answered", "failed", "silent")
+    headings = ("", *names)
     table = Table(headings, [("all rounds", *row)], "Answers of agents, in all rounds.")
     return Section("Participation", [figure, table])
 
@@ -183,7 +183,7 @@ def _communication(
     for row in ledger:
         up, down = length_of(row)
         if row.iteration < len(rounds):
-            sent[row.iteration] += up * rounds[row.iteration]["results"]
+            sent[row.iteration] += up * rounds[row.iteration]["answered"]
         if row.iteration + 1 < len(rounds):  # the next round brings it to all
             sent[row.iteration + 1] += down * num_agents
     total = np.cumsum(sent)

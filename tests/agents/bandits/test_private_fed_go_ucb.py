@@ -432,7 +432,7 @@ def test_an_agent_without_its_journal_stops(
             return super().send_and_receive(asked, timeout=timeout)
 
     result = strategy_of().start(Losing(APP, N, node_configs=configs))
-    failed = [r.server_round for r in result.rounds if r.failures]
+    failed = [r.server_round for r in result.rounds if r.failed]
     assert failed == list(range(last + 1, T + 1))
 
 
@@ -458,7 +458,7 @@ def test_an_older_journal_is_noticed_if_no_answer_was_heard(tmp_path: Path) -> N
             return replies
 
     result = strategy_of().start(Deaf(APP, N, node_configs=configs))
-    failed = [r.server_round for r in result.rounds if r.failures]
+    failed = [r.server_round for r in result.rounds if r.failed]
     assert failed == list(range(4, T + 1))
 
 

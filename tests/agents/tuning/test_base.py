@@ -236,8 +236,8 @@ def test_an_agent_whose_trials_all_fail_goes_on_and_says_so(
 
     agent = create_agent(study(), 0, 5)
     play(agent, 5, broken)
-    assert "agent 0: all of its 4 trials so far failed" in caplog.text
-    assert len(agent.values) == 4 + 5
+    assert "agent 0: all of its 9 trials so far failed" in caplog.text
+    assert len(agent.values) == 4 + 5 + 5  # five more starts, then one a round
     assert agent.best_value is None
     assert np.isnan(agent.best_so_far).all()
 

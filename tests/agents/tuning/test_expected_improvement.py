@@ -86,7 +86,7 @@ def suggested(
     model: MaternPosterior, space: SearchSpace, rng: np.random.Generator, num: int
 ) -> FloatArray:
     """Return the suggestion to one agent, from ``num`` candidates."""
-    nothing = np.empty((0, space.dim)), np.empty(0), None, False
+    nothing = np.zeros((1, space.dim)), np.zeros(1), np.zeros(1, bool), None, False
     one = Search(*nothing, space, rng, num, 2)
     return np.asarray(suggest(model, [one])[0])
 
@@ -248,7 +248,8 @@ def searches(dim: int, sizes: list[int]) -> list[Search]:
         y = np.cos(x @ rng.uniform(1.0, 9.0, dim)) * 10.0 ** rng.integers(-3, 4)
         logs = rng.normal([-0.2] * dim + [-6.0, 0.0], 0.3) if i % 3 else None
         due = logs is None or i % 2 == 0
-        found.append(Search(x, y, logs, due, space, rng, 300, 2))
+        failed = rng.random(size) < 0.1 * (i % 4)
+        found.append(Search(x, y, failed, logs, due, space, rng, 300, 2))
     return found
 
 

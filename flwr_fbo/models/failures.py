@@ -1,0 +1,65 @@
+"""What a site's own model makes of trials that failed, and of values beyond all bounds.
+
+A failed trial counts as the worst value that the site has seen (floor padding:
+Wakabayashi et al., Bayesian optimization with experimental failure for high-throughput
+materials growth, npj Computational Materials 8, 2022). It needs no bound that somebody
+would have to know, and the worst value falls as the site sees worse ones. Vizier's
+Gaussian process puts failures below all else too (Song et al., The Vizier Gaussian
+process bandit algorithm, 2024), and Optuna's constant liar is the same for trials that
+still run. A model of its own for feasibility, as BoTorch has for constraints, needs
+more failures to learn from than a site should have.
+
+A penalty such as -1e12 is pulled up to the worst of the other values, like a failure:
+next to it all of them would look alike to a model of standardised values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flwr_fbo._arrays import FloatArray
+
+# Better values must differ by less than a thousandth of what is between them and the
+# next one: a model whose noise has a deviation of 1e-3 at least could not tell them
+# apart. Two alone may well be as near to each other by chance.
+_TOO_FAR, _TOO_FAR_FROM_TWO = 1e3, 1e6
+
+
+def winsorised(y: FloatArray) -> FloatArray:
+    """Return values of which none is so bad that the others look alike, shape (t,).
+
+    Parameters
+    ----------
+    y : ndarray of shape (t,)
+        Larger is better.
+
+    Returns
+    -------
+    ndarray of shape (t,)
+        ``y`` itself where nothing is out of bounds.
+    """
+    if len(y) < 3:
+        return y
+    ordered = -np.sort(-y)
+    spread = ordered[0] - ordered
+    gaps = -np.diff(ordered)
+    few = np.arange(1, len(y)) < 3  # above each gap
+    limits = np.where(few, _TOO_FAR_FROM_TWO, _TOO_FAR) * spread[:-1]
+    far = (gaps > limits) & (limits > 0)
+    if not far.any():
+        return y
+    return np.maximum(y, ordered[np.flatnonzero(far)[-1]])
+
+
+def with_failures(y: FloatArray, failed: np.ndarray) -> FloatArray:
+    """Return values for all trials, shape (t,): those that failed have the worst one.
+
+    Parameters
+    ----------
+    y : ndarray of shape (s,)
+        Of the s >= 1 trials that did not fail.
+    failed : ndarray of bool, shape (t,)
+    """
+    padded = np.full(len(failed), y.min())
+    padded[~failed] = y
+    return padded

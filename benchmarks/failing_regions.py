@@ -51,7 +51,7 @@ _STRATEGIES: dict[str, Any] = {
 OURS, PEERS = tuple(_STRATEGIES), ("TPESampler", "GPSampler")
 _NUM_UNIFORM = 100_000
 
-REGIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
+REGIONS: dict[str, Callable[[FloatArray], Any]] = {
     "corner": lambda x: (x[:, 0] > 0.5) & (x[:, 1] > 0.5),
     "band": lambda x: (x[:, 0] > 0.3) & (x[:, 0] < 0.5),
     "centre": lambda x: (np.abs(x[:, :2] - 0.5) < 0.25).all(axis=1),
@@ -150,7 +150,7 @@ def played(method: str, function: str, region: str, kind: str, seed: int) -> lis
         delta=1e-3,
         seeds=Seeds(study=seed, features=seed, noise=seed),
     )
-    app = tuning_app(lambda context: objectives[context.node_config["partition-id"]])
+    app = tuning_app(lambda c: objectives[int(c.node_config["partition-id"])])
     strategy.start(InProcessGrid(app, NUM_SITES), num_rounds=_ROUNDS[method])
     return [one.values[:NUM_TRIALS] for one in objectives]
 
@@ -195,7 +195,8 @@ def play(path: Path, seeds: int, methods: list[str], kinds: list[str]) -> None:
 
 def show(path: Path) -> None:
     """Print what each method gave, part of the cube by part, and the bars."""
-    best, failures = defaultdict(list), defaultdict(list)
+    best: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    failures: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for line in path.read_text().splitlines():
         row = json.loads(line)
         *cell, _ = row["run"]

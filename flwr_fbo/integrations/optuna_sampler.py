@@ -181,7 +181,7 @@ class FederatedSampler(BaseSampler):
         self.agent = agent
         for key, value in ((POINT, point.tolist()), (ITERATION, iteration)):
             study._storage.set_trial_system_attr(trial._trial_id, key, value)
-        return point
+        return np.asarray(point)
 
     def sample_independent(
         self,

@@ -15,7 +15,10 @@ next to it all of them would look alike to a model of standardised values.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 
@@ -48,18 +51,40 @@ def winsorised(y: FloatArray) -> FloatArray:
     far = (gaps > limits) & (limits > 0)
     if not far.any():
         return y
-    return np.maximum(y, ordered[np.flatnonzero(far)[-1]])
+    return np.asarray(np.maximum(y, ordered[np.flatnonzero(far)[-1]]))
 
 
-def with_failures(y: FloatArray, failed: np.ndarray) -> FloatArray:
-    """Return values for all trials, shape (t,): those that failed have the worst one.
+class Trials(NamedTuple):
+    """What the own search of an agent knows: t trials.
+
+    Attributes
+    ----------
+    x : ndarray of shape (t, D)
+    y : ndarray of shape (t,)
+        Larger is better.
+    failed : ndarray of bool, shape (t,)
+        Which of them failed, or were penalised: these have the worst value of the
+        others.
+    """
+
+    x: FloatArray
+    y: FloatArray
+    failed: NDArray[np.bool_]
+
+
+def with_failures(x: FloatArray, y: FloatArray) -> Trials:
+    """Return trials whose failures have the worst value; none if all have failed.
 
     Parameters
     ----------
-    y : ndarray of shape (s,)
-        Of the s >= 1 trials that did not fail.
-    failed : ndarray of bool, shape (t,)
+    x : ndarray of shape (t, D)
+    y : ndarray of shape (t,)
+        Larger is better; NaN where a trial failed.
     """
-    padded = np.full(len(failed), y.min())
-    padded[~failed] = y
-    return padded
+    failed = np.isnan(y)
+    if failed.all():
+        return Trials(x[:0], y[:0], failed[:0])
+    bounded = winsorised(y[~failed])
+    values = np.full(len(y), bounded.min())
+    values[~failed] = bounded
+    return Trials(x, values, failed | (values != y))

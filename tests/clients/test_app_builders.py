@@ -249,7 +249,11 @@ def test_an_objective_that_gives_no_number_is_loud(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """At the server too."""
-    grid = InProcessGrid(numpy_app(lambda context: lambda trial: (0.5, 1)), NUM_AGENTS)
+
+    def make(context: Context) -> Any:
+        return lambda trial: (0.5, 1)
+
+    grid = InProcessGrid(numpy_app(make), NUM_AGENTS)
     with pytest.raises(AggregationError, match="returned a tuple, not a number"):
         strategy().start(grid, num_rounds=3)
     for slot in range(NUM_AGENTS):

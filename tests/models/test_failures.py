@@ -1,5 +1,6 @@
 """Failed trials are bad ones to the model, and no penalty makes the others alike."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,21 @@ def test_values_that_only_spread_widely_stay(y: Any) -> None:
 
 
 def test_a_failed_trial_has_the_worst_value() -> None:
-    failed = np.array([False, True, False, True])
-    np.testing.assert_array_equal(
-        with_failures(np.array([0.5, -2.0]), failed), [0.5, -2.0, -2.0, -2.0]
-    )
+    x = np.arange(8.0).reshape(4, 2)
+    trials = with_failures(x, np.array([0.5, math.nan, -2.0, math.nan]))
+    np.testing.assert_array_equal(trials.x, x)
+    np.testing.assert_array_equal(trials.y, [0.5, -2.0, -2.0, -2.0])
+    np.testing.assert_array_equal(trials.failed, [False, True, False, True])
+
+
+def test_a_penalty_out_of_all_bounds_is_a_failure() -> None:
+    trials = with_failures(np.zeros((4, 1)), np.array([0.5, -1e12, 0.2, 0.4]))
+    np.testing.assert_array_equal(trials.y, [0.5, 0.2, 0.2, 0.4])
+    np.testing.assert_array_equal(trials.failed, [False, True, False, False])
+
+
+@pytest.mark.parametrize("num", [0, 3])
+def test_where_all_have_failed_nothing_is_known(num: int) -> None:
+    trials = with_failures(np.zeros((num, 2)), np.full(num, math.nan))
+    assert trials.x.shape == (0, 2)
+    assert len(trials.y) == len(trials.failed) == 0

@@ -6,7 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from flwr_fbo.agents.tuning.trial import (
 )
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import TrialSource
-from flwr_fbo.models.failures import winsorised, with_failures
+from flwr_fbo.models.failures import Trials, winsorised, with_failures
 from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
@@ -38,24 +38,6 @@ _MAX_CUTS = 5
 # Where all first points failed, so many more are tried at once; and of so many uniform
 # draws the one is taken that is farthest from every failure.
 _MORE_STARTS, _NUM_DRAWS = 5, 8
-
-
-class Trials(NamedTuple):
-    """What the own search of an agent knows: t trials.
-
-    Attributes
-    ----------
-    x : ndarray of shape (t, D)
-    y : ndarray of shape (t,)
-        Larger is better.
-    failed : ndarray of bool, shape (t,)
-        Which of them failed, or were penalised; these have the worst of the others'
-        values.
-    """
-
-    x: FloatArray
-    y: FloatArray
-    failed: NDArray[np.bool_]
 
 
 class Agent(ABC):
@@ -255,27 +237,22 @@ class Agent(ABC):
         -------
         tuple of ndarray of shape (t, D) and ndarray of shape (t,)
         """
-        sign = 1.0 if self.direction == "maximize" else -1.0
-        values = np.array(self.values)
-        ok = ~np.isnan(values) & (np.array(self.iterations) <= iteration)
-        return self.points[ok], winsorised(sign * values[ok])
+        x, y = self._history(iteration)
+        ok = ~np.isnan(y)
+        return x[ok], winsorised(y[ok])
 
     def _all_trials(self, iteration: int) -> Trials:
         """Return `_observations` and, as bad ones, the failed trials up to then.
 
-        For the site's own search: nothing about failures leaves the site. No trial at
-        all where every one has failed.
+        For the site's own search: nothing about failures leaves the site.
         """
-        x, y = self._observations(iteration)
-        known = np.array(self.iterations) <= iteration
-        values = np.array(self.values)[known]
-        failed = np.isnan(values)
-        if len(y) == 0:
-            return Trials(x, y, failed[:0])
-        all_y = with_failures(y, failed)
-        # A penalty that was out of all bounds is a failure, too.
-        failed[~failed] = np.abs(values[~failed]) != np.abs(y)
-        return Trials(self.points[known], all_y, failed)
+        return with_failures(*self._history(iteration))
+
+    def _history(self, iteration: int) -> tuple[FloatArray, FloatArray]:
+        """Return points and values, larger is better, NaN where a trial failed."""
+        sign = 1.0 if self.direction == "maximize" else -1.0
+        known = np.array(self.iterations, dtype=np.int64) <= iteration
+        return self.points[known], sign * np.array(self.values, dtype=np.float64)[known]
 
     def _is_near_failure(self, x: FloatArray) -> bool:
         """Return whether the trial nearest to x, shape (D,), failed."""

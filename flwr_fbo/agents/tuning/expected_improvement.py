@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo.models.failures import Trials
 from flwr_fbo.models.matern import MaternPosterior, fit
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.quasi_newton import minimize_all
@@ -92,15 +93,12 @@ def standardised(y: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """An agent that looks for its next point; it has t trials.
+    """An agent that looks for its next point.
 
     Attributes
     ----------
-    x : ndarray of shape (t, D)
-    y : ndarray of shape (t,)
-        Larger is better, in any unit.
-    failed : ndarray of bool, shape (t,)
-        Which trials failed; they have bad values.
+    trials : Trials
+        t >= 1, in any unit.
     logs : ndarray of shape (D + 2,), optional
         Hyperparameters of the last fit.
     is_due : bool
@@ -112,9 +110,7 @@ class Search:
         Uniform points, and how many of the best are refined; both >= 1.
     """
 
-    x: FloatArray
-    y: FloatArray
-    failed: NDArray[np.bool_]
+    trials: Trials
     logs: FloatArray | None
     is_due: bool
     space: SearchSpace
@@ -139,7 +135,7 @@ def search_all(searches: Sequence[Search]) -> list[Found]:
     """
     blocks: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for i, one in enumerate(searches):
-        blocks[(*one.x.shape, one.num_starts)].append(i)
+        blocks[(*one.trials.x.shape, one.num_starts)].append(i)
     found: dict[int, Found] = {}
     for (num, dim, _), members in blocks.items():
         size = max(1, _BLOCK_BYTES // (8 * (dim + 3) * num * num))
@@ -151,8 +147,8 @@ def search_all(searches: Sequence[Search]) -> list[Found]:
 
 def _search_block(searches: Sequence[Search]) -> list[Found]:
     """Return what agents find that have equally many trials."""
-    x = np.array([one.x for one in searches])
-    y = np.array([standardised(one.y) for one in searches])
+    x = np.array([one.trials.x for one in searches])
+    y = np.array([standardised(one.trials.y) for one in searches])
     none = np.full(x.shape[2] + 2, np.nan)
     logs = np.array([none if one.logs is None else one.logs for one in searches])
     due = np.array([one.is_due for one in searches])
@@ -213,8 +209,9 @@ def _starts(
         mean, deviation = model.rough(candidates, i)
         mean -= model.best[i].astype(np.float32)
         score = log_unit_improvement(mean / deviation)[0] + np.log(deviation)
-        if one.failed.mean() >= _MOST_FAILED:
-            score[one.failed[_nearest(candidates, one.x)]] = -np.inf
+        failed = one.trials.failed
+        if failed.mean() >= _MOST_FAILED:
+            score[failed[_nearest(candidates, one.trials.x)]] = -np.inf
         num = min(one.num_starts + _SPARE, len(score))
         screened.append(candidates[np.argpartition(score, -num)[-num:]])
     places = np.array(screened)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.base import Agent, Trials
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.models.failures import Trials
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
 from flwr_fbo.space.search_space import SearchSpace
@@ -266,7 +267,7 @@ class LeanAgent(SearchAgent):
         is_due = logs is None or self._fit_is_due(num)
         rng = generator(self.entropy, self.slot, iteration, Purpose.SEARCH)
         about = logs, is_due, self.space, rng, self.settings.num_candidates
-        found = in_block(search_all, Search(*trials, *about, _NUM_STARTS))
+        found = in_block(search_all, Search(trials, *about, _NUM_STARTS))
         self._log_hyperparameters = found.logs
         if is_due:
             self._num_fitted = num

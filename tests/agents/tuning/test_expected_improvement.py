@@ -23,6 +23,7 @@ from flwr_fbo.agents.tuning.expected_improvement import (
     suggest,
 )
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent
+from flwr_fbo.models.failures import Trials
 from flwr_fbo.models.matern import MaternPosterior, fit, negative_log_posterior
 
 PLANE = SearchSpace({"a": FloatDistribution(0, 1), "b": FloatDistribution(0, 1)})
@@ -86,8 +87,8 @@ def suggested(
     model: MaternPosterior, space: SearchSpace, rng: np.random.Generator, num: int
 ) -> FloatArray:
     """Return the suggestion to one agent, from ``num`` candidates."""
-    nothing = np.zeros((1, space.dim)), np.zeros(1), np.zeros(1, bool), None, False
-    one = Search(*nothing, space, rng, num, 2)
+    nothing = Trials(np.zeros((1, space.dim)), np.zeros(1), np.zeros(1, bool))
+    one = Search(nothing, None, False, space, rng, num, 2)
     return np.asarray(suggest(model, [one])[0])
 
 
@@ -249,7 +250,7 @@ def searches(dim: int, sizes: list[int]) -> list[Search]:
         logs = rng.normal([-0.2] * dim + [-6.0, 0.0], 0.3) if i % 3 else None
         due = logs is None or i % 2 == 0
         failed = rng.random(size) < 0.1 * (i % 4)
-        found.append(Search(x, y, failed, logs, due, space, rng, 300, 2))
+        found.append(Search(Trials(x, y, failed), logs, due, space, rng, 300, 2))
     return found
 
 

@@ -22,7 +22,7 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 
 SPACE = SearchSpace({"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)})
 FEW: dict[str, Any] = {"num_candidates": 50, "num_starts": 2, "num_initial": 4}
-SETTINGS = [
+SETTINGS: list[Any] = [
     ThompsonSettings(**FEW, num_features=20, num_sub_regions=2),
     FTSSettings(**FEW, num_features=20),
     RGPESettings(**FEW, num_features=20),
@@ -94,7 +94,7 @@ def test_few_trials_are_spent_where_trials_fail(
     def objective(trial: Any) -> float:
         if trial["x"] + trial["y"] > 1.2:
             return sign * bad
-        return sign * -((trial["x"] - 0.6) ** 2 + (trial["y"] - 0.5) ** 2)
+        return sign * -float((trial["x"] - 0.6) ** 2 + (trial["y"] - 0.5) ** 2)
 
     who = played(agent(settings, direction), objective, 20)
     assert np.sum(who.points.sum(axis=1) > 1.2) <= 6

@@ -189,7 +189,8 @@ class Limits:
     max_numbers : int, optional
         Numbers in a message's arrays together: 2**21.
     max_trials : int, optional
-        Trials that one message may ask for: 10,000.
+        Trials that one message may ask for: 10,000. Where the first trials of a tuning
+        study all fail, the site tries up to five more at once.
     max_seconds : float, optional
         Seconds after which the trials of one message end: 86,400, a day. The running
         trial ends first. All trials are in the journal, so that the next message goes

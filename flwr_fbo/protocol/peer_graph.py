@@ -98,7 +98,14 @@ class PeerGraph:
 
     @classmethod
     def named(
-        cls, name: str, num_agents: int, seed: int = 0, **options: Any
+        cls,
+        name: str,
+        num_agents: int,
+        seed: int = 0,
+        *,
+        hops: int = 1,
+        pooling: Pooling = "clique",
+        num_estimators: int | None = None,
     ) -> PeerGraph:
         """Return a graph by its name.
 
@@ -111,17 +118,34 @@ class PeerGraph:
             M >= 2; 3 for a ring.
         seed : int
             Of the random graph; public.
-        **options
-            ``hops``, ``pooling``, ``num_estimators``.
+        hops, pooling, num_estimators
+            Attributes of the graph.
         """
         require_known("graph", name, get_args(GraphName))
         require_int("seed", seed, 0)
         require_int("num_agents", num_agents, 3 if name == "ring" else 2)
-        return cls(num_agents, tuple(_drawn(name, num_agents, seed)), **options)
+        edges = tuple(_drawn(name, num_agents, seed))
+        return cls(num_agents, edges, hops, pooling, num_estimators)
 
     @classmethod
-    def read(cls, path: str | Path, num_agents: int, **options: Any) -> PeerGraph:
+    def read(
+        cls,
+        path: str | Path,
+        num_agents: int,
+        *,
+        hops: int = 1,
+        pooling: Pooling = "clique",
+        num_estimators: int | None = None,
+    ) -> PeerGraph:
         """Return the graph in a file: an edge a line, two slots; # begins a comment.
+
+        Parameters
+        ----------
+        path : str or Path
+        num_agents : int
+            M >= 2.
+        hops, pooling, num_estimators
+            Attributes of the graph.
 
         Raises
         ------
@@ -133,7 +157,7 @@ class PeerGraph:
         """
         try:
             edges = cls._edges_in(Path(path).read_text("utf-8-sig"))
-            return cls(num_agents, edges, **options)
+            return cls(num_agents, edges, hops, pooling, num_estimators)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -1,37 +1,50 @@
-"""The base of every strategy: it starts a study, or goes on with a recorded one.
+"""The loop of every strategy: it starts a study, or goes on with a recorded one.
 
-Round r of Flower is iteration t = r - 1 of the server half, in the run that begins a
-study; in one that goes on with it iterations are counted on.
+Once a round the server half decides what it does, in a `Step`; all else follows from
+that and from who answers. Round r of Flower is iteration t = r - 1 of the server half,
+in the run that begins a study; in one that goes on with it iterations are counted on.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError
+from flwr.serverapp.strategy import Strategy
 
-from flwr_fbo._compat import ClientApi
+from flwr_fbo._compat import (
+    ClientApi,
+    instruction_content,
+    message_type,
+    reply_arrays,
+    to_array_record,
+)
+from flwr_fbo._text import ranges_text
 from flwr_fbo._validation import require, require_int, require_positive
-from flwr_fbo.protocol.callbacks import Callback, Started
-from flwr_fbo.protocol.codec import Study
-from flwr_fbo.servers.base import Server
-from flwr_fbo.strategies.options import Durability, check_folder
+from flwr_fbo.protocol.callbacks import Callbacks, Round, Started
+from flwr_fbo.protocol.codec import Config, Study
+from flwr_fbo.servers.base import Server, Step
+from flwr_fbo.strategies.enrolment import Enrolment, first_line
+from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
-from flwr_fbo.strategies.study_rounds import StudyRounds, vectors_record
+from flwr_fbo.strategies.waiting import Waiting, duration
 
 _log = logging.getLogger("flwr.fbo")
 
+# Seconds for one exchange within a round; no trial is played in it.
+_EXCHANGE_TIMEOUT = 300.0
 
 ResultT = TypeVar("ResultT", bound=StudyResult)
 
 
-class StudyStrategy(StudyRounds, Generic[ResultT]):
+class StudyStrategy(Strategy, Generic[ResultT]):
     """Runs one server half over Flower's Message API.
 
     Parameters
@@ -39,18 +52,7 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
     server : Server
     study : Study
         The study's settings, which all agents are told.
-    folder : str or Path, optional
-        Absolute path of the folder with the server's durable record, one folder a
-        study. If the run is killed, a new run with the same folder and settings
-        continues after the last completed round.
-    durability : Durability, optional
-        Which agents a study waits for, and when it gives up.
-    client_api : {"both", "message", "numpy", "action"}
-        Kind of client that reads the messages. `NumPyClient` and Message-API clients
-        both read ``"both"``, but Flower's own client mods refuse it: with mods, name
-        your kind of client. ``"action"`` is for apps with `add_tuning`.
-    callbacks : list or tuple of Callback
-        Objects that are told of each round and of the result. See `Callback`.
+    options : StudyOptions, optional
     """
 
     result_type: type[ResultT]
@@ -60,18 +62,39 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         self,
         server: Server,
         study: Study,
-        *,
-        folder: str | Path | None = None,
-        durability: Durability | None = None,
-        client_api: ClientApi = "both",
-        callbacks: Sequence[Callback] = (),
+        options: StudyOptions | None = None,
     ) -> None:
-        durability = Durability() if durability is None else durability
-        ok = isinstance(durability, Durability)
-        require(ok, "durability", durability, "a Durability")
-        super().__init__(server, study, durability, client_api, callbacks)
+        options = StudyOptions() if options is None else options
+        durability = options.durability or Durability()
+        client_api = options.client_api
+        num_agents, min_agents = server.num_agents, durability.min_agents
+        allowed = f"at most num_agents={num_agents}"
+        ok = min_agents is None or min_agents <= num_agents
+        require(ok, "min_agents", min_agents, allowed)
+        self._callbacks = Callbacks(options.callbacks)
+        self.server = server
+        self.study = study
+        self._client_api: ClientApi = client_api
+        keys = durability.keys
+        ok = keys is None or keys.keys() == set(range(num_agents))
+        require(ok, "keys", keys, f"one for each slot, 0 to {num_agents - 1}")
+        self._enrolment = Enrolment(num_agents, client_api, durability)
+        self._max_empty_rounds = durability.max_empty_rounds
+        self._min_agents = num_agents if min_agents is None else min_agents
+        self._running = False
+        self._timeout = 3600.0
+        self._step = Step(-1)
+        self._asked: list[Message] = []
+        self._absent: list[int] = []  # slots that the round is for, and are not there
+        self._rounds: list[Round] = []
+        self._num_rounds = 0  # of the whole study
+        self._waiting: Waiting | None = None
+        self._seconds: list[float] = []  # that each round of this run has taken
+        self._num_empty = 0  # rounds in a row, of this run
+        self._up_to_date: set[int] = set()  # nodes that have the last release
+        self._grid: Grid | None = None  # of this run
         self._patience = durability.patience
-        self._folder = check_folder("folder", folder)
+        self._folder = check_folder("folder", options.folder)
         self._record = StudyRecord(None, {})
         self._started = False
 
@@ -255,6 +278,257 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
         if not self._record.has(self._enrolment.slots, self._enrolment.journals):
             self._commit()
 
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Enrol nodes that are new, and ask every agent for what comes next.
+
+        ``arrays`` is what `aggregate_train` returned, which the server half holds too.
+        It is sent to an agent until that has answered; then the agent keeps it.
+
+        Raises
+        ------
+        ValueError
+            If it is not `start` of this strategy that asks: a strategy around it, such
+            as Flower's ``DifferentialPrivacy...``, leaves out what fixes the noise and
+            counts epsilon.
+        """
+        if not self._running:
+            raise ValueError(
+                f"Call start() of {type(self).__name__} itself. Other strategies, such "
+                "as Flower's DifferentialPrivacy wrappers, cannot wrap it. It does not "
+                "need them: set its own noise and epsilon."
+            )
+        self._grid = grid
+        # Those before are of an earlier run, and Flower counts from 1 again.
+        is_first = server_round == 1
+        self._step = step = self._decide(len(self._rounds))
+        if step.is_over:
+            return []
+        self._before_round(step)
+        # Once the study has begun, who is absent counts as zero; after a restart the
+        # nodes still need time to come back.
+        wanted = self._min_agents if is_first else 1
+        needed = 1 if self._rounds else wanted
+        question = self.study.enrolment()
+        slots = self._enrolment.update(
+            grid, question, wanted, needed, self._timeout, self.server.plays
+        )
+        self._commit_enrolment()
+        outgoing = self._outgoing(slots, step)
+        kind = message_type(self._client_api)
+        number = step.iteration + 1
+        self._asked = []
+        playing = filter(self.server.plays, range(self.server.num_agents))
+        self._absent = sorted(set(playing) - set(slots.values()))
+        for node, slot in slots.items():
+            if not self.server.plays(slot):
+                continue
+            entries = self.instruction(node, slot, step)
+            record = ConfigRecord({**config, "server-round": number, **entries})
+            content = instruction_content(outgoing[node], record, self._client_api)
+            self._asked.append(Message(content, node, kind, group_id=str(number)))
+        if self._num_rounds:  # it is `start` that ends the wait
+            self._stop_waiting()
+            self._waiting = Waiting(grid, self._named(number), len(self._asked))
+        return self._asked
+
+    def _named(self, number: int) -> str:
+        return f"round {number} of {self._num_rounds}"
+
+    def _stop_waiting(self) -> float:
+        """Stop telling who has answered; return how long it took."""
+        if self._waiting is None:
+            return 0.0
+        seconds = self._waiting.seconds
+        self._waiting.close()
+        self._waiting = None
+        return seconds
+
+    def _decide(self, iteration: int) -> Step:
+        """Return what the server half does in an iteration."""
+        return self.server.step(iteration)
+
+    def _before_round(self, step: Step) -> None:
+        """Say, refuse or put off what has been decided about a round.
+
+        Before it is seen who is there, which may change while it waits.
+        """
+
+    @abstractmethod
+    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
+        """Return what the agent of ``slot`` is asked, as entries of a config."""
+
+    def _outgoing(self, slots: Mapping[int, int], step: Step) -> dict[int, ArrayRecord]:
+        """Return the arrays for each node: the vectors, where it has not got them."""
+        full = empty = ArrayRecord()
+        if not self._up_to_date.issuperset(slots):
+            full = vectors_record(self.server.vectors) or empty
+        return {node: empty if node in self._up_to_date else full for node in slots}
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Hand the agents' messages to the server half; return its vectors.
+
+        Failed and unreadable replies count as zero contributions. What is returned has
+        been committed: no other vectors can leave for this round.
+        """
+        step, before = self._step, len(self.server.ledger)
+        if step.is_over:
+            self._rounds.append(Round(step.iteration + 1, 0, 0, 0, 0))
+            self._commit()
+            self._callbacks.on_round(self._rounds[-1])
+            return None, None
+        self._seconds.append(self._stop_waiting())
+        answers = self._answers(step, replies)
+        contributions = self._contributions(step, answers)
+        try:
+            if contributions is not None:
+                self._receive(step, contributions)
+            self._after_round(step, answers)
+            self._commit()
+        except BaseException:
+            # What is not on disk must not be seen: a new run would draw it again.
+            self.server.resume(self.server.ledger[:before])
+            raise
+        # Once it is on disk: a new run would report this round again.
+        self._callbacks.on_round(self._rounds[-1])
+        if len(self.server.ledger) > before:
+            self._up_to_date.clear()
+        return vectors_record(self.server.vectors), self._reported(answers)
+
+    def _receive(self, step: Step, contributions: Any) -> None:
+        """Hand contributions to the server half."""
+        self.server.receive(step, contributions)
+
+    def _exchange(
+        self, payloads: Mapping[int, Any], configs: Mapping[int, Config]
+    ) -> dict[int, Any]:
+        """Ask some slots something else within a round; return their arrays by slot.
+
+        Nodes that are gone are not asked, and a reply that is no array is left out.
+        """
+        assert self._grid is not None
+        present = set(self._grid.get_node_ids())
+        kind = message_type(self._client_api)
+        messages = []
+        for node, slot in self._enrolment.slots.items():
+            if node not in present or slot not in payloads:
+                continue
+            record = ConfigRecord({**configs[slot]})
+            arrays = to_array_record([payloads[slot]])
+            content = instruction_content(arrays, record, self._client_api)
+            messages.append(Message(content, node, kind))
+        timeout = min(self._timeout, _EXCHANGE_TIMEOUT)
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        # Messages have ids once they are sent.
+        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+        found: dict[int, Any] = {}
+        for reply in replies:
+            node_asked = asked.pop(reply.metadata.reply_to_message_id, None)
+            if node_asked is None:
+                continue
+            slot = self._enrolment.slots[node_asked]
+            if reply.has_error():
+                reason = first_line(reply.error.reason)
+                _log.warning("\t> agent %d: %s", slot, reason)
+                continue
+            array = _one_array(slot, reply, True)
+            if array is not None:
+                found[slot] = array
+        return found
+
+    def _contributions(self, step: Step, answers: Mapping[int, Message]) -> Any:
+        """Return what the server half is to receive, by slot; None for nothing now.
+
+        Who answers is public: nobody's silence is worth a release.
+        """
+        return {s: self._read(s, reply, step) for s, reply in answers.items()} or None
+
+    def _answers(self, step: Step, replies: Iterable[Message]) -> dict[int, Message]:
+        """Return the first good reply of each slot, in slot order; log the others."""
+        waiting = {m.metadata.message_id: m.metadata.dst_node_id for m in self._asked}
+        answers: dict[int, Message] = {}
+        failures = []
+        for reply in replies:
+            # An error's source node id may be wrong; what it replies to is not.
+            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                _log.warning("Ignored an unexpected or repeated reply.")
+                continue
+            slot = self._enrolment.slots[node]
+            if reply.has_error():
+                failures.append(f"agent {slot}: {first_line(reply.error.reason)}")
+            else:
+                answers[slot] = reply
+                self._up_to_date.add(node)
+        self._note(step, answers, failures, waiting.values())
+        return dict(sorted(answers.items()))
+
+    def _note(
+        self,
+        step: Step,
+        answers: Collection[int],
+        failures: list[str],
+        late: Collection[int],
+    ) -> None:
+        """Log how a round went, and end the run if nobody is there any more."""
+        counts = len(answers), len(failures), len(late), len(self._absent)
+        number = step.iteration + 1
+        self._rounds.append(Round(number, *counts, release=step.release))
+        left = (self._num_rounds - number) * float(np.mean(self._seconds))
+        _log.info(
+            "%s: %d of %d agents answered in %s (%d failed, %d late, %d absent), about "
+            "%s left",
+            self._named(number),
+            counts[0],
+            sum(counts),
+            duration(self._seconds[-1]),
+            *counts[1:],
+            duration(left),
+        )
+        slots = sorted(self._enrolment.slots[node] for node in late)
+        lines = sorted(failures) + [f"agent {slot}: no reply in time" for slot in slots]
+        if self._absent:
+            lines.append(f"absent: agents {ranges_text(self._absent)}")
+        for line in lines:
+            _log.warning("\t> %s", line)
+        self._num_empty = 0 if answers else self._num_empty + 1
+        if self._num_empty == self._max_empty_rounds:
+            first_of_all = min(failures, default="").removesuffix(".")
+            failure = f" First failure: {first_of_all}." if failures else ""
+            empty = self._num_empty
+            rounds = f" (after {empty} such rounds)" if empty > 1 else ""
+            raise AggregationError(
+                f"Round {number}: none of {sum(counts)} agents gave a result "
+                f"({counts[1]} failed, {counts[2]} late, {counts[3]} absent){rounds}."
+                f"{failure}"
+            )
+
+    def _read(self, slot: int, reply: Message, step: Step) -> Any:
+        """Return what the server half takes of a reply."""
+        return _one_array(slot, reply, step.release > 0)
+
+    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
+        """Take note of a round, before it is committed."""
+
+    def _reported(self, answers: Mapping[int, Message]) -> MetricRecord | None:
+        """Return what Flower logs of the agents' answers, by slot."""
+        return None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return no messages: there is no model to evaluate."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return nothing."""
+        return None
+
     @abstractmethod
     def default_rounds(self) -> int:
         """Return how many rounds there are unless `start` is told."""
@@ -278,3 +552,26 @@ class StudyStrategy(StudyRounds, Generic[ResultT]):
     def _lines(self) -> list[str]:
         """Return what `summary` logs."""
         return self.server.summary()
+
+
+def vectors_record(vectors: np.ndarray[Any, Any] | None) -> ArrayRecord | None:
+    """Return what the server half has released, as Flower sends it."""
+    return None if vectors is None else to_array_record([vectors])
+
+
+def _one_array(slot: int, reply: Message, wanted: bool) -> np.ndarray[Any, Any] | None:
+    """Return the one array of a reply, or None if there is not exactly one.
+
+    One that is good for nothing is named in the log; no honest client sends it.
+    """
+    try:
+        arrays = reply_arrays(reply.content)
+        reason = "" if all(np.isfinite(a).all() for a in arrays) else "NaN or infinite"
+        if wanted and len(arrays) != 1:
+            reason = f"{len(arrays)} arrays in place of one"
+    except Exception as error:  # bytes of a stranger can fail in any way
+        arrays = []
+        reason = type(error).__name__  # its text may quote them
+    if reason:
+        _log.warning("\t> agent %d: its message counts as zero: %s", slot, reason)
+    return arrays[0] if len(arrays) == 1 else None

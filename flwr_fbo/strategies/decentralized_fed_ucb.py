@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
 
-from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
-from flwr_fbo._validation import require
+from flwr_fbo._compat import ClientApi, reply_arrays, reply_metrics, to_array_record
+from flwr_fbo._validation import names_its_parameters, require
+from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.linear_bandit_study import (
     LinearBanditInstruction,
@@ -25,6 +27,7 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
     Schedule,
     check_trigger,
 )
+from flwr_fbo.strategies.options import Durability, StudyOptions
 from flwr_fbo.strategies.study_record import PEER_KIND
 
 _log = logging.getLogger("flwr.fbo")
@@ -94,8 +97,10 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         a round and the threshold of `PeerGraph.trigger`: *not private*.
     num_trials : int, optional
         Number T of trials of an agent; by default gamma after the last synchronisation.
-    noise_seed, **options
+    noise_seed
         See `FedUCB`.
+    folder, durability, client_api, callbacks
+        See `StudyOptions`.
 
     Raises
     ------
@@ -115,14 +120,20 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     server: PeerServer
     record_kind = PEER_KIND
 
+    @names_its_parameters
     def __init__(
         self,
         settings: LinearUCBSettings,
         graph: PeerGraph,
         *,
+        interval: float | None = None,
         schedule: Schedule | None = None,
+        num_trials: int | None = None,
         noise_seed: int | None = None,
-        **options: Any,
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         trigger = check_trigger(settings, schedule)
         require(isinstance(graph, PeerGraph), "graph", graph, "a PeerGraph")
@@ -134,8 +145,10 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         super().__init__(
             PeerServer(study),
             study,
-            schedule=schedule,
-            **options,
+            interval,
+            schedule,
+            num_trials,
+            StudyOptions(folder, durability, client_api, callbacks),
         )
         self._steps = self._scheduled()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._validation import require
+from flwr_fbo._compat import ClientApi
+from flwr_fbo._validation import names_its_parameters, require
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.tuning_settings import Direction, ThompsonSettings
-from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import preset_of, privacy_of
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 
 
 class DPFTSDE(PrivateTuningStrategy):
@@ -42,6 +45,12 @@ class DPFTSDE(PrivateTuningStrategy):
     direction : {"maximize", "minimize"}
     num_agents : int
         Number N of agents, the slots of the study.
+    epsilon : float, optional
+        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise
+        is computed from it. ``privacy`` may give the noise in its place.
+    delta : float, optional
+        In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is
+        the published 1 / N^1.1, which is too large for a small federation.
     preset : {"paper", "paper-synthetic"}
         Published settings: those for real data, or those for synthetic functions.
     agent : ThompsonSettings, optional
@@ -53,8 +62,12 @@ class DPFTSDE(PrivateTuningStrategy):
         ``Privacy(noise_multiplier=0, sampling_probability=1, clip_norm=math.inf)``.
     weights : WeightSchedule, optional
         Weights of the agents in each sub-region, by iteration; by default the preset's.
-    **options
-        See `FedVote`.
+    aggregation, seeds
+        See `PrivateTuningStrategy`.
+    metrics
+        See `TuningStrategy`.
+    folder, durability, client_api, callbacks
+        See `StudyOptions`.
 
     Raises
     ------
@@ -71,17 +84,26 @@ class DPFTSDE(PrivateTuningStrategy):
     its best setting lies. With ``aggregation`` it is covered: see `SecureRelease`.
     """
 
+    @names_its_parameters
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],
         direction: Direction,
         num_agents: int,
         *,
+        epsilon: float | None = None,
+        delta: float | None = None,
         preset: str = "paper",
         agent: ThompsonSettings | None = None,
         privacy: Privacy | None = None,
         weights: WeightSchedule | None = None,
-        **options: Any,
+        aggregation: SecureAggregation | None = None,
+        seeds: Seeds | None = None,
+        metrics: Collection[str] = (),
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         base = preset_of("DPFTSDE", preset)
         settings = base.agent if agent is None else agent
@@ -97,5 +119,10 @@ class DPFTSDE(PrivateTuningStrategy):
             agent=settings,
             privacy=privacy_of(base, privacy),
             weights=schedule,
-            **options,
+            epsilon=epsilon,
+            delta=delta,
+            aggregation=aggregation,
+            seeds=seeds,
+            metrics=metrics,
+            options=StudyOptions(folder, durability, client_api, callbacks),
         )

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from flwr_fbo._compat import reply_metrics, to_array_record
-from flwr_fbo._validation import require, require_int, require_seed
+from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
+from flwr_fbo._validation import (
+    names_its_parameters,
+    require,
+    require_int,
+    require_seed,
+)
 from flwr_fbo.models.network import Network, RewardModel
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.codec import Phase, fresh_seed
 from flwr_fbo.protocol.neural_bandit_study import (
     NeuralBanditInstruction,
@@ -27,10 +34,10 @@ from flwr_fbo.servers.fed_go_ucb import (
     NeuralStep,
     spent_by_neural_agent,
 )
-from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.base import StudyStrategy, vectors_record
+from flwr_fbo.strategies.options import Durability, StudyOptions
 from flwr_fbo.strategies.result import NeuralBanditResult
 from flwr_fbo.strategies.study_record import NEURAL_KIND
-from flwr_fbo.strategies.study_rounds import vectors_record
 
 
 class FedGOUCB(StudyStrategy[NeuralBanditResult]):
@@ -76,8 +83,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     noise_seed : int, optional
         Seed of the agents' noise, *for experiments only*: the study is then not
         private.
-    **options
-        See `StudyStrategy`.
+    folder, durability, client_api, callbacks
+        See `StudyOptions`.
 
     Raises
     ------
@@ -104,6 +111,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     result_type = NeuralBanditResult
     record_kind = NEURAL_KIND
 
+    @names_its_parameters
     def __init__(
         self,
         settings: NeuralUCBSettings,
@@ -113,7 +121,10 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         num_evaluations: int = 100,
         seed: int | None = None,
         noise_seed: int | None = None,
-        **options: Any,
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         ok = isinstance(settings, NeuralUCBSettings)
         require(ok, "settings", settings, "NeuralUCBSettings")
@@ -133,7 +144,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
             noise_seed,
         )
         server = FedGOUCBServer(study, model, num_evaluations)
-        super().__init__(server, study, **options)
+        options = StudyOptions(folder, durability, client_api, callbacks)
+        super().__init__(server, study, options)
         self._given_seed = seed
         self._num_evaluations = num_evaluations
         self._informed: set[int] = set()  # nodes that have w0

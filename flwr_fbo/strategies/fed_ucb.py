@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Message
 
-from flwr_fbo._compat import reply_metrics
-from flwr_fbo._validation import require
+from flwr_fbo._compat import ClientApi, reply_metrics
+from flwr_fbo._validation import names_its_parameters, require
+from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_bandit_study import (
@@ -27,6 +29,7 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
     Schedule,
     check_trigger,
 )
+from flwr_fbo.strategies.options import Durability, StudyOptions
 from flwr_fbo.strategies.result import BanditResult
 from flwr_fbo.strategies.study_record import BANDIT_KIND
 
@@ -85,8 +88,8 @@ class FedUCB(LinearBanditStrategy):
     noise_seed : int, optional
         Seed of the agents' noise, *for experiments only*: the study is then not
         private.
-    **options
-        See `StudyStrategy`.
+    folder, durability, client_api, callbacks
+        See `StudyOptions`.
 
     Raises
     ------
@@ -110,22 +113,30 @@ class FedUCB(LinearBanditStrategy):
     server: LinearBanditServer
     record_kind = BANDIT_KIND
 
+    @names_its_parameters
     def __init__(
         self,
         settings: LinearUCBSettings,
         num_agents: int,
         *,
+        interval: float | None = None,
         schedule: Schedule | None = None,
+        num_trials: int | None = None,
         noise_seed: int | None = None,
-        **options: Any,
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         trigger = check_trigger(settings, schedule)
         study = LinearBanditStudy(settings, num_agents, trigger, noise_seed)
         super().__init__(
             LinearBanditServer(study),
             study,
-            schedule=schedule,
-            **options,
+            interval,
+            schedule,
+            num_trials,
+            StudyOptions(folder, durability, client_api, callbacks),
         )
 
     def default_rounds(self) -> int:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._validation import require
+from flwr_fbo._compat import ClientApi
+from flwr_fbo._validation import names_its_parameters, require
 from flwr_fbo.agents.tuning.fed_vote import even_votes
+from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
 from flwr_fbo.protocol.tuning_settings import Direction
-from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import VOTES, privacy_of, votes_after
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -55,6 +58,12 @@ class FedVote(PrivateTuningStrategy):
     direction : {"maximize", "minimize"}
     num_agents : int
         Number N of agents, the slots of the study.
+    epsilon : float, optional
+        Epsilon that the whole study may spend at ``delta``, from 1e-3 to 1e3. The noise
+        is computed from it. ``privacy`` may give the noise in its place.
+    delta : float, optional
+        In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is
+        the published 1 / N^1.1, which is too large for a small federation.
     agent : VotingSettings, optional
         The agents' settings.
     privacy : Privacy, optional
@@ -64,10 +73,12 @@ class FedVote(PrivateTuningStrategy):
         recommended, comes one round before the last. Votes after at least 20
         evaluations have a kernel a third as wide. ``clip_norm`` is 1, the length of a
         vote.
-    **options
-        ``epsilon``, ``delta``, ``aggregation``, ``seeds``: see `PrivateTuningStrategy`.
-        ``metrics``: see `TuningStrategy`. ``folder``, ``durability``, ``client_api``:
-        see `StudyStrategy`.
+    aggregation, seeds
+        See `PrivateTuningStrategy`.
+    metrics
+        See `TuningStrategy`.
+    folder, durability, client_api, callbacks
+        See `StudyOptions`.
 
     Raises
     ------
@@ -86,15 +97,24 @@ class FedVote(PrivateTuningStrategy):
 
     _readable = "its exact best setting"
 
+    @names_its_parameters
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],
         direction: Direction,
         num_agents: int,
         *,
+        epsilon: float | None = None,
+        delta: float | None = None,
         agent: VotingSettings | None = None,
         privacy: Privacy | None = None,
-        **options: Any,
+        aggregation: SecureAggregation | None = None,
+        seeds: Seeds | None = None,
+        metrics: Collection[str] = (),
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         agent = VotingSettings() if agent is None else agent
         require(isinstance(agent, VotingSettings), "agent", agent, "a VotingSettings")
@@ -112,7 +132,12 @@ class FedVote(PrivateTuningStrategy):
             agent=agent,
             privacy=filled,
             weights=VOTES.weights,
-            **options,
+            epsilon=epsilon,
+            delta=delta,
+            aggregation=aggregation,
+            seeds=seeds,
+            metrics=metrics,
+            options=StudyOptions(folder, durability, client_api, callbacks),
         )
 
     def plan(self, horizon: int) -> None:

@@ -7,7 +7,7 @@ what a site sends, once, and what those who start later make of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -16,11 +16,13 @@ from typing import Any
 from flwr.app import Message
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._compat import ClientApi
+from flwr_fbo._validation import names_its_parameters, require, require_int
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.fed_warm_start_settings import (
     Cohorts,
     WarmStartSettings,
@@ -32,9 +34,10 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.fed_warm_start import WarmStartServer, knowledge_of
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import WARM_START
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
 
 _log = logging.getLogger("flwr.fbo")
@@ -77,6 +80,9 @@ class FedWarmStart(PrivateTuningStrategy):
     num_agents : int
         Number N of agents, the slots of the study. The server issues slots in order of
         joining.
+    epsilon, delta : float, optional
+        Epsilon and delta that a site's one message may spend; see
+        `PrivateTuningStrategy`.
     agent : WarmStartSettings, optional
         The agents' settings.
     privacy : Privacy, optional
@@ -93,13 +99,12 @@ class FedWarmStart(PrivateTuningStrategy):
         epsilon. They are combined with this study's releases by precision. Their points
         inside ``space`` are the pool, and ``agent.num_features`` is the number of these
         points.
-    epsilon, delta : float, optional
-        Epsilon and delta that a site's one message may spend; see
-        `PrivateTuningStrategy`.
-    **options
-        ``aggregation``, ``seeds``: see `PrivateTuningStrategy`. ``metrics``: see
-        `TuningStrategy`. ``folder``, ``durability``, ``client_api``: see
-        `StudyStrategy`.
+    aggregation, seeds
+        See `PrivateTuningStrategy`.
+    metrics
+        See `TuningStrategy`.
+    folder, durability, client_api, callbacks
+        See `StudyOptions`.
 
     Raises
     ------
@@ -126,19 +131,26 @@ class FedWarmStart(PrivateTuningStrategy):
 
     _readable = "how it ranks the pool's points, and so where its best setting lies"
 
+    @names_its_parameters
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],
         direction: Direction,
         num_agents: int,
         *,
+        epsilon: float | None = None,
+        delta: float | None = None,
         agent: WarmStartSettings | None = None,
         privacy: Privacy | None = None,
         cohorts: Sequence[int] | None = None,
         known: Knowledge | str | Path | None = None,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        **options: Any,
+        aggregation: SecureAggregation | None = None,
+        seeds: Seeds | None = None,
+        metrics: Collection[str] = (),
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         agent = WarmStartSettings() if agent is None else agent
         ok = isinstance(agent, WarmStartSettings)
@@ -180,7 +192,10 @@ class FedWarmStart(PrivateTuningStrategy):
             weights=WARM_START.weights,
             epsilon=epsilon,
             delta=delta,
-            **options,
+            aggregation=aggregation,
+            seeds=seeds,
+            metrics=metrics,
+            options=StudyOptions(folder, durability, client_api, callbacks),
         )
         self.study = replace(self.study, known=known)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._validation import require
+from flwr_fbo._compat import ClientApi
+from flwr_fbo._validation import names_its_parameters, require
+from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.codec import fresh_seed
 from flwr_fbo.protocol.tuning_settings import Direction, FTSSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.strategies.options import Seeds
+from flwr_fbo.strategies.options import Durability, Seeds, StudyOptions
 from flwr_fbo.strategies.study_record import RELAY_KIND
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -46,8 +49,10 @@ class FTS(TuningStrategy):
         The agents' settings: when they send, whom they follow, and how often.
     seeds : Seeds, optional
         Seeds of the agents' draws and features; there is no noise to seed.
-    **options
-        See `TuningStrategy` and `StudyStrategy`.
+    metrics
+        See `TuningStrategy`.
+    folder, durability, client_api, callbacks
+        See `StudyOptions`.
 
     Raises
     ------
@@ -64,6 +69,7 @@ class FTS(TuningStrategy):
 
     record_kind = RELAY_KIND
 
+    @names_its_parameters
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],
@@ -72,7 +78,11 @@ class FTS(TuningStrategy):
         *,
         agent: FTSSettings | None = None,
         seeds: Seeds | None = None,
-        **options: Any,
+        metrics: Collection[str] = (),
+        folder: str | Path | None = None,
+        durability: Durability | None = None,
+        client_api: ClientApi = "both",
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         agent = FTSSettings() if agent is None else agent
         require(isinstance(agent, FTSSettings), "agent", agent, "an FTSSettings")
@@ -86,7 +96,8 @@ class FTS(TuningStrategy):
             feature_seed=fresh_seed() if seeds.features is None else seeds.features,
         )
         server = RelayServer(num_agents, agent.message_length, agent.share_after)
-        super().__init__(server, study, **options)
+        options = StudyOptions(folder, durability, client_api, callbacks)
+        super().__init__(server, study, metrics, options)
         self._given_seed = seeds.features
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:

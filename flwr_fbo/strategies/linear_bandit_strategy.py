@@ -21,6 +21,7 @@ from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.decentralized_fed_ucb import PeerServer
 from flwr_fbo.servers.fed_ucb import LinearBanditServer, spent_by_agent
 from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.result import BanditResult
 
 _log = logging.getLogger("flwr.fbo")
@@ -41,8 +42,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
     schedule : sequence of int, or DeterminantTrigger, optional
     num_trials : int, optional
         See `FedUCB`.
-    **options
-        See `StudyStrategy`.
+    options : StudyOptions
 
     Raises
     ------
@@ -62,11 +62,10 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         self,
         server: LinearBanditServer | PeerServer,
         study: LinearBanditStudy,
-        *,
+        interval: float | None,
         schedule: Schedule | None,
-        interval: float | None = None,
-        num_trials: int | None = None,
-        **options: Any,
+        num_trials: int | None,
+        options: StudyOptions,
     ) -> None:
         one = (interval is None) != (schedule is None)
         either = "a number of seconds without schedule=, and None with it"
@@ -74,7 +73,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         if interval is not None:
             ok = is_number(interval) and 0 <= interval <= _LONGEST_INTERVAL
             require(ok, "interval", interval, "a number of seconds, 0 to ten years")
-        super().__init__(server, study, **options)
+        super().__init__(server, study, options)
         self._interval = interval
         self._times: tuple[int, ...] = ()
         if schedule is not None and study.trigger is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from flwr_fbo._compat import ClientApi, check_client_api
 from flwr_fbo._validation import (
     is_number,
     require,
@@ -19,6 +20,7 @@ from flwr_fbo._validation import (
 from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
+from flwr_fbo.protocol.callbacks import Callback, Callbacks
 
 _FINGERPRINT = re.compile("SHA256:[A-Za-z0-9+/]{43}")
 
@@ -269,6 +271,46 @@ class Durability:
             require(ok, f"keys[{slot}]", key, "as `ssh-keygen -lf` prints it, SHA256:")
         ok = len(set(keys.values())) == len(keys)
         require(ok, "keys", keys, "another key for every slot")
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """How the server runs a study, whatever the algorithm.
+
+    Every strategy has these as parameters of its own.
+
+    Attributes
+    ----------
+    folder : str or Path, optional
+        Absolute path of the folder with the server's durable record, one folder a
+        study. If the run is killed, a new run with the same folder and settings
+        continues after the last completed round.
+    durability : Durability, optional
+        Which agents a study waits for, and when it gives up.
+    client_api : {"both", "message", "numpy", "action"}
+        Kind of client that reads the messages. `NumPyClient` and Message-API clients
+        both read ``"both"``, but Flower's own client mods refuse it: with mods, name
+        your kind of client. ``"action"`` is for apps with `add_tuning`.
+    callbacks : list or tuple of Callback
+        Objects that are told of each round and of the result. See `Callback`.
+
+    Raises
+    ------
+    ValueError
+        If one is not allowed; the message names it.
+    """
+
+    folder: str | Path | None = None
+    durability: Durability | None = None
+    client_api: ClientApi = "both"
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        check_folder("folder", self.folder)
+        ok = self.durability is None or isinstance(self.durability, Durability)
+        require(ok, "durability", self.durability, "a Durability")
+        check_client_api(self.client_api)
+        Callbacks(self.callbacks)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.strategies.base import StudyStrategy
+from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.result import TuningResult
 
 METRICS = ("best-value",)
@@ -33,8 +34,7 @@ class TuningStrategy(StudyStrategy[TuningResult]):
     metrics : collection of str
         Metrics that clients report, averaged and logged: ``"best-value"`` or nothing.
         No privacy guarantee covers them.
-    **options
-        See `StudyStrategy`.
+    options : StudyOptions, optional
     """
 
     study: TuningStudy
@@ -44,11 +44,10 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         self,
         server: Server,
         study: TuningStudy,
-        *,
         metrics: Collection[str] = (),
-        **options: Any,
+        options: StudyOptions | None = None,
     ) -> None:
-        super().__init__(server, study, **options)
+        super().__init__(server, study, options)
         ok = isinstance(metrics, Collection) and not isinstance(metrics, str)
         ok = ok and all(name in METRICS for name in metrics)
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")

@@ -98,7 +98,7 @@ def test_a_graph_from_a_file(tmp_path: Path) -> None:
         (lambda: PeerGraph.named("ring", 6, hops=4), "hops=4.*at most 3, the graph's"),
         (lambda: PeerGraph.named("ring", 2), "num_agents=2"),
         (lambda: PeerGraph.named("rng", 6), "graph='rng'.*ring"),
-        (lambda: PeerGraph.named("ring", 6, pooling="all"), "pooling='all'"),
+        (lambda: PeerGraph.named("ring", 6, pooling="all"), "pooling='all'"),  # type: ignore[arg-type]
         (lambda: PeerGraph.named("ring", 6, num_estimators=2), "num_estimators=2.*1"),
         (
             lambda: LinearBanditStudy(SETTINGS, 5, graph=COMPLETE),

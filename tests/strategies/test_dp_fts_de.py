@@ -38,6 +38,7 @@ from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
+from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.private_tuning_strategy import published_delta
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
@@ -459,9 +460,8 @@ def test_controls_share_nothing() -> None:
     study = TuningStudy(
         SearchSpace(SPACE), "maximize", RandomSearchSettings(), study_seed=1
     )
-    control = TuningStrategy(
-        LocalServer(NUM_AGENTS), study, durability=Durability(patience=0.0)
-    )
+    options = StudyOptions(durability=Durability(patience=0.0))
+    control = TuningStrategy(LocalServer(NUM_AGENTS), study, options=options)
     grid = InProcessGrid(numpy_app(), NUM_AGENTS)
     result = control.start(grid, num_rounds=3)
     assert len(result.arrays) == 0

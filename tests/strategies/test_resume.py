@@ -25,6 +25,7 @@ from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     AGENT,
@@ -145,7 +146,8 @@ def test_methods_without_releases_go_on_too(tmp_path: Path) -> None:
         config = {"fbo-folder": str(folder)}
         grid = DyingGrid(numpy_app(), NUM_AGENTS, run_config=dict(config))
         grid.dies_in = dies_in
-        method = TuningStrategy(LocalServer(NUM_AGENTS), study, folder=folder)
+        options = StudyOptions(folder)
+        method = TuningStrategy(LocalServer(NUM_AGENTS), study, options=options)
         method.start(grid, num_rounds=4)
         return grid.agents(method.study)
 

@@ -36,6 +36,7 @@ from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.simulation.loop import run_loop
+from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
     NUM_AGENTS,
@@ -240,7 +241,9 @@ def test_through_flower_and_without(
             SearchSpace(SPACE), "maximize", settings, study_seed=11, feature_seed=12
         )
         server = RelayServer(NUM_AGENTS, settings.message_length, settings.share_after)
-        return TuningStrategy(server, study, durability=Durability(patience=0.0))
+        return TuningStrategy(
+            server, study, options=StudyOptions(durability=Durability(patience=0.0))
+        )
 
     with_flower, without = strategy(), strategy()
     grid = CountingGrid(numpy_app(), NUM_AGENTS)

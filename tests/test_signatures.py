@@ -1,0 +1,75 @@
+"""Every public constructor and function says what it takes."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+import flwr_fbo
+from flwr_fbo import DPFTSDE, FTS, FedGOUCB, FedUCB, FedVote, FedWarmStart
+
+STRATEGIES: list[Any] = [
+    FedVote,
+    FedWarmStart,
+    DPFTSDE,
+    FTS,
+    FedUCB,
+    flwr_fbo.DecentralizedFedUCB,
+    FedGOUCB,
+]
+
+
+def _public() -> list[tuple[str, Any]]:
+    """Return what can be called of the public names, and public class methods."""
+    found: list[tuple[str, Any]] = []
+    for name in dir(flwr_fbo):
+        value = getattr(flwr_fbo, name)
+        if inspect.isclass(value):
+            found += [
+                (f"{name}.{method}", function)
+                for method, function in inspect.getmembers(value, inspect.ismethod)
+                if not method.startswith("_")
+                and function.__module__.startswith("flwr_fbo")
+            ]
+        if callable(value) and getattr(value, "__module__", "").startswith("flwr_fbo"):
+            found.append((name, value))
+    return found
+
+
+@pytest.mark.parametrize(("name", "function"), _public())
+def test_no_parameter_hides_behind_others(name: str, function: Any) -> None:
+    for parameter in inspect.signature(function).parameters.values():
+        assert parameter.kind not in (
+            inspect.Parameter.VAR_KEYWORD,
+            inspect.Parameter.VAR_POSITIONAL,
+        ), f"{name}: {parameter}"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_every_study_takes_is_in_each_signature(strategy: Any) -> None:
+    names = inspect.signature(strategy).parameters
+    assert {"folder", "durability", "client_api", "callbacks"} <= names.keys()
+
+
+@pytest.mark.parametrize("strategy", [FedVote, FedWarmStart, DPFTSDE])
+def test_epsilon_and_delta_come_first(strategy: Any) -> None:
+    names = list(inspect.signature(strategy).parameters)
+    assert names[:5] == ["space", "direction", "num_agents", "epsilon", "delta"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("foldr", "folder"), ("call_backs", "callbacks"), ("client_ap", "client_api")],
+)
+def test_a_wrong_keyword_is_answered_with_the_right_one(
+    strategy: Any, wrong: str, right: str
+) -> None:
+    words = rf"\(\) has no parameter '{wrong}'.*did you mean '{right}'"
+    with pytest.raises(TypeError, match=words):
+        strategy(**{wrong: 1})
+
+
+def test_one_that_is_like_none_is_answered_with_all() -> None:
+    with pytest.raises(TypeError, match="no parameter 'zzz': it has space, direction"):
+        FedVote(zzz=1)  # type: ignore[call-arg]

@@ -58,7 +58,7 @@ newest: .venv/test  ## Try the newest Flower that can be installed
 	$(PYTHON) -m venv .venv
 
 .venv/core: .venv/bin/pip pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[lab]'
 	@touch $@
 
 .venv/test: .venv/core

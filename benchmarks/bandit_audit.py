@@ -19,10 +19,10 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo.audit.bandit_audit import BanditAuditPlan
-from flwr_fbo.audit.planted_faults import CONTINUAL_FAULTS
-from flwr_fbo.audit.stream_entropy import StreamEntropy
-from flwr_fbo.audit.study_audit import AuditResult, audit
+from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
+from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS
+from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
+from flwr_fbo.lab.audit.study_audit import AuditResult, audit
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 

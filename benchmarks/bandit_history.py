@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks.released_bandits import Player, play, print_regrets
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
+from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 NUM_AGENTS, NUM_TRIALS, EVERY = 20, 1_000, 50
 TASK = LinearBanditTask(dimension=10, num_actions=30)

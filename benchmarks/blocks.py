@@ -26,8 +26,8 @@ from benchmarks.scale import peak_memory
 from benchmarks.study import SPACE, objective
 from flwr_fbo import FedVote, Privacy, VotingSettings
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.servers.base import Step
-from flwr_fbo.simulation.loop import run_loop
 
 NUM_AGENTS = (10, 100, 1000, 10_000, 100_000)
 STUDY = (1000, 60)

@@ -49,20 +49,20 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.experiment_runner.config import experiment_of
+from flwr_fbo.lab.experiment_runner.config import experiment_of
+from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from flwr_fbo.lab.tasks.nonlinear_bandit import (
+    FunctionBanditTask,
+    NonlinearBanditEnvironment,
+)
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.local import LocalServer
-from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
-from flwr_fbo.tasks.nonlinear_bandit import (
-    FunctionBanditTask,
-    NonlinearBanditEnvironment,
-)
 
 Steps = Iterator[tuple[str, Any]]
 T = TypeVar("T")

@@ -18,9 +18,9 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.released_bandits import Player, play, print_regrets
+from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 NUM_AGENTS, NUM_TRIALS, EVERY, CHANGE = 100, 4_000, 100, 1_000
 TASK = LinearBanditTask(dimension=10, num_actions=30)

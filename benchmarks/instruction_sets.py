@@ -124,7 +124,7 @@ def play(study: Study) -> Any:
 
     In a process of its own, whose log is switched off.
     """
-    from flwr_fbo.experiment_runner.config import experiment_of
+    from flwr_fbo.lab.experiment_runner.config import experiment_of
 
     logging.disable(logging.WARNING)
     experiment = experiment_of(study.experiment)

@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed, parallel_config
 
-from flwr_fbo.experiment_runner.config import experiment_of, load_experiment
-from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.nonlinear_bandit_design import (
+from flwr_fbo._text import humanised
+from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.nonlinear_bandit_design import (
     Constants,
     GLMConstants,
     KernelConstants,
     LinearConstants,
 )
-from flwr_fbo.experiment_runner.nonlinear_bandit_experiment import (
+from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
     NonlinearBanditExperiment,
 )
-from flwr_fbo.experiment_runner.wording import humanised
-from flwr_fbo.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
+from flwr_fbo.lab.tasks.nonlinear_bandit import ClusterBanditTask, FunctionBanditTask
 
 Line = dict[str, Any]
 

@@ -23,13 +23,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.simulation.turns import Sharing
+from flwr_fbo.lab.tasks.nonlinear_bandit import Function, FunctionBanditTask
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
-from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
-from flwr_fbo.simulation.turns import Sharing
-from flwr_fbo.tasks.nonlinear_bandit import Function, FunctionBanditTask
 
 _REWARD_RANGES: dict[Function, tuple[float, float]] = {
     "hartmann": (-1.0, 1.0),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo.lab.tasks.nonlinear_bandit import hartmann as hartmann_6
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.tasks.nonlinear_bandit import hartmann as hartmann_6
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def landmine(field: int) -> Problem | None:
     """
     if "FLWR_FBO_DATA" not in os.environ:
         return None
-    from flwr_fbo.tasks.landmine import LandmineTask
+    from flwr_fbo.lab.tasks.landmine import LandmineTask
 
     task = LandmineTask(surface=True)
     # Of this field alone: all of them take much longer.

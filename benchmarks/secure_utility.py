@@ -47,15 +47,15 @@ from flwr_fbo import (
     Seeds,
     tuning_app,
 )
-from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.seeds import Seeds as RunSeeds
-from flwr_fbo.experiment_runner.tuning_design import TuningPrivacy
-from flwr_fbo.experiment_runner.tuning_experiment import TuningExperiment
-from flwr_fbo.experiment_runner.tuning_play import last_iteration, run_one
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.seeds import Seeds as RunSeeds
+from flwr_fbo.lab.experiment_runner.tuning_design import TuningPrivacy
+from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.lab.experiment_runner.tuning_play import last_iteration, run_one
+from flwr_fbo.lab.tasks.base import Task
+from flwr_fbo.lab.tasks.digits import DigitsTask
+from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
-from flwr_fbo.tasks.base import Task
-from flwr_fbo.tasks.digits import DigitsTask
-from flwr_fbo.tasks.synthetic import SyntheticTask
 
 NUM_SITES, NUM_EVALUATIONS, EPSILON, DELTA = 30, 30, 2.0, 1e-3
 NAMES = {"alone": "alone", "private": "trusted", "noise-only": "noise-only"}

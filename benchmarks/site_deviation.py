@@ -41,7 +41,9 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.simulation.agent_group import AgentGroup
+from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
@@ -51,8 +53,6 @@ from flwr_fbo.protocol.confidence import Confidence
 from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.protocol.site_belief import SiteBelief
 from flwr_fbo.protocol.site_deviation import SiteDeviation
-from flwr_fbo.simulation.agent_group import AgentGroup
-from flwr_fbo.tasks.linear_bandit import LinearBandits, LinearBanditTask
 
 NUM_SITES, NUM_RELEASES = 20, 40
 DISTANCES, LEAST_BOUND = (0.0, 0.1, 0.3, 0.6), 0.03

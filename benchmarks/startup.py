@@ -17,7 +17,7 @@ import numpy as np
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo.datasets.digits import partition
+from flwr_fbo.lab.datasets.digits import partition
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.fed_vote_settings import VotingSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy

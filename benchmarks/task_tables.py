@@ -18,12 +18,12 @@ from joblib import Parallel, delayed
 from scipy.stats.qmc import Sobol
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo.lab.tasks.base import Task
+from flwr_fbo.lab.tasks.digits import DigitsTask
+from flwr_fbo.lab.tasks.emnist import EmnistTask
+from flwr_fbo.lab.tasks.har import HarTask
+from flwr_fbo.lab.tasks.landmine import LandmineTask
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
-from flwr_fbo.tasks.base import Task
-from flwr_fbo.tasks.digits import DigitsTask
-from flwr_fbo.tasks.emnist import EmnistTask
-from flwr_fbo.tasks.har import HarTask
-from flwr_fbo.tasks.landmine import LandmineTask
 
 # A task, its sites, and the points of its table.
 TASKS: dict[str, tuple[Task, int, int]] = {

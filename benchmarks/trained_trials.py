@@ -38,8 +38,8 @@ from sklearn.preprocessing import StandardScaler
 from flwr_fbo import InProcessGrid
 from flwr_fbo._files import write_whole
 from flwr_fbo._random import Purpose, generator
-from flwr_fbo.datasets import digits, emnist, har
-from flwr_fbo.datasets.base import Split
+from flwr_fbo.lab.datasets import digits, emnist, har
+from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.candidates import first_candidates

@@ -4,8 +4,8 @@
 
 Five clients compare two trials of one round: a small and a large learning rate. All
 learn the same number; the large rate is better. The canary is one of them. Runs are
-drawn in two worlds, and `flwr_fbo.audit.study_audit` bounds from below how well they
-can be told apart by what the tuner releases:
+drawn in two worlds, and `flwr_fbo.lab.audit.study_audit` bounds from below how well
+they can be told apart by what the tuner releases:
 
 ``scores``
     The canary trains as all do, and its ballot is for the small rate; or its ballot
@@ -45,8 +45,8 @@ from optuna.distributions import FloatDistribution
 
 from flwr_fbo import FederationTuner, Halving, InProcessGrid, PrivateChoice, tuner_mod
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.audit.evidence import Evidence
-from flwr_fbo.audit.study_audit import Progress, StudyPlan, audit
+from flwr_fbo.lab.audit.evidence import Evidence
+from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan, audit
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.gaussian import gaussian_epsilon

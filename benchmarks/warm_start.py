@@ -53,6 +53,7 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.base import play_round
 from flwr_fbo.agents.tuning.blocks import run_together
 from flwr_fbo.agents.tuning.fed_warm_start import WarmStartAgent, head_start
+from flwr_fbo.lab.tasks.table import names_of, tables
 from flwr_fbo.models.shared_function import matern, rank_vector
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
@@ -62,7 +63,6 @@ from flwr_fbo.protocol.fed_warm_start_settings import (
     default_cohorts,
 )
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.tasks.table import names_of, tables
 
 TASKS = (
     "har",

@@ -33,7 +33,7 @@ from benchmarks.warm_start import (
     lines,
     path_of,
 )
-from flwr_fbo.tasks.table import Table, names_of, tables
+from flwr_fbo.lab.tasks.table import Table, names_of, tables
 
 NUM_SITES = 8
 SAMPLERS: dict[str, Callable[..., BaseSampler]] = {

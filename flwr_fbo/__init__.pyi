@@ -21,6 +21,7 @@ from .clients.neural_bandit_client import NeuralBanditClient as NeuralBanditClie
 from .clients.neural_bandit_client import neural_bandit_app as neural_bandit_app
 from .clients.tuning_client import TuningClient as TuningClient
 from .clients.tuning_journals import best_params as best_params
+from .grid import InProcessGrid as InProcessGrid
 from .integrations.mlflow_callback import MlflowCallback as MlflowCallback
 from .integrations.optuna_sampler import FederatedSampler as FederatedSampler
 from .integrations.tensorboard_callback import (
@@ -54,7 +55,6 @@ from .protocol.reward_timeout import RewardTimeout as RewardTimeout
 from .protocol.site_deviation import SiteDeviation as SiteDeviation
 from .protocol.tuning_settings import FTSSettings as FTSSettings
 from .protocol.tuning_settings import ThompsonSettings as ThompsonSettings
-from .simulation.grid import InProcessGrid as InProcessGrid
 from .space.search_space import SearchSpace as SearchSpace
 from .strategies.decentralized_fed_ucb import DecentralizedFedUCB as DecentralizedFedUCB
 from .strategies.dp_fts_de import DPFTSDE as DPFTSDE

@@ -1,4 +1,4 @@
-"""Errors that say which part of their text a server may read."""
+"""Errors that say which part of their text a server may read, and a data set's."""
 
 from __future__ import annotations
 
@@ -18,3 +18,7 @@ class PublicError(Exception):
     def __init__(self, text: str, public: str = "") -> None:
         super().__init__(text)
         self.public = public
+
+
+class DataError(RuntimeError):
+    """A data set is missing or damaged; the message names the file and what to do."""

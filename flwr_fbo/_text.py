@@ -7,6 +7,7 @@ character in it, which clears a terminal, or a sign that reverses the text after
 from __future__ import annotations
 
 import logging
+import math
 import re
 import traceback
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ _NOT_PRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
+
+_UNITS = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 
 def printable(text: str) -> str:
@@ -39,6 +42,30 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
         else:
             pairs.append((f"{prefix}{name}", value))
     return pairs
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun: 1 release, 2 releases."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def humanised(value: float, error: float = math.nan, sign: str = "") -> str:
+    """Return a count by three digits and a unit: 81.5 M, or with an error 81.5 ± 1.2 M.
+
+    Parameters
+    ----------
+    value : float
+    error : float
+        Left out where it is NaN.
+    sign : str
+        ``"+"`` for differences.
+    """
+    factor, unit = next((one for one in _UNITS if abs(value) >= one[0]), (1.0, ""))
+    digits = max(3 - len(f"{abs(value) / factor:.0f}"), 0) if unit else 0
+    number = f"{value / factor:{sign}.{digits}f}"
+    if math.isfinite(error):
+        number += f" ± {error / factor:.{digits}f}"
+    return number + unit
 
 
 def ranges_text(numbers: Sequence[int]) -> str:

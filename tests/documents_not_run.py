@@ -14,7 +14,7 @@ import click
 from typer.main import get_command
 
 from flwr_fbo.cli import app as flwr_fbo_app
-from flwr_fbo.experiment_runner.config import find_experiment, load_experiment
+from flwr_fbo.lab.experiment_runner.config import find_experiment, load_experiment
 
 ROOT = Path(__file__).parents[1]
 

@@ -18,27 +18,48 @@ STOREYS = [
         "_errors",
         "_files",
         "_frames",
+        "_palette",
         "_random",
         "_text",
         "_validation",
     },
-    {"space", "journal", "models", "datasets"},
+    {"space", "journal", "models"},
     {"privacy", "secure_sum"},
-    {"protocol", "tasks"},
+    {"protocol"},
     {"agents", "servers"},
     {"_compat", "strategies", "clients"},
     {"tuner"},
-    {"integrations", "off_policy", "simulation"},
-    {"audit"},
-    {"experiment_runner"},
+    {"integrations", "off_policy", "grid"},
+    {"lab"},
     {"cli"},
 ]
+# The lab is a house of its own.
+LAB_STOREYS = [
+    {"datasets"},
+    {"tasks"},
+    {"simulation"},
+    {"audit"},
+    {"experiment_runner"},
+]
+LAB_LEVEL = {room: level for level, rooms in enumerate(LAB_STOREYS) for room in rooms}
+# Of the command line: what is about experiments, data sets and audits.
+LAB_COMMANDS = {
+    "audit_command",
+    "claims_command",
+    "data_command",
+    "experiment_page",
+    "experiment_tables",
+    "export_emnist_command",
+    "list_command",
+    "run_command",
+    "tradeoff_command",
+}
 LEVEL = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 MAY_IMPORT_FLWR = {
     "strategies",
     "clients",
     "tuner",
-    "simulation/grid.py",
+    "grid.py",
     "privacy/accounting.py",
     "privacy/ledger_accountant.py",
     "privacy/moments_accountant.py",
@@ -83,6 +104,43 @@ def test_rooms_import_downwards() -> None:
                 assert ok, f"{relative} imports {module}"
                 private = any(f"{module}.".startswith(f"{p}.") for p in PRIVATE_FLWR)
                 assert not private or relative.name == "_compat.py"
+
+
+def test_the_lab_has_rooms_of_its_own() -> None:
+    for path in (PACKAGE / "lab").glob("*/**/*.py"):
+        room = path.relative_to(PACKAGE / "lab").parts[0]
+        for module in _imports(path):
+            if module.startswith("flwr_fbo.lab."):
+                other = module.split(".")[2]
+                assert LAB_LEVEL[other] <= LAB_LEVEL[room], f"{path} imports {module}"
+
+
+def _imports_at_once(path: Path) -> set[str]:
+    """Return what is imported with the module: not within a function."""
+    body = ast.parse(path.read_text()).body
+    return {
+        name
+        for node in body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    }
+
+
+def test_only_its_own_commands_load_the_lab() -> None:
+    for path in FILES:
+        rooms = path.relative_to(PACKAGE).parts
+        if rooms[0] == "lab" or path.stem in LAB_COMMANDS:
+            continue
+        loaded = {m for m in _imports_at_once(path) if m.startswith("flwr_fbo.lab")}
+        assert not loaded, path
+        if rooms[0] != "cli":
+            assert not any(m.startswith("flwr_fbo.lab") for m in _imports(path)), path
+            own = {f"flwr_fbo.cli.{name}" for name in LAB_COMMANDS}
+            assert not own & _imports(path), path
 
 
 def test_there_is_no_circle() -> None:

@@ -10,8 +10,8 @@ from flwr.app import Context, RecordDict, UserConfig
 from flwr_fbo import FedUCB, InProcessGrid
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.simulation.linear_bandits import BanditSimulation
-from flwr_fbo.tasks.linear_bandit import LinearBanditTask
+from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
 from tests.engine import FlwrRun
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

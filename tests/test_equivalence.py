@@ -7,7 +7,7 @@ import pytest
 
 from flwr_fbo import VotingSettings, tuning_app
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.simulation.loop import run_loop
+from flwr_fbo.lab.simulation.loop import run_loop
 from tests.federation import (
     NUM_AGENTS,
     NUM_ITERATIONS,

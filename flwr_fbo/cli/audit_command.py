@@ -19,20 +19,20 @@ from rich.progress import (
 )
 
 from flwr_fbo._validation import require, require_known
-from flwr_fbo.audit import study_audit
-from flwr_fbo.audit.default_studies import (
+from flwr_fbo.cli.commands import AsJson
+from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.lab.audit import study_audit
+from flwr_fbo.lab.audit.default_studies import (
     DELTA,
     EPSILON,
     SECURE_STUDIES,
     STUDIES,
 )
-from flwr_fbo.audit.planted_faults import COHORT_FAULTS, CONTINUAL_FAULTS, FAULTS
-from flwr_fbo.audit.secure_faults import SECURE_FAULTS
-from flwr_fbo.audit.stream_entropy import StreamEntropy
-from flwr_fbo.audit.study_audit import AuditResult, StudyPlan
-from flwr_fbo.audit.tuning_audit import Absence, TuningAuditPlan
-from flwr_fbo.cli.commands import AsJson
-from flwr_fbo.cli.errors import plain_errors
+from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, CONTINUAL_FAULTS, FAULTS
+from flwr_fbo.lab.audit.secure_faults import SECURE_FAULTS
+from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
+from flwr_fbo.lab.audit.study_audit import AuditResult, StudyPlan
+from flwr_fbo.lab.audit.tuning_audit import Absence, TuningAuditPlan
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.privacy.noise import Entropy, OsEntropy
 from flwr_fbo.privacy.release import Calibration

@@ -11,22 +11,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from flwr_fbo._text import printable
+from flwr_fbo._text import counted, humanised, printable
 from flwr_fbo._validation import require
 from flwr_fbo.cli.errors import plain_errors
-from flwr_fbo.experiment_runner.base import Claim, Experiment
-from flwr_fbo.experiment_runner.claims import Finding, finding_of, findings
-from flwr_fbo.experiment_runner.config import (
+from flwr_fbo.lab.experiment_runner.base import Claim, Experiment
+from flwr_fbo.lab.experiment_runner.claims import Finding, finding_of, findings
+from flwr_fbo.lab.experiment_runner.config import (
     builtin_experiments,
     find_experiment,
     load_experiment,
     published_experiments,
 )
-from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.places import place_of
-from flwr_fbo.experiment_runner.results import read_results
-from flwr_fbo.experiment_runner.runs import Run
-from flwr_fbo.experiment_runner.wording import counted, humanised
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.places import place_of
+from flwr_fbo.lab.experiment_runner.results import read_results
+from flwr_fbo.lab.experiment_runner.runs import Run
 
 _HEADER = """\
 | figure | seeds | CPU minutes | claim (section) | what came out | verdict |
@@ -54,8 +53,8 @@ def claims(
 ) -> None:
     """Print a Markdown table: what papers claim, what came out, and what it cost.
 
-    The verdicts follow a rule: see flwr_fbo/experiment_runner/claims.py. An experiment
-    without results is "not run". Without a name the command lists the
+    The verdicts follow a rule: see flwr_fbo/lab/experiment_runner/claims.py. An
+    experiment without results is "not run". Without a name the command lists the
     experiments that have claims.
 
     Examples

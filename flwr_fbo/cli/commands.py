@@ -37,7 +37,12 @@ class Listed:
 
     def load(self, name: str) -> click.Command:
         """Import it, and return the command."""
-        module = import_module(f"flwr_fbo.cli.{name}_command")
+        try:
+            module = import_module(f"flwr_fbo.cli.{name}_command")
+        except ImportError as error:
+            if "flwr-fbo[" not in str(error):
+                raise
+            raise click.ClickException(str(error)) from error  # it names the extra
         found = getattr(module, self.function)
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.tables import RULED, wide_console
-from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
+from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
 
 
 def list_experiments(

@@ -13,11 +13,11 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo._text import counted
 from flwr_fbo._validation import require, require_known
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED, finite
-from flwr_fbo.experiment_runner.wording import counted
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier

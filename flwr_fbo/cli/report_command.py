@@ -11,18 +11,18 @@ from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
 from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.ledger_kinds import SERVER_KINDS
-from flwr_fbo.cli.report.experiment_page import experiment_page
 from flwr_fbo.cli.report.page import Page, write_page
 from flwr_fbo.cli.report.server_page import server_page
 from flwr_fbo.cli.report.site_page import SITE_PAGES
 from flwr_fbo.cli.report.tuner_page import tuner_page
-from flwr_fbo.experiment_runner.results import FILE_NAME as RESULTS_FILE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.strategies.study_record import FILE_NAME as SERVER_FILE
 from flwr_fbo.tuner.envelope import KIND as TUNER_KIND
 from flwr_fbo.tuner.tuner_record import FILE_NAME as TUNER_FILE
 
-# What `run`, a strategy, a tuner and a client leave in a folder.
+# What an experiment of the lab leaves in a folder.
+_RESULTS_FILE = "results.jsonl"
+# What a strategy, a tuner and a client leave in a folder.
 _JOURNALS = (
     SERVER_FILE,
     TUNER_FILE,
@@ -72,7 +72,7 @@ def _file_of(results: Path) -> Path:
     """Return the one file of results that a path names."""
     if not results.is_dir():
         return results
-    found = [p for name in (RESULTS_FILE, *_JOURNALS) for p in results.glob(name)]
+    found = [p for name in (_RESULTS_FILE, *_JOURNALS) for p in results.glob(name)]
     if len(found) > 1:
         names = ", ".join(sorted(path.name for path in found))
         raise ValueError(
@@ -88,6 +88,8 @@ def _page_of(path: Path) -> Page:
         is_journal = file.read(len(_SQLITE)) == _SQLITE
     # A damaged one may not even begin like one: opened, it says so.
     if not is_journal and path.suffix != ".sqlite":
+        from flwr_fbo.cli.report.experiment_page import experiment_page
+
         return experiment_page(path)
     with Journal(None, path) as journal:
         kind = str(journal.identity.get("kind"))

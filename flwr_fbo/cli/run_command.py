@@ -20,16 +20,17 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from flwr_fbo._text import counted
 from flwr_fbo.cli.claims_command import print_claims
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors
-from flwr_fbo.cli.tables import TextConsole, print_report, report_json
-from flwr_fbo.experiment_runner.base import Experiment
-from flwr_fbo.experiment_runner.config import find_experiment
-from flwr_fbo.experiment_runner.places import place_of
-from flwr_fbo.experiment_runner.results import ResultsFile
-from flwr_fbo.experiment_runner.runner import Runs
-from flwr_fbo.experiment_runner.wording import counted
+from flwr_fbo.cli.experiment_tables import print_report, report_json
+from flwr_fbo.cli.tables import TextConsole
+from flwr_fbo.lab.experiment_runner.base import Experiment
+from flwr_fbo.lab.experiment_runner.config import find_experiment
+from flwr_fbo.lab.experiment_runner.places import place_of
+from flwr_fbo.lab.experiment_runner.results import ResultsFile
+from flwr_fbo.lab.experiment_runner.runner import Runs
 
 
 def run(
@@ -99,7 +100,7 @@ def run(
         if as_json:
             typer.echo(report_json(plan, runs))
         console.print(f"\nResults: {results.path}")
-        from flwr_fbo.experiment_runner.figure import draw
+        from flwr_fbo.lab.experiment_runner.figure import draw
 
         draw(plan, runs, place.figure)
         console.print(f"Figure:  {place.figure}")

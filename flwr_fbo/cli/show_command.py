@@ -15,16 +15,7 @@ from flwr_fbo.cli.commands import AsCsv, AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.report.server_page import spent_in_words
 from flwr_fbo.cli.report.tuner_page import trials_table
-from flwr_fbo.cli.tables import (
-    RULED,
-    TextConsole,
-    csv_of,
-    print_report,
-    report_csv,
-    report_json,
-    wide_console,
-)
-from flwr_fbo.experiment_runner.results import read_results
+from flwr_fbo.cli.tables import RULED, TextConsole, csv_of, wide_console
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.tuner.federation_result import Rung, outcome, trial_rows
 from flwr_fbo.tuner.tuner_record import (
@@ -71,6 +62,13 @@ def show(
         if tuner.is_file():
             _show_tuner(tuner, as_json, as_csv)
             return
+        from flwr_fbo.cli.experiment_tables import (
+            print_report,
+            report_csv,
+            report_json,
+        )
+        from flwr_fbo.lab.experiment_runner.results import read_results
+
         experiment, runs = read_results(results)
         if as_json:
             typer.echo(report_json(experiment, runs, until))

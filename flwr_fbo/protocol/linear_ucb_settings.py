@@ -83,9 +83,9 @@ class LinearUCBSettings:
     streams that differ in one trial while all others are as they were. In a running
     agent they are not: where two arms both pay B, always, one flipped reward can send
     all that follows before the next release to the other arm, and the sum moves by as
-    many trials. `flwr_fbo.audit.bandit_audit` shows it: with ten trials a release, a
-    promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which is
-    larger, does not keep an epsilon of 1 either. The same holds with a
+    many trials. `flwr_fbo.lab.audit.bandit_audit` shows it: with ten trials a release,
+    a promised epsilon of 2 is 7 at least; with a hundred, the paper's own noise, which
+    is larger, does not keep an epsilon of 1 either. The same holds with a
     ``site_deviation``: it is learned from what ``local_data`` says, and is not sent.
     """
 

@@ -53,10 +53,10 @@ from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
 from flwr_fbo.agents.durable.tuning_record import load_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.strategies.study_record import FILE_NAME, StudyRecord, read_ledger
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 
 OUTCOMES = ("same numbers", "refused", "silently wrong", "raw traceback")
 _NUM_AGENTS, _NUM_ROUNDS, _OLDER_ROUND = 3, 8, 5

@@ -67,12 +67,12 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays, reply_metrics, to_array_record
-from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
-from flwr_fbo.tasks.nonlinear_bandit import (
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
+from flwr_fbo.models.langevin import LangevinSettings
 
 NUM_AGENTS, MOST_LIARS = 6, 2
 _NUM_ITERATIONS, _NUM_TRIALS, _TIMES = 6, 16, [2, 4, 6, 8, 10, 12, 14]

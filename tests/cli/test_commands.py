@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import flwr_fbo
 from flwr_fbo import FedVote
 from flwr_fbo.cli import app
-from flwr_fbo.experiment_runner.results import read_results
+from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.strategies.presets import PUBLISHED
 
@@ -369,7 +369,7 @@ def test_an_interrupted_command_says_how_to_go_on(
 
 DYING = """
 import os, signal
-from flwr_fbo.experiment_runner.results import ResultsFile
+from flwr_fbo.lab.experiment_runner.results import ResultsFile
 
 append = ResultsFile.append
 

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from flwr_fbo.cli import export_emnist_command as command
 from flwr_fbo.cli.errors import ends_like_ctrl_c
-from flwr_fbo.datasets import emnist
-from tests.datasets.emnist_files import (
+from flwr_fbo.lab.datasets import emnist
+from tests.lab.datasets.emnist_files import (
     NUMBERS,
     TRAIN,
     all_splits,

@@ -145,7 +145,7 @@ INTERRUPTED = """
 import signal
 # What runs in the background ignores it, and so would the command.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from flwr_fbo.audit.tuning_audit import TuningAuditPlan
+from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan
 draw = TuningAuditPlan.draw
 
 def told(self, *arguments):

@@ -21,10 +21,10 @@ from flwr_fbo import FTS, FedVote, InProcessGrid, Seeds, VotingSettings, tuning_
 from flwr_fbo.cli.report.page import Figure, Page, Section, Table, render
 from flwr_fbo.cli.report.parameter_axes import range_in_words
 from flwr_fbo.cli.report.server_score import score_map, slices
-from flwr_fbo.experiment_runner.config import builtin_experiments, load_experiment
-from flwr_fbo.experiment_runner.looks import looks_of
-from flwr_fbo.experiment_runner.results import read_results
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment
+from flwr_fbo.lab.experiment_runner.looks import looks_of
+from flwr_fbo.lab.experiment_runner.results import read_results
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.presets import PUBLISHED
 from flwr_fbo.strategies.recommendation import Recommendation, ReleasedFunction

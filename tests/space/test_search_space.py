@@ -12,8 +12,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from flwr_fbo.lab.tasks.har import HarTask
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.tasks.har import HarTask
 
 finite = st.floats(-1e12, 1e12, allow_nan=False, allow_subnormal=False)
 

@@ -25,7 +25,7 @@ from flwr_fbo.agents.durable.bandit_journals import last_journal
 from flwr_fbo.agents.durable.environment import BanditEnvironment
 from flwr_fbo.agents.durable.fed_ucb import KIND
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.grouped import waiting
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)

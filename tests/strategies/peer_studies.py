@@ -17,7 +17,7 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo.agents.durable.environment import BanditEnvironment
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 from tests.grouped import waiting
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)

@@ -37,6 +37,8 @@ from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.confidence import Confidence
@@ -45,8 +47,6 @@ from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
 from flwr_fbo.protocol.peer_message import PeerMessage
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
-from flwr_fbo.simulation.linear_bandits import BanditSimulation
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment
 from tests.strategies.peer_studies import (
     APP,
     COMPLETE,

@@ -29,14 +29,14 @@ from flwr_fbo.agents.durable.fed_go_ucb import KIND
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.lab.tasks.nonlinear_bandit import (
+    FunctionBanditTask,
+    NonlinearBanditEnvironment,
+)
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
 from flwr_fbo.protocol.neural_ucb_settings import Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradientsError
-from flwr_fbo.tasks.nonlinear_bandit import (
-    FunctionBanditTask,
-    NonlinearBanditEnvironment,
-)
 from tests.grouped import waiting
 
 TASK = FunctionBanditTask(num_actions=12)

@@ -29,10 +29,10 @@ from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.trial_table import Trial
+from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment
 from tests.federation import Unheard
 from tests.strategies.bandit_sites import (
     ACTIONS,

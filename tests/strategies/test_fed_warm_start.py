@@ -26,6 +26,7 @@ from flwr_fbo.agents.tuning.fed_warm_start import head_start
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
@@ -34,7 +35,6 @@ from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.servers.base import Step
 from flwr_fbo.servers.fed_warm_start import WarmStartServer
-from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from tests.federation import assert_same

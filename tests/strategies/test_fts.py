@@ -26,10 +26,10 @@ from flwr_fbo.agents.tuning.fts import FTSAgent
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.protocol.tuning_settings import Follow
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
-from flwr_fbo.simulation.loop import run_loop
 from tests.federation import (
     NUM_AGENTS,
     NUM_ITERATIONS,

@@ -39,7 +39,7 @@ from flwr.serverapp.strategy import (
 )
 
 from flwr_fbo import Halving, PrivateChoice, tuner_mod
-from tests.tasks.test_emnist import needs_torch
+from tests.lab.tasks.test_emnist import needs_torch
 from tests.tuner.apps import (
     NUM_CLIENTS,
     MakeStrategy,

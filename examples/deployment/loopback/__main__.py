@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flwr_fbo.datasets.digits import partition
+from flwr_fbo.lab.datasets.digits import partition
 from loopback.federation import Federation
 
 APP = Path(__file__).parents[1] / "app"

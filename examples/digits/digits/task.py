@@ -4,8 +4,8 @@ from flwr.app import Context
 from sklearn.svm import SVC
 
 from flwr_fbo import Objective, Trial
-from flwr_fbo.datasets.base import Split
-from flwr_fbo.datasets.digits import partition
+from flwr_fbo.lab.datasets.base import Split
+from flwr_fbo.lab.datasets.digits import partition
 
 
 def load_site(context: Context) -> Split:

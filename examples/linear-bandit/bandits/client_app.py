@@ -3,7 +3,7 @@
 from flwr.app import Context
 
 from flwr_fbo import linear_bandit_app
-from flwr_fbo.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
+from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
 
 
 def make_environment(context: Context) -> LinearBanditEnvironment:

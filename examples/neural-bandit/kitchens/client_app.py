@@ -3,7 +3,7 @@
 from flwr.app import Context
 
 from flwr_fbo import neural_bandit_app
-from flwr_fbo.tasks.nonlinear_bandit import (
+from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )

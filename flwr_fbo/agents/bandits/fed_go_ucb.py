@@ -21,7 +21,7 @@ where dSigma is what these evaluations have added. Where this module differs:
 
 - All agents try as many actions in phase I, and these are among the T evaluations. In
   the paper there are T0 = sqrt(N T) of all agents together, and N T more in phase II;
-  `flwr_fbo.simulation.neural_bandits` has that, too.
+  `flwr_fbo.lab.simulation.neural_bandits` has that, too.
 - The regression starts at random parameters of the model, unless ``start="zero"``.
 - The largest reward is that of the network linearised at w0. The paper maximises the
   network itself over the ball (line 3 of algorithm 1): ``num_refinements``.

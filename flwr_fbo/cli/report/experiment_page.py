@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._text import counted, humanised
 from flwr_fbo.cli.claims_command import outcome
+from flwr_fbo.cli.experiment_tables import cells_of, headings_of
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
     Figure,
@@ -21,20 +24,19 @@ from flwr_fbo.cli.report.page import (
     settings_section,
     versions_section,
 )
-from flwr_fbo.cli.tables import cells_of, headings_of
-from flwr_fbo.experiment_runner.base import Experiment
-from flwr_fbo.experiment_runner.claims import findings
-from flwr_fbo.experiment_runner.config import find_experiment
-from flwr_fbo.experiment_runner.curves import common_seeds, curves_by_method
-from flwr_fbo.experiment_runner.figure import (
+from flwr_fbo.lab.experiment_runner.base import Experiment
+from flwr_fbo.lab.experiment_runner.claims import findings
+from flwr_fbo.lab.experiment_runner.config import find_experiment
+from flwr_fbo.lab.experiment_runner.curves import common_seeds, curves_by_method
+from flwr_fbo.lab.experiment_runner.figure import (
     draw_curves,
     draw_own_form,
     has_own_form,
 )
-from flwr_fbo.experiment_runner.results import read_results, version_of
-from flwr_fbo.experiment_runner.runs import Run
-from flwr_fbo.experiment_runner.tuning_table import TuningRun
-from flwr_fbo.experiment_runner.wording import counted, humanised
+from flwr_fbo.lab.experiment_runner.looks import line_styles
+from flwr_fbo.lab.experiment_runner.results import read_results, version_of
+from flwr_fbo.lab.experiment_runner.runs import Run
+from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 
 _NOT_PRIVATE = (
     "An experiment: not private. Its noise is seeded, so that it can be repeated, or "
@@ -173,7 +175,7 @@ def _privacy(experiment: Experiment, rows: Mapping[str, Any]) -> list[Section]:
         f"In the end: {figures.values_in_words(ends)}."
     )
 
-    figure = figures.by_method("privacy", caption, "epsilon spent", experiment, spent)
+    figure = _by_method("privacy", caption, "epsilon spent", experiment, spent)
     return [Section("Privacy", [*lines, figure])]
 
 
@@ -203,7 +205,7 @@ def _communication(experiment: Experiment, runs: Sequence[Run]) -> list[Section]
         "A number is 8 bytes. What Flower adds to a message, and messages that are "
         "sent again, are not counted."
     )
-    figure = figures.by_method(
+    figure = _by_method(
         "communication", caption, "numbers sent", experiment, visible, log_y=True
     )
     return [Section("Communication", [*lines, figure, table])]
@@ -231,3 +233,24 @@ def _settings_of_agents(
         return []
     lines = [f"Seed {seed}, by method. In a real study only the site knows its own."]
     return [Section("Best settings of the agents", lines, folded=folded)]
+
+
+def _by_method(
+    name: str,
+    caption: str,
+    y_label: str,
+    experiment: Experiment,
+    curves: Mapping[str, FloatArray],
+    log_y: bool = False,
+) -> Figure:
+    """Return a chart of what grows in steps, a line a method."""
+
+    def draw(axes: Any) -> None:
+        for method, style in line_styles(experiment, curves).items():
+            x, y = experiment.steps, curves[method]
+            axes.plot(x, y, drawstyle="steps-post", **style)
+        if not log_y:
+            axes.set_ylim(0, None)
+
+    labels = (experiment.axes[0], y_label)
+    return figures.chart(name, caption, labels, draw, experiment.log_axes, log_y)

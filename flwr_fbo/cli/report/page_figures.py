@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from textwrap import fill
 from typing import Any
@@ -13,10 +13,9 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._palette import BLUE
+from flwr_fbo._text import humanised
 from flwr_fbo.cli.report.page import Figure
-from flwr_fbo.experiment_runner.base import Experiment
-from flwr_fbo.experiment_runner.looks import BLUE, line_styles
-from flwr_fbo.experiment_runner.wording import humanised
 
 # Longer labels are higher than the figure.
 _MOST_IN_Y_LABEL = 32
@@ -123,27 +122,6 @@ def by_round(
         axes.set_ylim(0, None)
 
     return chart(name, caption, ("round", y_label), draw, whole_y=whole)
-
-
-def by_method(
-    name: str,
-    caption: str,
-    y_label: str,
-    experiment: Experiment,
-    curves: Mapping[str, FloatArray],
-    log_y: bool = False,
-) -> Figure:
-    """Return a chart of what grows in steps, a line a method."""
-
-    def draw(axes: Any) -> None:
-        for method, style in line_styles(experiment, curves).items():
-            x, y = experiment.steps, curves[method]
-            axes.plot(x, y, drawstyle="steps-post", **style)
-        if not log_y:
-            axes.set_ylim(0, None)
-
-    labels = (experiment.axes[0], y_label)
-    return chart(name, caption, labels, draw, experiment.log_axes, log_y)
 
 
 def _set_ticks(axis: Any, whole: bool) -> None:

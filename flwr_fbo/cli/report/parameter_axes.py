@@ -11,8 +11,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from flwr_fbo._palette import literal
 from flwr_fbo._text import printable
-from flwr_fbo.experiment_runner.looks import literal
 
 # More slices, or axes side by side, do not fit a page that is 400 pixels wide.
 MOST_SHOWN = 6

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fbo._text import counted, humanised
 from flwr_fbo.cli.ledger_kinds import SERVER_KINDS, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
@@ -24,7 +25,6 @@ from flwr_fbo.cli.report.page import (
     versions_section,
 )
 from flwr_fbo.cli.report.server_score import score_map, slices
-from flwr_fbo.experiment_runner.wording import counted, humanised
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._palette import BLUE
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, params_text
 from flwr_fbo.cli.report.parameter_axes import (
@@ -18,7 +19,6 @@ from flwr_fbo.cli.report.parameter_axes import (
     name_choices,
     number_of,
 )
-from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.recommendation import ReleasedFunction
 

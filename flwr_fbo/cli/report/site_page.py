@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fbo._palette import BLUE
+from flwr_fbo._text import counted
 from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
 from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
 from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
@@ -28,8 +30,6 @@ from flwr_fbo.cli.report.page import (
 from flwr_fbo.cli.report.site_parameters import parameter_sections
 from flwr_fbo.cli.report.site_worth import convergence_figure, worth_section
 from flwr_fbo.clients.tuning_journals import recorded_comparison
-from flwr_fbo.experiment_runner.looks import BLUE
-from flwr_fbo.experiment_runner.wording import counted
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.tuning_settings import Direction

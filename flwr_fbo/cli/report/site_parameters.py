@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from flwr_fbo._palette import BLUE
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table
@@ -23,7 +24,6 @@ from flwr_fbo.cli.report.parameter_axes import (
     short,
 )
 from flwr_fbo.cli.report.site_worth import scatter
-from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.models.threads import one_blas_thread

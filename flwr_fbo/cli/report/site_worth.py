@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fbo._palette import BLUE, ORANGE, VERMILION
+from flwr_fbo._text import counted
 from flwr_fbo.agents.tuning.comparison import Comparison
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table, params_text
-from flwr_fbo.experiment_runner.looks import BLUE, ORANGE, VERMILION
-from flwr_fbo.experiment_runner.wording import counted
 from flwr_fbo.journal.trial_table import Trial, TrialSource
 from flwr_fbo.protocol.tuning_settings import Direction
 

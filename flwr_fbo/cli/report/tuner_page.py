@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flwr_fbo._palette import BLUE
 from flwr_fbo.cli.ledger_kinds import TUNER_LEDGER
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
@@ -25,7 +26,6 @@ from flwr_fbo.cli.report.server_page import (
     releases_section,
     spent_in_words,
 )
-from flwr_fbo.experiment_runner.looks import BLUE
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.space.search_space import Params

@@ -9,6 +9,9 @@ import pytest
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
+from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.simulation.turns import Sharing
+from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask
 from flwr_fbo.models.langevin import (
     LangevinDynamics,
     LangevinSettings,
@@ -16,9 +19,6 @@ from flwr_fbo.models.langevin import (
 from flwr_fbo.models.network import LinearModel, Network
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradientsError
-from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
-from flwr_fbo.simulation.turns import Sharing
-from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask
 
 N, T0, STEPS = 3, 2, 4
 MODEL = Network(6, 5)

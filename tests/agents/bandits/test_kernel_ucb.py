@@ -9,6 +9,9 @@ import pytest
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBAgent, KernelUCBSettings
+from flwr_fbo.lab.simulation.kernel_bandits import KernelBanditSimulation
+from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import Network
 from flwr_fbo.models.nystrom import (
     NystromFeatures,
@@ -18,9 +21,6 @@ from flwr_fbo.models.nystrom import (
 )
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 from flwr_fbo.servers.kernel_ucb import KernelBanditServer
-from flwr_fbo.simulation.kernel_bandits import KernelBanditSimulation
-from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
-from flwr_fbo.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 
 N, D, T = 3, 6, 10
 TASK = FunctionBanditTask(num_actions=12)

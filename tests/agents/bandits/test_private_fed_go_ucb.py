@@ -33,16 +33,16 @@ from flwr_fbo.agents.durable.fed_go_ucb import KIND
 from flwr_fbo.cli import app as cli
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.tasks.nonlinear_bandit import (
+    FunctionBanditTask,
+    NonlinearBanditEnvironment,
+)
 from flwr_fbo.models.reference_features import CONSTANT_SHARE, ReferenceFeatures
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.protocol.codec import PROTOCOL_VERSION
 from flwr_fbo.protocol.neural_ucb_settings import Sums
 from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
-from flwr_fbo.simulation.neural_bandits import NeuralBanditSimulation
-from flwr_fbo.tasks.nonlinear_bandit import (
-    FunctionBanditTask,
-    NonlinearBanditEnvironment,
-)
 from tests.federation import Unheard
 from tests.grouped import waiting
 

@@ -19,12 +19,12 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.fed_vote import VotingAgent, even_votes
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.simulation.loop import run_loop
 from tests.federation import NUM_AGENTS, numpy_app, run
 from tests.grouped import grouped
 

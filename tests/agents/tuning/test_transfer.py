@@ -29,13 +29,13 @@ from flwr_fbo.agents.tuning.transfer import (
     misranked_pairs,
     transfer_improvement,
 )
+from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, Posterior
 from flwr_fbo.models.linear import posterior_weights
 from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
-from flwr_fbo.simulation.loop import run_loop
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (

@@ -8,7 +8,7 @@ from flwr.app import Context
 from sklearn.svm import SVC
 
 from flwr_fbo import tuning_app
-from flwr_fbo.datasets.digits import partition
+from flwr_fbo.lab.datasets.digits import partition
 
 
 def load_site(context: Context) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""What ``run`` and ``show`` say about experiments: a table and a verdict, or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flwr_fbo._text import counted, humanised
+from flwr_fbo.cli.tables import RULED, csv_of, finite
+from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
+from flwr_fbo.lab.experiment_runner.curves import (
+    common_seeds,
+    mean_curves,
+    rows_by_seed,
+)
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.runs import Run
+
+
+def print_report(
+    experiment: Experiment,
+    runs: Sequence[Run],
+    console: Console,
+    until: int | None = None,
+) -> None:
+    """Print the table, how to read it, and what it shows."""
+    rows = experiment.summarize(runs, until)
+    num_seeds = len(common_seeds(experiment.methods, runs))
+    title, (first, *notes) = experiment.notes(runs, until)
+    console.print(_table(title, experiment, rows))
+    console.print(f"± one standard error over {counted(num_seeds, 'seed')}. {first}")
+    for note in notes:
+        console.print(note)
+    console.print()
+    for line in experiment.verdict(rows):
+        console.print(line)
+
+
+def report_json(
+    experiment: Experiment, runs: Sequence[Run], until: int | None = None
+) -> str:
+    """Return the same for machines; what JSON lacks, NaN and infinity, is null."""
+    rows = experiment.summarize(runs, until)
+    return json.dumps(
+        {
+            "experiment": experiment.to_dict(),
+            "seeds": common_seeds(experiment.methods, runs),
+            "private": all(run.private for run in runs),
+            "until": until or experiment.num_steps,
+            **experiment.counts(runs),
+            "methods": {name: _values_of(row) for name, row in rows.items()},
+            "curves": _curves(experiment, runs, until),
+            "notes": experiment.notes(runs, until)[1],
+            "verdict": experiment.verdict(rows),
+        },
+        indent=2,
+        allow_nan=False,
+    )
+
+
+def report_csv(
+    experiment: Experiment, runs: Sequence[Run], until: int | None = None
+) -> str:
+    """Return a line a method and seed, below headings."""
+    return csv_of(rows_by_seed(experiment, runs, until))
+
+
+def _curves(
+    experiment: Experiment, runs: Sequence[Run], until: int | None
+) -> dict[str, Any]:
+    """Return each method's curve: mean and standard error by step."""
+    steps, curves = mean_curves(experiment, runs, until)
+    methods = {
+        name: {
+            "mean": [finite(one.mean) for one in estimates],
+            "standard_error": [finite(one.standard_error) for one in estimates],
+        }
+        for name, estimates in curves.items()
+    }
+    return {"steps": steps, "methods": methods}
+
+
+def _values_of(row: Row) -> dict[str, Any]:
+    """Return the row's estimates, and epsilon."""
+    values: dict[str, Any] = {"epsilon": finite(row.epsilon)}
+    for field in fields(row):
+        value = getattr(row, field.name)
+        if isinstance(value, Estimate):
+            mean, error = finite(value.mean), finite(value.standard_error)
+            values[field.name] = {"mean": mean, "standard_error": error}
+        elif value is None:
+            values[field.name] = None
+    return values
+
+
+def _table(title: str, experiment: Experiment, rows: Mapping[str, Row]) -> Table:
+    # Narrow enough for 80 columns; where a name is too long it is broken, no number is.
+    table = Table(title=title, box=RULED, padding=(0, 1, 0, 0))
+    first, *others = headings_of(experiment)
+    table.add_column(first)
+    for heading in others:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows.values():
+        table.add_row(*cells_of(row, experiment))
+    return table
+
+
+def headings_of(experiment: Experiment) -> list[str]:
+    """Return the headings of the table of an experiment."""
+    headings = [column.heading for column in experiment.columns().values()]
+    # Where no method is private there is nothing to tell of it.
+    private = experiment.privacy is not None
+    return ["method", *headings, *(["epsilon"] if private else [])]
+
+
+def cells_of(row: Row, experiment: Experiment) -> list[str]:
+    """Return what a row of that table says, below each heading."""
+    columns = experiment.columns()
+    cells = [_number(getattr(row, name), column) for name, column in columns.items()]
+    private = experiment.privacy is not None
+    return [row.label, *cells, *([_epsilon(row)] if private else [])]
+
+
+def _epsilon(row: Row) -> str:
+    return "infinite" if math.isinf(row.epsilon) else f"{row.epsilon:.3g}"
+
+
+def _number(estimate: Estimate | None, column: Column) -> str:
+    if estimate is None:
+        return "-"
+    if column.humanised:
+        return humanised(estimate.mean, estimate.standard_error, column.sign)
+    beyond_two = len(f"{abs(estimate.mean):.0f}") - 2
+    digits = max(column.digits - max(beyond_two, 0), 0)
+    mean = f"{estimate.mean:{column.sign}.{digits}f}"
+    if estimate.num_runs < 2:
+        return mean
+    return f"{mean} ± {estimate.standard_error:.{digits}f}"

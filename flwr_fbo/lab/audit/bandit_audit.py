@@ -1,0 +1,287 @@
+"""Whole bandit studies, as an agent of `FedUCB` runs them, drawn for an audit.
+
+One agent plays linear UCB (Dubey & Pentland, 2020) on a bandit whose arms always pay
+the same, and hands out n private sums. One of its trials is replaced: the *change*. It
+is present in one half of the runs and absent in the other, and all that follows from it
+follows as it would: what the agent does next depends on what was released, and what it
+then observes on what it does. Nothing is a fixed stream.
+
+The adversary sees all releases and knows all but the noise and whether the change is
+present. In either world the releases so far say what the agent did. So two *twins* that
+receive the same releases, one with the change and one without, tell the running sums of
+both worlds; where agents act on released sums only, the two differ by one trial. With
+the sums S of the world that is played, B^-1 (release - S) / sigma are independent unit
+normals, so the ratio of the two likelihoods is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_choice, require_int
+from flwr_fbo.lab.audit.evidence import Evidence, joined
+from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual
+from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
+from flwr_fbo.models.near_ties import first_best
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.gaussian import gaussian_epsilon
+from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.protocol.confidence import Confidence
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+
+Change = Literal["reward", "trial"]
+
+# Runs in lock step.
+_CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class BanditAuditPlan(StudyPlan):
+    """Which bandit studies are drawn, and how many.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+        Of an agent that plays alone, with noise, and a known number n of releases. All
+        of them are made.
+    actions : tuple of K tuples of d floats
+        The arms, of norm at most L; the same in every trial.
+    rewards : tuple of K floats
+        What they pay, in [-B, B].
+    window : int
+        Trials before each release, >= 1.
+    change : {"reward", "trial"}
+        ``"reward"``: the changed trial is of the arm that the agent chose, and pays B
+        or, with the change, -B. At B = L and an arm of full length no replacement moves
+        the sum further. ``"trial"``: its action and reward are those of the equality in
+        `replace_one_sensitivity`, or what replaces them there, for B <= L and d >= 2.
+    position : int
+        The trial that is changed, from -``num_logged`` to n window - 1; a negative one
+        is of the log. In a later window than the first there are releases before it,
+        which tell of noise that is reused.
+    num_logged : int
+        Logged trials before trial 0, >= 0, which the first release includes. They are
+        of the arms in turn.
+    num_requests : int
+        How often every release is asked for, as after lost replies, >= 1. The mean of
+        the answers is what agent and adversary get.
+    num_draws : int
+        See `StudyPlan`.
+    """
+
+    settings: LinearUCBSettings
+    actions: tuple[tuple[float, ...], ...]
+    rewards: tuple[float, ...]
+    window: int = 1
+    change: Change = "reward"
+    position: int = 0
+    num_logged: int = 0
+    num_requests: int = 2
+    num_draws: int = 10_000
+
+    faults = CONTINUAL_FAULTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        releases = self.settings.releases
+        noisy = releases.noise_std > 0
+        require(noisy, "epsilon", releases.epsilon, "finite, where there is a promise")
+        planned = releases.num_releases
+        require(planned is not None, "num_releases", planned, "a number, for an audit")
+        deviation = self.settings.site_deviation
+        require(deviation is None, "site_deviation", deviation, "None, for an audit")
+        require(len(self.actions) > 0, "actions", self.actions, "one at least")
+        releases.outer_products(self.actions, self.rewards)
+        require_int("window", self.window, 1)
+        last = releases.max_releases * self.window - 1
+        require_int("num_logged", self.num_logged, 0)
+        require_int("position", self.position, -self.num_logged, last)
+        require_int("num_requests", self.num_requests, 1)
+        self._check_change()
+
+    def _check_change(self) -> None:
+        require_choice("change", self.change, Change)
+        if self.change == "trial":
+            releases = self.settings.releases
+            d, reward = releases.dimension, releases.max_reward
+            require(d >= 2, "dimension", d, ">= 2, where a whole trial is changed")
+            longest = releases.max_action_norm
+            allowed = f"at most L = {longest}, where a whole trial is changed"
+            require(reward <= longest, "max_reward", reward, allowed)
+
+    def changed_trials(self, actions: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return actions and rewards of the changed trial, shapes (R, 2, d) and (R, 2).
+
+        Of R runs, with the change absent and present. ``actions``, shape (R, 2, d), are
+        what the agents have chosen.
+        """
+        releases = self.settings.releases
+        rewards = releases.max_reward * np.array([1.0, -1.0])
+        if self.change == "trial":
+            longest = releases.max_action_norm
+            cosine = np.array([1.0, (releases.max_reward / longest) ** 2])
+            pair = np.zeros((2, releases.dimension))
+            pair[:, 0], pair[:, 1] = longest * cosine, longest * np.sqrt(1 - cosine**2)
+            actions = np.broadcast_to(pair, actions.shape)
+        return actions, np.broadcast_to(rewards, actions.shape[:-1])
+
+    @property
+    def promised(self) -> PrivacySpent:
+        """Epsilon of all releases together, at the settings' delta, by their ``mu``.
+
+        With the exact calibration it is the settings' own, with the paper's a part of
+        it.
+        """
+        releases = self.settings.releases
+        epsilon = gaussian_epsilon(releases.delta, releases.mu)
+        return PrivacySpent(epsilon, releases.delta, releases.max_releases, "mu-GDP")
+
+    def describe(self) -> dict[str, str]:
+        """Return what is drawn, in words."""
+        releases = self.settings.releases
+        return {
+            "Study": f"linear UCB, K = {len(self.actions)} arms, d = "
+            f"{releases.dimension}; n = {releases.num_releases} releases, one every "
+            f"{self.window} trials, {self.num_logged} logged before",
+            "Privacy": f"{releases.mechanism}, {releases.calibration} calibration, mu "
+            f"= {releases.mu:.4g}",
+            "Canary": f"trial {self.position}, its {self.change} replaced; releases "
+            f"asked for {self.num_requests} times",
+        }
+
+    @one_blas_thread
+    def draw(
+        self, entropy: Entropy, build: BuildContinual | None, progress: Progress
+    ) -> tuple[Evidence, Evidence]:
+        """Return studies with the change and without; see `StudyPlan`."""
+        make = build or ContinualRelease
+        releases = self.settings.releases
+        present, absent = [], []
+        for start in range(0, self.num_draws, _CHUNK):
+            size = min(_CHUNK, self.num_draws - start)
+            mechanisms = [make(releases, entropy) for _ in range(2 * size)]
+            # The change is absent in the first half of the runs.
+            played = np.repeat([0, 1], size)
+            evidence = _evidence(releases, *_play(self, mechanisms, played))
+            absent.append(evidence[:size])
+            present.append(evidence[size:])
+            progress(2 * size)
+        return joined(present), joined(absent)
+
+
+def _play(
+    plan: BanditAuditPlan,
+    mechanisms: Sequence[ContinualRelease],
+    played: NDArray[np.int64],
+) -> tuple[FloatArray, FloatArray]:
+    """Play R runs in lock step, each in its world, and follow it in the other.
+
+    ``played`` says which world that is: 0 with the change absent, 1 with it present.
+    Returns what was released, shape (R, n, d + 1, d + 1), and the running sums in the
+    two worlds, given these releases, shape (R, 2, n, d + 1, d + 1).
+    """
+    twins = _Twins(plan, len(mechanisms))
+    for t in range(-plan.num_logged, 0):
+        twins.play(t)
+    released, sums = [], []
+    for k in range(1, plan.settings.releases.max_releases + 1):
+        for t in range((k - 1) * plan.window, k * plan.window):
+            twins.play(t)
+        sums.append(twins.windowed())
+        own = sums[-1][np.arange(len(played)), played]
+        answers = [
+            [mechanism.release(k, total) for _ in range(plan.num_requests)]
+            for mechanism, total in zip(mechanisms, own, strict=True)
+        ]
+        released.append(np.mean(answers, axis=1))
+        twins.receive(released[-1])
+    return np.stack(released, axis=1), np.stack(sums, axis=2)
+
+
+class _Twins:
+    """The agents of R runs in lock step, each with and without the change.
+
+    As two `LinearUCBAgent` objects a run, in a few array calls.
+
+    Attributes
+    ----------
+    running_sums : ndarray of shape (R, 2, d + 1, d + 1)
+    """
+
+    def __init__(self, plan: BanditAuditPlan, num_runs: int) -> None:
+        self._plan, self._confidence = plan, Confidence.of(plan.settings, 1)
+        size = plan.settings.releases.dimension + 1
+        self.running_sums = np.zeros((num_runs, 2, size, size))
+        self._earlier: list[FloatArray] = []  # as they were at each release
+        self.receive(np.zeros((num_runs, size, size)))
+
+    def play(self, t: int) -> None:
+        """Choose, and record what is observed in trial t; a negative one is logged."""
+        plan, settings = self._plan, self._plan.settings
+        shape = self.running_sums.shape[:2]
+        arms = np.array(plan.actions)
+        if t < 0:
+            chosen = np.full(shape, t % len(arms))
+        else:
+            offered = np.broadcast_to(arms, (*shape, *arms.shape))
+            belief = self._confidence.belief(self._ellipsoid)
+            chosen = first_best(belief.upper_bounds(offered))
+        actions, rewards = arms[chosen], np.array(plan.rewards)[chosen]
+        if t == plan.position:
+            actions, rewards = plan.changed_trials(actions)
+        flat = actions.reshape(-1, settings.releases.dimension), rewards.ravel()
+        products = settings.releases.outer_products(*flat)
+        self.running_sums += products.reshape(self.running_sums.shape)
+        if settings.local_data == "raw":
+            self._ellipsoid.observe(actions, rewards)
+
+    def windowed(self) -> FloatArray:
+        """Return the sums that are released next: of all trials, or of a window."""
+        now = self.running_sums.copy()
+        forget = self._plan.settings.releases.sliding_window
+        before = (
+            self._earlier[-forget] if forget and len(self._earlier) >= forget else 0
+        )
+        self._earlier.append(now)
+        return now - before
+
+    def receive(self, released: FloatArray) -> None:
+        """Take what was released, shape (R, d + 1, d + 1): both twins the same."""
+        each = [self._confidence.ellipsoid(total) for total in released]
+        self._ellipsoid = copy(each[0])
+        self._ellipsoid.factor = np.repeat([[e.factor] for e in each], 2, axis=1)
+        self._ellipsoid.target = np.repeat([[e.target] for e in each], 2, axis=1)
+
+
+def _evidence(
+    settings: ContinualSettings, released: FloatArray, sums: FloatArray
+) -> Evidence:
+    """Return what an adversary keeps; ``released`` and ``sums`` are `_play`'s."""
+    noise = (released[:, None] - sums) / settings.noise_std
+    n = settings.max_releases
+    decoder = np.zeros((n, n))
+    for k in range(n):
+        decoder[k, : k + 1] = settings.factorisation.row(k + 1)
+    by_release = np.moveaxis(noise, 2, 0)
+    draws = solve_triangular(decoder, by_release.reshape(n, -1), lower=True)
+    squares = np.square(draws.reshape(by_release.shape)).sum(axis=(0, -2, -1))
+    log_ratio = (squares[:, 0] - squares[:, 1]) / 2
+    std = settings.release_std()[:, None, None]
+    flat = (*released.shape[:2], -1)
+    return Evidence.of(
+        released.reshape(flat),
+        ((released - sums[:, 0]) / std).reshape(flat),
+        ((sums[:, 1] - sums[:, 0]) / std).reshape(flat),
+        log_ratio,
+    )

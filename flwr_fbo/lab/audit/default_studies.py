@@ -1,0 +1,142 @@
+"""The studies that `flwr-fbo audit` draws unless told otherwise, by strategy.
+
+They are small, because an agent stands out most in a small study, and all promise the
+same epsilon at the same, large delta, where 10,000 studies with the canary and as many
+without show most: a noise that keeps its promise at one delta keeps it at any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
+from flwr_fbo.lab.audit.secure_audit import SecureAuditPlan
+from flwr_fbo.lab.audit.study_audit import StudyPlan
+from flwr_fbo.lab.audit.tuner_audit import TunerAuditPlan
+from flwr_fbo.lab.audit.tuning_audit import TuningAuditPlan, WarmStartAuditPlan
+from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.continual_settings import ContinualSettings
+from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
+from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+from flwr_fbo.tuner.choice import PrivateChoice
+
+EPSILON, DELTA = 2.0, 0.1
+
+
+def fed_vote(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> TuningAuditPlan:
+    """Return `FedVote`'s: two releases, all agents take part in both."""
+    z = calibrate_noise_multiplier(epsilon, delta, 1.0, 2)
+    uniform = WeightSchedule(peak=0.0)
+    settings = ReleaseSettings(
+        2,
+        clip_norm=1.0,
+        noise_multiplier=z,
+        sampling_probability=1.0,
+        weights=uniform,
+    )
+    return TuningAuditPlan(settings, delta, (5, 9), num_draws=num_draws)
+
+
+def dp_fts_de(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> TuningAuditPlan:
+    """Return `DPFTSDE`'s: sampling, sub-regions, and weights from first to last."""
+    z = calibrate_noise_multiplier(epsilon, delta, 0.35, 3)
+    settings = ReleaseSettings(4, 2, noise_multiplier=z, sampling_probability=0.35)
+    return TuningAuditPlan(settings, delta, (0, 20, 39), 2, num_draws)
+
+
+def fed_warm_start(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> WarmStartAuditPlan:
+    """Return `FedWarmStart`'s: four cohorts, and one who only follows."""
+    settings = ReleaseSettings(
+        5,
+        clip_norm=1.0,
+        noise_multiplier=calibrate_noise_multiplier(epsilon, delta, 1.0, 1),
+        sampling_probability=1.0,
+        weights=WeightSchedule(peak=0.0),
+    )
+    times = (9, 19, 29, 39)
+    return WarmStartAuditPlan(settings, delta, times, 5, num_draws)
+
+
+def fed_ucb(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> BanditAuditPlan:
+    """Return `FedUCB`'s: a bandit with two arms, its second window changed."""
+    settings = LinearUCBSettings(ContinualSettings(3, 2, epsilon, delta))
+    return BanditAuditPlan(
+        settings,
+        actions=((1.0, 0.0), (0.0, 1.0)),
+        rewards=(1.0, -1.0),
+        position=1,
+        num_draws=num_draws,
+    )
+
+
+def fed_go_ucb(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> BanditAuditPlan:
+    """Return `FedGOUCB`'s sums: of actions of two features, a whole trial changed."""
+    privacy = NeuralPrivacy(epsilon, delta, num_synchronisations=4, num_features=2)
+    return BanditAuditPlan(
+        LinearUCBSettings(privacy.releases),
+        actions=((1.0, 0.0), (0.6, 0.8)),
+        rewards=(1.0, -1.0),
+        change="trial",
+        position=2,
+        num_draws=num_draws,
+    )
+
+
+def federation_tuner(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> TunerAuditPlan:
+    """Return `FederationTuner`'s: two rungs, in each a choice between two trials."""
+    return TunerAuditPlan.of(PrivateChoice(epsilon, delta), 5, 2, num_draws)
+
+
+STUDIES: dict[str, Callable[..., StudyPlan]] = {
+    "FedVote": fed_vote,
+    "DPFTSDE": dp_fts_de,
+    "FedWarmStart": fed_warm_start,
+    "FedUCB": fed_ucb,
+    "FedGOUCB": fed_go_ucb,
+    "FederationTuner": federation_tuner,
+}
+
+
+def secure_fed_vote(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> SecureAuditPlan:
+    """Return `FedVote`'s with secure aggregation: two of four sites collude."""
+    trusted = fed_vote(num_draws, epsilon, delta)
+    return _secure(trusted, replace(trusted.settings, num_agents=4))
+
+
+def secure_dp_fts_de(
+    num_draws: int, epsilon: float = EPSILON, delta: float = DELTA
+) -> SecureAuditPlan:
+    """Return `DPFTSDE`'s with secure aggregation, for which all sites take part."""
+    trusted = dp_fts_de(num_draws, epsilon, delta)
+    times = len(trusted.iterations)
+    z = calibrate_noise_multiplier(epsilon, delta, 1.0, times)
+    with_all = replace(trusted.settings, sampling_probability=1.0, noise_multiplier=z)
+    return _secure(trusted, with_all)
+
+
+def _secure(trusted: TuningAuditPlan, settings: ReleaseSettings) -> SecureAuditPlan:
+    about = settings, trusted.delta, trusted.iterations, trusted.num_features
+    return SecureAuditPlan(*about, trusted.num_draws)
+
+
+SECURE_STUDIES: dict[str, Callable[..., SecureAuditPlan]] = {
+    "FedVote": secure_fed_vote,
+    "DPFTSDE": secure_dp_fts_de,
+}

@@ -1,0 +1,289 @@
+"""Whole tuning studies, as private tuning strategies run them, drawn for an audit.
+
+The canary is the agent that a study can give away most. It sends messages ten times as
+long as the clip allows, or none; the others send zeros. The messages' sign changes, so
+that some rounds agree and some differ: where noise is reused, or correlated between
+rounds, sums or differences of releases lay the canary open.
+
+The server half that the strategies use makes the releases, one server a study.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_choice, require_int, require_positive
+from flwr_fbo.lab.audit.evidence import LOUDNESS, Evidence, alternating, joined
+from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, FAULTS
+from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
+from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
+from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.budget import check_delta
+from flwr_fbo.privacy.noise import Entropy
+from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
+from flwr_fbo.protocol.fed_warm_start_settings import Cohorts
+from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
+from flwr_fbo.servers.fed_warm_start import WarmStartServer
+
+Absence = Literal["missing", "zeros"]
+Messages = Mapping[int, FloatArray]
+
+_CHUNK = 500
+
+
+@dataclass(frozen=True)
+class TuningAuditPlan(StudyPlan):
+    """Which tuning studies are drawn, and how many.
+
+    Attributes
+    ----------
+    settings : ReleaseSettings
+        With a noise multiplier > 0, and Poisson sampling: a canary that is absent is
+        no neighbour under the other's relation.
+    delta : float
+        In (0, 1): where epsilon is compared. The larger, the more so many draws show:
+        who keeps a promise at one delta keeps that of the same noise at any other.
+    iterations : tuple of int
+        After which there is a release: increasing, each >= 0. They decide the weights.
+        One of them alone audits a single release.
+    num_features : int
+        M >= 1.
+    num_draws : int
+        See `StudyPlan`.
+    absence : {"missing", "zeros"}
+        How the canary is absent. The release promises that a missing message counts as
+        zero, so the guarantee covers both; ``"missing"`` also shows whether noise or
+        divisor depend on who answered.
+    """
+
+    settings: ReleaseSettings
+    delta: float
+    iterations: tuple[int, ...]
+    num_features: int = 1
+    num_draws: int = 10_000
+    absence: Absence = "missing"
+
+    faults: ClassVar[Mapping[str, Callable[..., Any]]] = FAULTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("noise_multiplier", self.settings.noise_multiplier)
+        sampling = self.settings.sampling
+        require(sampling == "poisson", "sampling", sampling, "'poisson'")
+        check_delta(self.delta)
+        times = self.iterations
+        require(len(times) > 0, "iterations", times, "one at least")
+        for iteration in times:
+            require_int("iterations", iteration, 0)
+        is_ordered = all(np.diff(times) > 0)
+        require(is_ordered, "iterations", times, "increasing")
+        require_int("num_features", self.num_features, 1)
+        require_choice("absence", self.absence, Absence)
+
+    @cached_property
+    def promised(self) -> PrivacySpent:
+        """Epsilon of a whole study at ``delta``, by the tightest accountant."""
+        correct = Release(self.settings, StreamEntropy(0))
+        accountant = ReleaseAccountant(self.settings.subsampling, self.delta)
+        for iteration in self.iterations:
+            accountant.charge(correct.effective_noise_multiplier(iteration))
+        return accountant.spent()
+
+    @cached_property
+    def canary(self) -> int:
+        """The slot of the agent that a study can give away most."""
+        correct = Release(self.settings, StreamEntropy(0))
+        reach = [
+            np.square(correct.weights(t) / correct.noise_std(t)).sum(axis=1)
+            for t in self.iterations
+        ]
+        return int(np.sum(reach, axis=0).argmax())
+
+    def describe(self) -> dict[str, str]:
+        """Return what is drawn, in words."""
+        s = self.settings
+        times = ", ".join(str(t) for t in self.iterations)
+        return {
+            "Study": f"N = {s.num_agents} agents, P = {s.num_sub_regions} sub-regions, "
+            f"M = {self.num_features} features; releases after t = {times}",
+            "Privacy": f"q = {s.sampling_probability:g}, z = {s.noise_multiplier:.4g}, "
+            f"{s.calibration} calibration",
+            "Canary": f"agent {self.canary}: 10 times the clip norm against "
+            f"{self.absence}; the others send zeros",
+        }
+
+    def draw(
+        self,
+        entropy: Entropy,
+        build: Callable[..., Any] | None,
+        progress: Progress,
+    ) -> tuple[Evidence, Evidence]:
+        """Return studies with the canary and without; see `StudyPlan`."""
+        canary, make = _Canary(self), self._maker(entropy, build)
+        worlds = (canary.present, canary.absent)
+        present, absent = (
+            self._world(make, canary, world, progress) for world in worlds
+        )
+        return present, absent
+
+    def _maker(
+        self, entropy: Entropy, build: Callable[..., Any] | None
+    ) -> Callable[[], Any]:
+        """Return what makes the mechanism of one study."""
+        make = build or Release
+        return lambda: make(self.settings, entropy)
+
+    def _world(
+        self,
+        make: Callable[[], Any],
+        canary: _Canary,
+        rounds: list[Messages],
+        progress: Progress,
+    ) -> Evidence:
+        """Return the evidence of one world, in chunks that fit in memory."""
+        parts = []
+        for start in range(0, self.num_draws, _CHUNK):
+            size = min(_CHUNK, self.num_draws - start)
+            released = [self._study(make(), rounds) for _ in range(size)]
+            parts.append(canary.evidence(np.array(released)))
+            progress(size)
+        return joined(parts)
+
+    @property
+    def direction(self) -> FloatArray:
+        """The direction of the canary's messages, shape (M,), of norm 1."""
+        return np.full(self.num_features, 1.0 / math.sqrt(self.num_features))
+
+    @property
+    def loudness(self) -> float:
+        """How much longer than the clip allows the canary's messages are."""
+        return LOUDNESS
+
+    def is_in(self, release: int) -> bool:
+        """Return whether a release, from 0, may tell of the canary."""
+        return True
+
+    def server(self, release: PlannedRelease) -> DistributedExplorationServer:
+        """Return the server of one study, before its first release."""
+        about = self.num_features, self.delta, self.iterations
+        return DistributedExplorationServer(release, *about)
+
+    def _study(self, mechanism: Any, rounds: list[Messages]) -> FloatArray:
+        """Return the releases of one study, shape (K, P, M)."""
+        server = self.server(mechanism)
+        for iteration, messages in zip(self.iterations, rounds, strict=True):
+            server.receive(server.step(iteration), messages)
+        return np.array([row.vectors for row in server.ledger])
+
+
+@dataclass(frozen=True)
+class WarmStartAuditPlan(TuningAuditPlan):
+    """Which studies of `FedWarmStart` are drawn: all releases of all cohorts.
+
+    The canary is in the second cohort. It sends in every release, though it is asked
+    for one message only, and none that is too long: that would be refused.
+
+    Attributes
+    ----------
+    cohort_sizes : tuple of int
+        As many as ``iterations``, two at least, and fewer than N together; the last
+        agents only follow.
+    """
+
+    cohort_sizes: tuple[int, ...] = (1, 1, 1, 1)
+
+    faults = COHORT_FAULTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes, releases = self.cohort_sizes, len(self.iterations)
+        allowed = f"as many as iterations, {releases}, and two at least"
+        ok = len(sizes) == releases and releases >= 2
+        require(ok, "cohort_sizes", sizes, allowed)
+        Cohorts(self.settings.num_agents, sizes)
+
+    @cached_property
+    def promised(self) -> PrivacySpent:
+        """Epsilon of a whole study at ``delta``: that of one release."""
+        accountant = ReleaseAccountant(self.settings.subsampling, self.delta)
+        accountant.charge(self.settings.noise_multiplier)
+        return accountant.spent()
+
+    @cached_property
+    def canary(self) -> int:
+        """The first slot of the second cohort."""
+        return self._cohorts.slots(1)[0]
+
+    @property
+    def _cohorts(self) -> Cohorts:
+        return Cohorts(self.settings.num_agents, self.cohort_sizes)
+
+    def describe(self) -> dict[str, str]:
+        """Return what is drawn, in words."""
+        sizes = ", ".join(map(str, self.cohort_sizes))
+        return {
+            **super().describe(),
+            "Study": f"N = {self.settings.num_agents} agents, cohorts of {sizes}; "
+            f"M = {self.num_features} points; a release a cohort",
+            "Canary": f"agent {self.canary}, of cohort 2, sends in each release, "
+            f"against {self.absence}; the others send zeros",
+        }
+
+    @property
+    def loudness(self) -> float:
+        """1: what is longer than allowed counts as zero."""
+        return 1.0
+
+    def is_in(self, release: int) -> bool:
+        """Return whether a release, from 0, is that of the canary's cohort."""
+        return release == 1
+
+    def server(self, release: PlannedRelease) -> DistributedExplorationServer:
+        """Return the server of one study, before its first release."""
+        about = self.num_features, self.delta, self.iterations
+        server = WarmStartServer(release, *about)
+        server.plan_cohorts(self._cohorts)
+        return server
+
+
+class _Canary:
+    """What it sends in each round, and by how much that shifts the releases."""
+
+    def __init__(self, plan: TuningAuditPlan) -> None:
+        s, slot = plan.settings, plan.canary
+        correct = Release(s, StreamEntropy(0))
+        silent = dict.fromkeys(range(s.num_agents), np.zeros(plan.num_features))
+        absent = dict(silent)
+        if plan.absence == "missing":
+            del absent[slot]
+        self._q = s.sampling_probability
+        self.present: list[Messages] = []
+        self.absent: list[Messages] = [absent] * len(plan.iterations)
+        noise_std, shifts = [], []
+        signs = alternating(len(plan.iterations))
+        for k, (sign, iteration) in enumerate(zip(signs, plan.iterations, strict=True)):
+            message = sign * s.message_norm * plan.direction
+            self.present.append({**silent, slot: plan.loudness * message})
+            std = correct.noise_std(iteration)
+            weights = correct.weights(iteration)[slot] * plan.is_in(k)
+            shifts.append(np.outer(weights / std, message / self._q))
+            noise_std.append(std)
+        self._noise_std = np.array(noise_std)[..., None]
+        self._shifts = np.array(shifts)
+
+    def evidence(self, released: FloatArray) -> Evidence:
+        """Return what an adversary keeps of releases of shape (R, K, P, M)."""
+        flat = (*released.shape[:2], -1)
+        noise = (released / self._noise_std).reshape(flat)
+        shifts = np.broadcast_to(self._shifts, released.shape).reshape(flat)
+        q = self._q
+        return Evidence.of(
+            released.reshape(flat), noise, shifts, sampling_probability=q
+        )

@@ -1,0 +1,343 @@
+"""What every experiment is: methods over paired seeds, their runs and their table.
+
+Running, results, tables and figures know only what is here, and not which kind of
+experiment they have before them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_int, require_known
+from flwr_fbo.lab.experiment_runner.methods import Method
+from flwr_fbo.lab.experiment_runner.runs import RegretRun, Run, run_reader
+from flwr_fbo.lab.tasks.base import STRICT
+
+
+class PrivacySetting(ABC):
+    """The privacy setting that the private methods of an experiment share."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    delta: float
+
+    @abstractmethod
+    def at(self, epsilon: float) -> Self:
+        """Return the same setting at another epsilon."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One method is better than another, says a paper.
+
+    Attributes
+    ----------
+    text : str
+        In words.
+    section : str
+        Where the paper says it, as in "5.1"; empty where it does not.
+    better, than : str
+        Names of methods.
+    by : {"final", "mean", "scalars", "seconds"}
+        At the last step, or in the mean of all; by fewer scalars sent, if counted; or
+        by fewer CPU seconds of a run, which compare on one machine only.
+    until : int, optional
+        The last step that counts, from 1; all unless given.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    text: str
+    better: str
+    than: str
+    by: Literal["final", "mean", "scalars", "seconds"] = "final"
+    until: int | None = None
+    section: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("text", "section"):
+            value = getattr(self, field)
+            require("|" not in value, field, value, "no '|', which ends a cell")
+        require(self.better != self.than, "than", self.than, "another than better")
+        if self.until is not None:
+            require_int("until", self.until, 1)
+            ok = self.by != "seconds"
+            require(ok, "until", self.until, "left out, with by='seconds'")
+
+    @property
+    def methods(self) -> tuple[str, str]:
+        """The two."""
+        return self.better, self.than
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method, beside those it is compared to; the estimates are its kind's.
+
+    Attributes
+    ----------
+    method, label : str
+    epsilon : float
+    """
+
+    method: str
+    label: str
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one of the estimates of rows is made from runs, and shown in a table.
+
+    Attributes
+    ----------
+    heading : str
+        Empty where a table does not show it.
+    sign : str
+        ``"+"`` for differences.
+    digits : int
+        After the point; one less for each before it beyond the second.
+    humanised : bool
+        Whether it is shown as in 81.5 M, whatever the digits.
+    control : str, optional
+        The kind of control that a method is compared to by seed: see `Method.control`.
+    compare : callable
+        Takes a method's values and its control's.
+    of : str
+        The attribute of a run that has the values.
+    reads : {"end", "last", "mean"}
+        Which values: in the end; at the last step that counts; in the mean up to it.
+    """
+
+    heading: str
+    sign: str = ""
+    digits: int = 4
+    humanised: bool = False
+    control: str | None = None
+    compare: Callable[[FloatArray, FloatArray], FloatArray] = np.subtract
+    of: str = "curve"
+    reads: Literal["end", "last", "mean"] = "last"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(ABC):
+    """Methods on a task, over paired seeds.
+
+    Attributes
+    ----------
+    name : str
+        For folders and commands.
+    description : str
+        One line.
+    num_agents : int
+        N >= 1.
+    num_seeds : int
+        Runs of each method, >= 1, unless the command says otherwise.
+    privacy : PrivacySetting, optional
+        None where no method is private.
+    methods : tuple of str
+        Names out of ``known_methods``. A federated method needs its controls beside it.
+    claims : tuple of Claim
+        What a paper says of them.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    # What may change as it runs: it decides no run.
+    _presentation: ClassVar[tuple[str, ...]] = ("description", "num_seeds", "claims")
+    # What its task and runs are, and the dataclasses behind other tables of its file.
+    task_type: ClassVar[type[Any]]
+    run_type: ClassVar[type[Run]] = RegretRun
+    tables: ClassVar[Mapping[str, type[Any]]] = {}
+    # Whether a figure's axes are logarithmic.
+    log_axes: ClassVar[bool] = False
+    # Whether its runs say how many scalars were sent.
+    counts_scalars: ClassVar[bool] = False
+    # What curves are against; ``num_<step>s`` says how many there are.
+    step: ClassVar[Literal["iteration", "evaluation"]] = "iteration"
+    # Whom a curve is the mean of; `num_compared` says how many there are.
+    compared: ClassVar[Literal["agent", "target"]] = "agent"
+
+    name: str
+    num_agents: int
+    privacy: PrivacySetting | None
+    description: str = ""
+    num_seeds: int = 5
+    methods: tuple[str, ...]
+    claims: tuple[Claim, ...] = ()
+
+    def __post_init__(self) -> None:
+        ok = re.fullmatch(r"[\w-]+(/[\w-]+)?", self.name) is not None
+        require(ok, "name", self.name, "letters, digits, '-' and '_', and one '/'")
+        for attribute in ("num_agents", f"num_{self.step}s", "num_seeds"):
+            require_int(attribute, getattr(self, attribute), 1)
+        known = self.known_methods
+        for name in self.methods:
+            require_known("methods", name, known)
+        twice = len(set(self.methods)) < len(self.methods)
+        ok = len(self.methods) > 0 and not twice
+        require(ok, "methods", self.methods, "at least one, none twice")
+        for name in self.methods:
+            missing = set(known[name].controls) - set(self.methods)
+            allowed = f"{name} beside its controls: {sorted(missing)} missing"
+            require(not missing, "methods", self.methods, allowed)
+        for name in (one for claim in self.claims for one in claim.methods):
+            require_known("claims", name, self.methods)
+        for claim in self.claims:
+            ok = claim.until is None or claim.until <= self.num_steps
+            require(ok, "until", claim.until, f"at most {self.num_steps}")
+            ok = self.counts_scalars or claim.by != "scalars"
+            require(ok, "by", claim.by, "only where scalars are counted")
+
+    def with_epsilon(self, epsilon: float) -> Self:
+        """Return the same experiment at another epsilon, under a name of its own.
+
+        Raises
+        ------
+        ValueError
+            If epsilon is not allowed.
+        """
+        allowed = "left out, where no method is private"
+        require(self.privacy is not None, "epsilon", epsilon, allowed)
+        assert self.privacy is not None
+        name = f"{self.name}-epsilon-{epsilon:g}".replace(".", "_").replace("+", "")
+        return replace(self, name=name, privacy=self.privacy.at(epsilon))
+
+    def with_steps(self, num_steps: int) -> Self:
+        """Return one of another length, without claims: they are of all its steps."""
+        values: dict[str, Any] = {f"num_{self.step}s": num_steps, "claims": ()}
+        return replace(self, **values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the experiment as JSON values, without what may change as it runs."""
+        values = asdict(self)
+        for name in self._presentation:
+            del values[name]
+        # Once through JSON, as a file gives it back.
+        return cast(dict[str, Any], json.loads(json.dumps(values)))
+
+    def recipe(self, method: str) -> dict[str, Any]:
+        """Return what decides a method's runs, whatever experiment they are part of."""
+        values = self.to_dict()
+        for name in ("name", "methods"):
+            del values[name]
+        if not self.known_methods[method].noisy:
+            del values["privacy"]
+        return {**values, "method": method}
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps each agent makes."""
+        return int(getattr(self, f"num_{self.step}s"))
+
+    @property
+    def num_compared(self) -> int:
+        """How many agents a curve is the mean of: all, unless some only helped."""
+        return self.num_agents
+
+    @property
+    @abstractmethod
+    def known_methods(self) -> Mapping[str, Method]:
+        """All methods that it could have, by name."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a low curve is a good one; regret is."""
+        return True
+
+    def label_of(self, method: str) -> str:
+        """Return what tables and figures call a method."""
+        return self.known_methods[method].label
+
+    def check(self) -> None:  # noqa: B027 (without data there is nothing to check)
+        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+
+    def batches(self, methods: Sequence[str]) -> list[list[str]]:
+        """Return which of the methods a process plays at a time: each alone.
+
+        Unless it is cheaper together.
+        """
+        return [[method] for method in methods]
+
+    @abstractmethod
+    def play(self, methods: Sequence[str], seed: int) -> Sequence[Run]:
+        """Run some of the methods on one seed."""
+
+    def run_of(self, values: Mapping[str, Any]) -> Run:
+        """Return the run of a line of results; raise ValueError if it is none."""
+        run: Run = run_reader(self.run_type).validate_python(values)
+        for name in ("curve", "scalars") if self.counts_scalars else ("curve",):
+            shape, expected = getattr(run, name).shape, self.steps.shape
+            require(shape == expected, name, shape, str(expected))
+        return run
+
+    @property
+    def steps(self) -> NDArray[np.intp]:
+        """Where the runs' curves have their values."""
+        return np.arange(1, self.num_steps + 1)
+
+    @property
+    def first_shown(self) -> int:
+        """The index of the first of ``steps`` that a figure shows."""
+        return 0
+
+    @property
+    @abstractmethod
+    def axes(self) -> tuple[str, str]:
+        """What the figure's two axes are called."""
+
+    @abstractmethod
+    def spending(self, method: str) -> FloatArray:
+        """Return a method's epsilon after each of ``steps``, as `Run.epsilon`."""
+
+    @abstractmethod
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray | None:
+        """Return how many numbers agents and server have sent by each step.
+
+        All together, in the mean over the method's ``runs``; None where it is unknown.
+        """
+
+    @abstractmethod
+    def summarize(self, runs: Sequence[Run], until: int | None) -> Mapping[str, Row]:
+        """Return a row a method, by name, over the seeds that all methods have run.
+
+        Parameters
+        ----------
+        runs : sequence of Run
+        until : int, optional
+            The last step that counts, from 1; all unless given.
+
+        Raises
+        ------
+        ValueError
+            If there is no such seed, or no such step.
+        """
+
+    @abstractmethod
+    def estimates(self) -> Mapping[str, Column]:
+        """Return how the estimates of rows are made and shown, by name."""
+
+    def columns(self) -> dict[str, Column]:
+        """Return the table's columns, by the estimate of a row they show."""
+        return {name: one for name, one in self.estimates().items() if one.heading}
+
+    @abstractmethod
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+
+    def counts(self, runs: Sequence[Run]) -> dict[str, int]:
+        """Return what is to be counted over all runs, by name, for JSON."""
+        return {}
+
+    @abstractmethod
+    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+        """Say in words whether federation helped, with and without privacy."""

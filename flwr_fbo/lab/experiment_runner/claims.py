@@ -1,0 +1,103 @@
+"""Whether runs confirm what a paper claims: a rule, not an eye.
+
+A claim says that one method is better than another. With d the paired difference over
+seeds, at the last step or in the mean of all, and its 95% t interval (of the
+scalars sent, or of CPU seconds, where a claim is about these: fewer are better):
+
+- *confirmed*: the interval of d lies above 0; and if the better method has a noise-only
+  control (private methods, FTS), so does that of its paired difference to it, unless
+  the claim is about seconds: messages of zeros take as long;
+- *noise-only does as well*: d lies above 0, but the difference to noise-only does not,
+  so what was gained is no gain of the federation;
+- *not confirmed*: the interval of d does not lie above 0; *the contrary* if it lies
+  below;
+- *no verdict*: a single seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._validation import require
+from flwr_fbo.lab.experiment_runner.base import Claim, Experiment
+from flwr_fbo.lab.experiment_runner.curves import curves_by_method
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.runs import Run
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What runs say of a claim.
+
+    Attributes
+    ----------
+    claim : Claim
+    gain : Estimate
+        Paired difference of the two methods, positive where the claim holds.
+    over_noise_only : Estimate or None
+        The same to the noise-only control; None where the better method has none.
+    """
+
+    claim: Claim
+    gain: Estimate
+    over_noise_only: Estimate | None
+
+    @property
+    def verdict(self) -> str:
+        """By the rule of this module."""
+        if self.gain.num_runs < 2:
+            return "no verdict: one seed"
+        if self.gain.sign == "negative":
+            return "not confirmed: the contrary"
+        if self.gain.sign == "unclear":
+            return "not confirmed"
+        control = self.over_noise_only
+        if control is not None and control.sign != "positive":
+            return "noise-only does as well"
+        return "confirmed"
+
+
+def findings(experiment: Experiment, runs: Sequence[Run]) -> list[Finding]:
+    """Return what the runs say of each claim: see `finding_of`."""
+    return [finding_of(claim, experiment, runs) for claim in experiment.claims]
+
+
+def finding_of(claim: Claim, experiment: Experiment, runs: Sequence[Run]) -> Finding:
+    """Return what the runs say of a claim, on the seeds all its methods have run.
+
+    Raises
+    ------
+    ValueError
+        If there is no such seed, or the claim is of steps that were not kept.
+    """
+    better = experiment.known_methods[claim.better]
+    control = None if claim.by == "seconds" else better.noise_only
+    needed = [*claim.methods, *([control] if control is not None else [])]
+    of = claim.by if claim.by in ("scalars", "seconds") else "curve"
+    values = curves_by_method(needed, runs, of)
+    sign = -1.0 if of != "curve" or experiment.lower_is_better else 1.0
+    counted = _counted_steps(claim, experiment)
+
+    def over(other: str) -> Estimate:
+        gap = sign * (values[claim.better] - values[other])
+        if claim.by == "seconds":  # one number a run
+            return Estimate.of(gap)
+        gap = gap[:, counted]
+        return Estimate.of(gap.mean(axis=1) if claim.by == "mean" else gap[:, -1])
+
+    beside = over(control) if control is not None else None
+    return Finding(claim, over(claim.than), beside)
+
+
+def _counted_steps(claim: Claim, experiment: Experiment) -> NDArray[np.bool_]:
+    """Return which of the experiment's steps a claim is of."""
+    steps, step = experiment.steps, experiment.step
+    last = claim.until or steps[-1]
+    require(last in steps, "until", claim.until, f"an {step} that was kept")
+    every = claim.by != "mean" or len(np.unique(np.diff(steps))) <= 1
+    require(every, "by", claim.by, f"not 'mean', where not all {step}s are kept")
+    return np.asarray(steps <= last)

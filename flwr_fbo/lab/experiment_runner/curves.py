@@ -1,0 +1,192 @@
+"""Curves of methods, over the seeds that all of them have run, and rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require
+from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.runs import Run
+
+R = TypeVar("R", bound=Row)
+
+
+def common_seeds(methods: Sequence[str], runs: Sequence[Run]) -> list[int]:
+    """Return the seeds that each of the methods has run, in order."""
+    seeds = [{run.seed for run in runs if run.method == name} for name in methods]
+    return sorted(set.intersection(*seeds))
+
+
+def curves_by_method(
+    methods: Sequence[str], runs: Sequence[Run], of: str = "curve"
+) -> dict[str, FloatArray]:
+    """Return the curves of methods, one a seed, over the seeds that all have run.
+
+    Or another attribute of runs than their curve.
+
+    Raises
+    ------
+    ValueError
+        If there is no such seed.
+    """
+    seeds = common_seeds(methods, runs)
+    if not seeds:
+        raise ValueError(
+            "No seed has been run by all methods yet: go on with `flwr-fbo run`."
+        )
+    by_key = {(run.method, run.seed): run for run in runs}
+    return {
+        name: np.array([getattr(by_key[name, seed], of) for seed in seeds])
+        for name in methods
+    }
+
+
+def epsilon_of(runs: Sequence[Run], method: str) -> float:
+    """Return the largest epsilon that a method spent."""
+    return max(run.epsilon for run in runs if run.method == method)
+
+
+def summarize(
+    experiment: Experiment,
+    row: Callable[..., R],
+    runs: Sequence[Run],
+    until: int | None,
+) -> dict[str, R]:
+    """Return a row a method, by name: see `Experiment.summarize`.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    row : callable
+        The class of the rows, with a field for each of the experiment's estimates.
+    runs : sequence of Run
+    until : int, optional
+
+    Raises
+    ------
+    ValueError
+        If there is no seed that all methods have run, or no such step.
+    """
+    last = _index_of(experiment, until)
+    estimates = {
+        name: _estimates(experiment, column, runs, last)
+        for name, column in experiment.estimates().items()
+    }
+    return {
+        name: row(
+            name,
+            experiment.label_of(name),
+            epsilon_of(runs, name),
+            **{field: one[name] for field, one in estimates.items()},
+        )
+        for name in experiment.methods
+    }
+
+
+def _index_of(experiment: Experiment, until: int | None) -> int:
+    """Return where curves have their value at the last step that counts."""
+    horizon, kept = experiment.num_steps, experiment.steps
+    last = horizon if until is None else until
+    index = int(np.argmin(np.abs(kept - last)))
+    allowed = f"1 to {horizon}"
+    if len(kept) < horizon:
+        allowed = f"a trial whose regret was kept; {kept[index]} is the nearest"
+    require(1 <= last == kept[index], "until", last, allowed)
+    return index
+
+
+def rows_by_seed(
+    experiment: Experiment, runs: Sequence[Run], until: int | None
+) -> list[dict[str, Any]]:
+    """Return a row a method and seed, over the seeds that all methods have run.
+
+    It has the run's epsilon, and a value for each estimate of a row; None where there
+    is nothing to compare. The mean over seeds is the estimate.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    runs : sequence of Run
+    until : int, optional
+
+    Raises
+    ------
+    ValueError
+        If there is no seed that all methods have run, or no such step.
+    """
+    last = _index_of(experiment, until)
+    values = {
+        name: _values(experiment, column, runs, last)
+        for name, column in experiment.estimates().items()
+    }
+    by_key = {(run.method, run.seed): run for run in runs}
+    rows = []
+    for method in experiment.methods:
+        for index, seed in enumerate(common_seeds(experiment.methods, runs)):
+            run = by_key[method, seed]
+            row: dict[str, Any] = {"method": method, "seed": seed}
+            row |= {"epsilon": run.epsilon, "private": run.private}
+            for name, one in values.items():
+                of_method = one[method]
+                row[name] = None if of_method is None else float(of_method[index])
+            rows.append(row)
+    return rows
+
+
+def mean_curves(
+    experiment: Experiment, runs: Sequence[Run], until: int | None
+) -> tuple[list[int], dict[str, list[Estimate]]]:
+    """Return steps, and by method an estimate at each of them.
+
+    Over the seeds that all methods have run.
+
+    Raises
+    ------
+    ValueError
+        If there is no such seed, or no such step.
+    """
+    end = _index_of(experiment, until) + 1
+    curves = curves_by_method(experiment.methods, runs)
+    steps = [int(step) for step in experiment.steps[:end]]
+    return steps, {
+        name: [Estimate.of(values) for values in curve[:, :end].T]
+        for name, curve in curves.items()
+    }
+
+
+def _estimates(
+    experiment: Experiment, column: Column, runs: Sequence[Run], last: int
+) -> dict[str, Estimate | None]:
+    """Return an estimate of each method; None where there is nothing to compare."""
+    return {
+        name: None if values is None else Estimate.of(values)
+        for name, values in _values(experiment, column, runs, last).items()
+    }
+
+
+def _values(
+    experiment: Experiment, column: Column, runs: Sequence[Run], last: int
+) -> dict[str, FloatArray | None]:
+    """Return a value a seed of each method; None where there is nothing to compare."""
+    window = {
+        "end": slice(-1, None),
+        "last": slice(last, last + 1),
+        "mean": slice(last + 1),
+    }[column.reads]
+    known = experiment.known_methods
+    curves = curves_by_method(experiment.methods, runs, column.of)
+    by_method: dict[str, FloatArray | None] = {}
+    for name, curve in curves.items():
+        values, by_method[name] = curve[:, window], None
+        if column.control is not None:
+            control = known[name].control(column.control)
+            if control == name or control not in curves:
+                continue
+            values = column.compare(values, curves[control][:, window])
+        by_method[name] = values.mean(axis=1)
+    return by_method

@@ -1,0 +1,360 @@
+"""Experiments in which new agents learn from others that have finished: FTS, RGPE, TAF.
+
+The setting of Dai, Low & Jaillet, Federated Bayesian Optimization via Thompson Sampling
+(NeurIPS 2020), sections 5.1 and 5.2. Every agent has done Thompson sampling on its own
+objective, and has sent one message. Then some of them, the *targets*, begin anew, with
+a few initial points, and what the others have sent. Nothing of it is private.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_int
+from flwr_fbo.agents.tuning.base import Agent, play_round
+from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.lab.experiment_runner.runs import Run
+from flwr_fbo.lab.experiment_runner.seeds import Seeds
+from flwr_fbo.lab.experiment_runner.transfer_methods import (
+    METHODS,
+    Messages,
+    TransferCurve,
+    TransferMethod,
+    methods_of,
+)
+from flwr_fbo.lab.experiment_runner.tuning_table import (
+    OptimisationExperiment,
+    TuningRun,
+    at_the_end,
+)
+from flwr_fbo.lab.experiment_runner.wording import ONE_SEED, helped
+from flwr_fbo.lab.simulation.loop import run_loop
+from flwr_fbo.lab.simulation.progress import telling
+from flwr_fbo.protocol.transfer_settings import TransferSettings
+from flwr_fbo.protocol.tuning_settings import (
+    Follow,
+    FTSSettings,
+    RandomSearchSettings,
+    ThompsonSettings,
+)
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.servers.fts import RelayServer
+from flwr_fbo.servers.local import LocalServer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferExperiment(OptimisationExperiment):
+    """Targets that learn from agents that have finished, over paired seeds.
+
+    Attributes
+    ----------
+    num_targets : int
+        The first so many agents begin anew, each with the messages of all others.
+    num_initial : int
+        Initial points of each target, counted among its ``num_evaluations``, and of the
+        agents that have finished.
+    num_observations : int
+        t_n of those, their initial points included.
+    follow : str
+        1 - p_t of FTS: see `FTSSettings`.
+    messages : Messages
+        What finished agents send, unless a curve says otherwise.
+    methods : tuple of str
+        All but curves unless given. All curves are added.
+    curves : dict of TransferCurve
+        Methods with settings of their own, by name; those of FTS bring their noise-only
+        control with them, as ``NAME-noise-only``.
+    form : {"convergence", "lengths", "times", "agents"}
+        The figure: best value against evaluation or against CPU time, or in the end
+        against the length of a message; or CPU time against the number of agents.
+    """
+
+    _presentation: ClassVar[tuple[str, ...]] = (
+        *OptimisationExperiment._presentation,
+        "form",
+    )
+    tables: ClassVar[Mapping[str, type[Any]]] = {
+        "curves": TransferCurve,
+        "messages": Messages,
+    }
+    compared = "target"
+
+    num_targets: int
+    num_initial: int = 3
+    num_observations: int = 50
+    follow: Follow = "inverse-square"
+    messages: Messages = field(default_factory=Messages)
+    privacy: None = None
+    methods: tuple[str, ...] = tuple(METHODS)
+    # Experiments are keys of a cache.
+    curves: dict[str, TransferCurve] = field(default_factory=dict, hash=False)
+    form: Literal["convergence", "lengths", "times", "agents"] = "convergence"
+
+    def __post_init__(self) -> None:
+        for name in self.curves:
+            ok = name not in METHODS and not name.endswith("-noise-only")
+            require(ok, "curves", name, "a name that no method or control has")
+        added = [name for name in methods_of(self.curves) if name not in self.methods]
+        object.__setattr__(self, "methods", (*self.methods, *added))
+        super().__post_init__()
+        for name in ("num_targets", "num_initial", "num_observations"):
+            require_int(name, getattr(self, name), 1)
+        allowed = f"at most num_agents={self.num_agents}"
+        ok = self.num_targets <= self.num_agents
+        require(ok, "num_targets", self.num_targets, allowed)
+        allowed = f"at least num_initial={self.num_initial}"
+        for name in ("num_observations", "num_evaluations"):
+            value = getattr(self, name)
+            require(value >= self.num_initial, name, value, allowed)
+        for curve in self.curves.values():
+            value = curve.num_observations
+            ok = value is None or value >= self.num_initial
+            require(ok, "num_observations", value, allowed)
+            value = curve.num_agents
+            ok = value is None or self.num_targets <= value <= self.num_agents
+            senders = f"{self.num_targets} (all targets) to {self.num_agents}"
+            require(ok, "num_agents", value, senders)
+        self.settings_of("fts")  # which names what it does not allow
+        if self.form in ("lengths", "agents"):
+            self._require_places()
+
+    def _require_places(self) -> None:
+        """Raise unless each curve has a place of its own on its method's line."""
+        where = f"where form is {self.form!r}"
+        for base, places in self.places.items():
+            allowed = f"{base}, too, beside its curves, {where}"
+            require(base in places, "methods", self.methods, allowed)
+            ok = len(set(places.values())) == len(places)
+            allowed = f"curves of other {self.form} each, {where}"
+            require(ok, "curves", sorted(places), allowed)
+
+    @property
+    def known_methods(self) -> Mapping[str, TransferMethod]:
+        """All methods that it could have, by name."""
+        return {**METHODS, **methods_of(self.curves)}
+
+    @property
+    def num_compared(self) -> int:
+        """How many agents a run is about: the targets."""
+        return self.num_targets
+
+    def settings_of(self, method: str) -> AgentSettings:
+        """Return the agents' settings, with the experiment's own."""
+        chosen = self.known_methods[method]
+        settings, curve = chosen.settings, chosen.curve
+        if isinstance(settings, RandomSearchSettings):
+            return replace(settings, num_sub_regions=1, num_initial=self.num_initial)
+        assert isinstance(settings, FTSSettings | TransferSettings)
+        settings = replace(
+            settings,
+            num_initial=self.num_initial,
+            num_features=curve.num_features or self.messages.num_features,
+            lengthscale=self.messages.lengthscale,
+            regularization=self.messages.regularization,
+        )
+        if isinstance(settings, FTSSettings):
+            follow = curve.follow or self.follow
+            share_after = None if curve.concurrent else 0
+            return replace(settings, follow=follow, share_after=share_after)
+        return settings
+
+    def num_sent_observations(self, method: str, query: int = 1) -> int:
+        """Return t_n of the agents that send, before a target's query, from 1."""
+        curve = self.known_methods[method].curve
+        first = curve.num_observations or self.num_observations
+        return first + query - 1 if curve.concurrent else first
+
+    def message_length(self, method: str) -> int:
+        """Return how many numbers an agent sends that has finished; 0 if none."""
+        settings = self.settings_of(method)
+        if isinstance(settings, RandomSearchSettings) or method == "alone":
+            return 0
+        return settings.message_length
+
+    def num_senders(self, method: str) -> int:
+        """Return how many agents send; 0 if none."""
+        if self.message_length(method) == 0:
+            return 0
+        return self.known_methods[method].curve.num_agents or self.num_agents
+
+    @property
+    def places(self) -> dict[str, dict[str, int]]:
+        """Where curves are on the figure's x axis, by the method each is a variant of.
+
+        Message lengths, or numbers of agents; 0 where no messages are used.
+        """
+        place = self.num_senders if self.form == "agents" else self.message_length
+        places: dict[str, dict[str, int]] = {}
+        for name in self.methods:
+            base = self.known_methods[name].base or name
+            places.setdefault(base, {})[name] = place(name)
+        return places
+
+    def recipe(self, method: str) -> dict[str, Any]:
+        """Return what decides a method's runs, whatever experiment they are part of."""
+        values = super().recipe(method)
+        for name in ("curves", "follow", "num_observations", "messages"):
+            del values[name]
+        chosen = self.known_methods[method]
+        values["method"] = chosen.base or method
+        if self.message_length(method) > 0:
+            values["agent"] = asdict(self.settings_of(method))
+            values["num_observations"] = self.num_sent_observations(method)
+            values["num_senders"] = self.num_senders(method)
+        return values
+
+    def play(self, methods: Sequence[str], seed: int) -> list[TuningRun]:
+        """Run some of the methods on one seed, after what all agents do first."""
+        return [_run(self, method, seed) for method in telling(methods)]
+
+    def spending(self, method: str) -> FloatArray:
+        """Return epsilon after each evaluation: infinite, once messages are used."""
+        spent = np.zeros(self.num_evaluations)
+        spent[self.num_initial :] = (
+            np.inf if self.known_methods[method].releases else 0.0
+        )
+        return spent
+
+    def sending(self, method: str, runs: Sequence[Run]) -> FloatArray:
+        """Return how many numbers have been sent: once, and on to each target.
+
+        Where agents are concurrent, before each query.
+        """
+        sent = np.zeros(self.num_evaluations)
+        per_query = self.num_senders(method) * self.message_length(method)
+        sent[self.num_initial :] = per_query * (1 + self.num_targets)
+        if self.known_methods[method].curve.concurrent:
+            sent[self.num_initial :] *= np.arange(1, self.num_queries + 1)
+        return sent
+
+    @property
+    def num_queries(self) -> int:
+        """How many evaluations of a target follow its initial ones."""
+        return self.num_evaluations - self.num_initial
+
+    def verdict(self, rows: Mapping[str, Any]) -> list[str]:
+        """Say in words whether what others sent helped."""
+        if any(row.final.num_runs < 2 for row in rows.values()):
+            return [ONE_SEED]
+        lines = []
+        for row in rows.values():
+            if self.known_methods[row.method].controls:
+                lines.append(f"{row.label} {helped(row.over_alone, self._alone)}")
+                about = row.label, row.final_over_alone, self._alone
+                lines += at_the_end(*about)
+        return lines
+
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+        title, lines = super().notes(runs, until)
+        return title, [*lines, "NOT PRIVATE: messages are passed on as they are."]
+
+
+@lru_cache(maxsize=2)
+def _finished_agents(
+    experiment: TransferExperiment, seed: int, num_observations: int
+) -> list[Agent]:
+    """Return agents that have done Thompson sampling, each on its own objective."""
+    alone = ThompsonSettings(
+        num_sub_regions=1, num_initial=experiment.num_initial, follow="never"
+    )
+    seeds, num_agents = Seeds.of_run(seed), experiment.num_agents
+    study = experiment.study(alone, seeds)
+    # Another seed than the targets', whose initial points would be the same ones.
+    entropy = seeds.noise
+    agents = [create_agent(study, n, entropy) for n in range(num_agents)]
+    objectives = [
+        experiment.task.objective(n, num_agents, seed) for n in range(num_agents)
+    ]
+    num_queries = num_observations - experiment.num_initial
+    run_loop(LocalServer(num_agents), agents, objectives, num_queries)
+    return agents
+
+
+def messages_of(
+    study: TuningStudy,
+    finished: Sequence[Agent],
+    seed: int,
+    zeroed: bool = False,
+    num_observations: int | None = None,
+    iteration: int = 0,
+) -> FloatArray | None:
+    """Return what finished agents send in a study, as targets receive it.
+
+    Parameters
+    ----------
+    study : TuningStudy
+        Of an agent that sends messages.
+    finished : sequence of Agent
+    seed : int
+        Of their draws.
+    zeroed : bool
+        Whether they know nothing.
+    num_observations : int, optional
+        How many of its observations each uses, the first ones; all unless given.
+    iteration : int
+        After which they send.
+
+    Returns
+    -------
+    ndarray of shape (N, L)
+    """
+    messages = {}
+    for agent in finished:
+        sender = create_agent(study, agent.slot, seed)
+        if not zeroed:
+            history = zip(agent.points, agent.values, strict=True)
+            for x, value in islice(history, num_observations):
+                sender.tell(0, x, value)
+        messages[agent.slot] = sender.message(iteration)
+    server = RelayServer(len(finished), len(messages[0]))
+    server.receive(server.step(0), messages)
+    return server.vectors
+
+
+def _received(
+    experiment: TransferExperiment, study: TuningStudy, method: str, seed: int
+) -> dict[int, FloatArray | None]:
+    """Return what targets receive, by the iteration before which they do."""
+    chosen = experiment.known_methods[method]
+    if not chosen.informed:
+        return {}
+    last = experiment.num_queries if chosen.curve.concurrent else 1
+    num = {t: experiment.num_sent_observations(method, t) for t in range(1, last + 1)}
+    finished = _finished_agents(experiment, seed, num[last])
+    finished = finished[: experiment.num_senders(method)]
+    about = study, finished, Seeds.of_run(seed).noise, chosen.zeroed
+    return {t: messages_of(*about, num_sent, t - 1) for t, num_sent in num.items()}
+
+
+def _run(experiment: TransferExperiment, method: str, seed: int) -> TuningRun:
+    """Run one method on one seed: each target alone with what the others sent."""
+    chosen, seeds = experiment.known_methods[method], Seeds.of_run(seed)
+    study = experiment.study(experiment.settings_of(method), seeds)
+    received = _received(experiment, study, method, seed)
+    began = time.process_time()
+    targets = [
+        create_agent(study, n, seeds.study) for n in range(experiment.num_targets)
+    ]
+    num_agents = experiment.num_agents
+    for target in targets:
+        objective = experiment.task.objective(target.slot, num_agents, seed)
+        for iteration in range(experiment.num_queries + 1):
+            vectors = received.get(iteration)
+            play_round(target, objective, iteration, vectors, send_message=False)
+    return experiment.run_of_agents(
+        targets,
+        seed,
+        method=method,
+        epsilon=np.inf if chosen.releases else 0.0,
+        private=not chosen.releases,
+        seconds=time.process_time() - began,
+    )

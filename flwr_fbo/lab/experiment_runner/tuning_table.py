@@ -1,0 +1,243 @@
+"""Experiments in which agents look for the best setting: their runs, table, verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, PlainValidator
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._text import counted
+from flwr_fbo._validation import require
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
+from flwr_fbo.lab.experiment_runner.curves import summarize
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.runs import Run, run_reader, six_digits
+from flwr_fbo.lab.experiment_runner.seeds import Seeds
+from flwr_fbo.lab.tasks.base import Task
+from flwr_fbo.lab.tasks.known_tasks import task_reader
+from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.space.search_space import Params, SearchSpace
+
+AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]
+
+
+# NaN is null in a line of results.
+Value = Annotated[float, BeforeValidator(lambda v: math.nan if v is None else v)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningRun(Run):
+    """What one method did on one seed.
+
+    Attributes
+    ----------
+    best_so_far : list of N lists of E floats
+        Each agent's best value after its evaluations 1 to E, in the order in which it
+        made them; NaN before its first success. A compact run has one list, the mean
+        over agents.
+    failed_trials : int
+    num_messages, num_clipped : int
+        Messages that agents sent to be clipped, and how many of them were longer than
+        the clip norm allows. Of DP-FTS-DE; 0 where none is clipped.
+    best_settings : list of N dicts or None
+        Where each agent had its best value; None where it had no success. Empty in a
+        compact run.
+    """
+
+    best_so_far: list[list[Value]]
+    failed_trials: int
+    best_settings: list[Params | None] = field(default_factory=list)
+    num_messages: int = 0
+    num_clipped: int = 0
+
+    @property
+    def curve(self) -> FloatArray:
+        """The mean over agents, shape (E,), leaving out those without a success."""
+        return np.asarray(np.nanmean(np.array(self.best_so_far), axis=0))
+
+    def compact(self) -> Self:
+        """Return it with the mean over agents in place of each agent's values."""
+        mean = six_digits(self.curve)
+        return replace(super().compact(), best_so_far=[mean], best_settings=[])
+
+
+@dataclass(frozen=True)
+class TuningRow(Row):
+    """One method, beside the two it is compared to on the same seeds.
+
+    Attributes
+    ----------
+    final : Estimate
+        Best value after the last evaluation, mean over agents.
+    mean : Estimate
+        The same in the mean over evaluations 1 to E, or to ``until``.
+    final_over_alone : Estimate or None
+        Paired difference of ``final`` to agents alone, positive where this method is
+        better; None for these themselves.
+    over_alone, over_noise_only : Estimate or None
+        The same of ``mean``.
+    """
+
+    final: Estimate
+    mean: Estimate
+    final_over_alone: Estimate | None
+    over_alone: Estimate | None
+    over_noise_only: Estimate | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimisationExperiment(Experiment):
+    """Methods that look for the best setting of a task.
+
+    Every evaluation of an agent counts, the first one too.
+
+    Attributes
+    ----------
+    task : Task
+    num_evaluations : int
+        E >= 1, of each agent that is compared.
+    """
+
+    task_type: ClassVar[type[Any]] = Task
+    step: ClassVar[Literal["iteration", "evaluation"]] = "evaluation"
+
+    task: AnyTask
+    num_evaluations: int
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the task is to minimize."""
+        return self.task.direction == "minimize"
+
+    def check(self) -> None:
+        """Raise, before any work is done, if it cannot be run: see `Task.check`."""
+        self.task.check(self.num_agents)
+
+    def study(self, agent: AgentSettings, seeds: Seeds) -> TuningStudy:
+        """Return what agents and their server agree on."""
+        return TuningStudy(
+            SearchSpace(self.task.space),
+            self.task.direction,
+            agent,
+            study_seed=seeds.study,
+            feature_seed=seeds.features,
+        )
+
+    def run_of_agents(
+        self, agents: Sequence[Agent], seed: int, **values: Any
+    ) -> TuningRun:
+        """Return the run of agents that have made all their evaluations.
+
+        What they observed with noise counts without it. ``values`` are those that a
+        `Run` has besides.
+        """
+        failed = sum(int(np.isnan(agent.values).sum()) for agent in agents)
+        for agent in agents:
+            truth = self.task.truth(agent.slot, self.num_agents, seed)
+            if truth is not None:
+                agent.values = [
+                    math.nan if math.isnan(y) else truth(agent.space.from_unit(x))
+                    for x, y in zip(agent.points, agent.values, strict=True)
+                ]
+        best = [agent.best_so_far.tolist() for agent in agents]
+        settings = [agent.best_setting for agent in agents]
+        return TuningRun(
+            seed=seed,
+            best_so_far=best,
+            failed_trials=failed,
+            best_settings=settings,
+            **values,
+        )
+
+    def run_of(self, values: Mapping[str, Any]) -> TuningRun:
+        """Return the run of a line of results."""
+        run: TuningRun = run_reader(TuningRun).validate_python(values)
+        shape = np.shape(run.best_so_far)
+        rows = {self.num_compared, 1}
+        allowed = f"{self.num_compared} (or 1) x {self.num_evaluations}"
+        ok = shape[0] in rows and shape[1:] == (self.num_evaluations,)
+        require(ok, "best_so_far", shape, allowed)
+        return run
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """What the figure's two axes are called."""
+        return "evaluation", f"best {self.task.unit} so far"
+
+    def estimates(self) -> dict[str, Column]:
+        """Return how the estimates of rows are made and shown, by name."""
+        over = partial(Column, sign="+", compare=self._gain)
+        over_alone = partial(over, control="alone")
+        return {
+            "final": Column(f"evaluation {self.num_evaluations}", reads="end"),
+            "mean": Column("", reads="mean"),
+            "final_over_alone": over_alone("", reads="end"),
+            "over_alone": over_alone(f"over {self._alone}*", reads="mean"),
+            "over_noise_only": over(
+                "over noise-only*", control="noise-only", reads="mean"
+            ),
+        }
+
+    @property
+    def _alone(self) -> str:
+        """What agents alone are called."""
+        return self.label_of("alone")
+
+    def _gain(self, values: FloatArray, control: FloatArray) -> FloatArray:
+        """Return by how much values are better than a control's."""
+        return (-1.0 if self.lower_is_better else 1.0) * (values - control)
+
+    def summarize(
+        self, runs: Sequence[Run], until: int | None = None
+    ) -> dict[str, TuningRow]:
+        """Return a row a method; see `Experiment.summarize`."""
+        return summarize(self, TuningRow, runs, until)
+
+    def notes(self, runs: Sequence[Run], until: int | None) -> tuple[str, list[str]]:
+        """Return the table's title, and what is to be said below it."""
+        last = until or self.num_evaluations
+        lines = [
+            f"* paired by seed, mean over evaluations 1 to {last}; positive is better.",
+        ]
+        failed = self.counts(runs)["failed_trials"]
+        if failed:
+            lines.append(f"{failed} trials failed.")
+        shares = self.clipped_shares(runs)
+        if shares:
+            each = (f"{self.label_of(n)} {share:.2%}" for n, share in shares.items())
+            lines.append(f"Messages clipped: {', '.join(each)}.")
+        compared = counted(self.num_compared, self.compared)
+        return f"Best {self.task.unit} so far, mean over {compared}", lines
+
+    def clipped_shares(self, runs: Sequence[Run]) -> dict[str, float]:
+        """Return the share of messages that were clipped, by method that clips."""
+        sent, clipped = Counter[str](), Counter[str]()
+        for run in runs:
+            if isinstance(run, TuningRun) and run.num_messages:
+                sent[run.method] += run.num_messages
+                clipped[run.method] += run.num_clipped
+        return {name: clipped[name] / number for name, number in sent.items()}
+
+    def counts(self, runs: Sequence[Run]) -> dict[str, int]:
+        """Return how many trials failed."""
+        failed = [run.failed_trials for run in runs if isinstance(run, TuningRun)]
+        return {"failed_trials": sum(failed)}
+
+
+def at_the_end(label: str, gain: Estimate, control: str) -> list[str]:
+    """Say what is lost to a control in the end at most, where that is known."""
+    bound = gain.lower_bound
+    if math.isnan(bound):
+        return []
+    text = f"is ahead of {control}"
+    if bound <= 0:
+        text = f"is behind {control} by {abs(bound):.4f} at most"
+    return [f"After the last evaluation {label} {text} (one-sided 95% bound)."]

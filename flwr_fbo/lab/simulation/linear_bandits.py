@@ -1,0 +1,399 @@
+"""Many linear bandits in lock step, without Flower: all agents in a few array calls.
+
+The same algorithm as a loop over `LinearUCBAgent` objects, on the same draws: all
+agents play trial 0, then trial 1, and after some trials, fixed in advance, their
+releases are added and the sum is given to all. Between two synchronisations agents that
+act on released data only believe the same: one matrix is factorised for all of them.
+Several methods can play the same trials, which are then drawn once.
+
+Peers along a graph (`PeerGraph`) do the same, but for three things: each has its own
+pool, and with it confidence and sums; what was released is believed gamma trials later,
+when the messages have arrived; and its estimators are played in turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import require, require_int
+from flwr_fbo.lab.simulation.agent_group import AgentGroup
+from flwr_fbo.lab.simulation.progress import telling
+from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.continual import ContinualRelease
+from flwr_fbo.privacy.factorisation import Tree
+from flwr_fbo.privacy.noise import SeededEntropy
+from flwr_fbo.protocol.confidence import Confidence
+from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
+from flwr_fbo.protocol.exploration import exploration_rng
+from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
+from flwr_fbo.protocol.linear_ucb_settings import (
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
+from flwr_fbo.protocol.peer_graph import PeerGraph
+
+Baseline = Literal["non-private", "independent", "full"]
+Control = Literal["noise-only", "random"]
+
+
+@dataclass(frozen=True)
+class BanditRun:
+    """What happened in one run.
+
+    Attributes
+    ----------
+    actions : ndarray of int, shape (T, M)
+        The index of the action that each agent played in each trial, in as few bytes
+        as K needs.
+    regret : ndarray of shape (T,)
+        Of each trial, added over the agents: how much lower the mean rewards of what
+        they played are than the best.
+    synchronised : list of int
+        After how many trials there was a synchronisation.
+    running_sums : ndarray of shape (M, d + 1, d + 1)
+        Each agent's, of all its trials.
+    total : ndarray of shape ``ContinualSettings.sum_shape``
+        The sum of the last synchronisation's releases; zero without one. In a graph
+        agents believe only their pools' parts of it.
+    """
+
+    actions: NDArray[np.integer[Any]]
+    regret: FloatArray
+    synchronised: list[int]
+    running_sums: FloatArray
+    total: FloatArray
+
+
+@dataclass(frozen=True)
+class BanditSimulation:
+    """Agents, their bandits, and when they synchronise.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+        Of all agents.
+    num_agents : int
+        M >= 1.
+    task : LinearBanditTask
+        Of the dimension that the settings have.
+    num_trials : int
+        T >= 1, of each agent.
+    schedule : sequence of int, or DeterminantTrigger
+        After how many trials there is a synchronisation: increasing, from 1 to T, no
+        more than ``settings.releases`` has planned. With none, agents never learn of
+        each other. Or what decides that: not private.
+    graph : PeerGraph, optional
+        Along which agents talk, in place of a centre; not with a trigger. The settings
+        have as many streams as an agent has estimators, see `among_peers`.
+    control : {"noise-only", "random"}, optional
+        What shows whether a method is better for what its agents learned.
+        ``"noise-only"``: every running sum is zero where it is released, under the same
+        noise. ``"random"``: actions are uniform, and nobody synchronises.
+    """
+
+    settings: LinearUCBSettings
+    num_agents: int
+    task: LinearBanditTask
+    num_trials: int
+    schedule: Sequence[int] | DeterminantTrigger
+    control: Control | None = None
+    graph: PeerGraph | None = None
+
+    def __post_init__(self) -> None:
+        schedule = self.schedule
+        trigger = schedule if isinstance(schedule, DeterminantTrigger) else None
+        # Which names what does not go together.
+        LinearBanditStudy(self.settings, self.num_agents, trigger, graph=self.graph)
+        require_int("num_trials", self.num_trials, 1)
+        d, own = self.settings.releases.dimension, self.task.dimension
+        require(own == d, "task.dimension", own, f"{d}, as in the settings")
+        ok = self.control in (None, *get_args(Control))
+        require(ok, "control", self.control, f"one of {get_args(Control)}, or None")
+        fixed = trigger is None or self.graph is None
+        require(fixed, "schedule", schedule, "trials, with a graph")
+        if not isinstance(schedule, DeterminantTrigger):
+            self._check_times(schedule)
+
+    def _check_times(self, schedule: Sequence[int]) -> None:
+        times = schedule
+        if isinstance(schedule, range):  # its ends say all; it may be of millions
+            times = schedule[:: max(1, len(schedule) - 1)]
+        edges = [0, *times, self.num_trials + 1]
+        ok = all(isinstance(t, int) for t in edges)
+        ok = ok and all(a < b for a, b in pairwise(edges))
+        allowed = f"increasing integers from 1 to {self.num_trials}"
+        require(ok, "schedule", schedule, allowed)
+        gap = 1 if self.graph is None else self.graph.hops
+        ok = all(b - a >= gap for a, b in pairwise(times))
+        require(ok, "schedule", schedule, f"{gap} trials, the hops, or more apart")
+        count, planned = len(schedule), self.settings.releases.max_releases
+        allowed = f"at most {planned} synchronisations, the releases planned"
+        require(count <= planned, "len(schedule)", count, allowed)
+
+    def among_peers(self, graph: PeerGraph) -> BanditSimulation:
+        """Return the simulation without a centre, of the graph's agents."""
+        releases = replace(self.settings.releases, num_streams=graph.streams)
+        settings = replace(self.settings, releases=releases)
+        agents = graph.num_agents
+        return replace(self, settings=settings, num_agents=agents, graph=graph)
+
+    def baseline(self, name: Baseline) -> BanditSimulation:
+        """Return the same simulation without noise, as one of the baselines.
+
+        ``"non-private"``: the same schedule, and graph, acting on the same local data.
+        The others do not know that sites differ.
+        ``"independent"``: linear UCB without communication; of the exact width in
+        place of a published one, which counts the ridges of all agents. ``"full"``: one
+        linear UCB that all agents share, synchronised after every trial.
+        """
+        allowed = f"one of {get_args(Baseline)}"
+        require(name in get_args(Baseline), "name", name, allowed)
+        graph, schedule = None, self.schedule
+        window = None
+        local: LocalData = self.settings.local_data
+        width: Width = self.settings.width
+        if name == "non-private":
+            graph, window = self.graph, self.settings.releases.sliding_window
+        elif name == "full":
+            schedule, local = range(1, self.num_trials + 1), "released"  # all there is
+        else:
+            schedule, local = (), "raw"
+            width = "exact" if width in ("paper", "authors") else width
+        releases = replace(
+            self.settings.releases,
+            epsilon=math.inf,
+            # Without noise it costs nothing to plan one a trial, of most in a tree.
+            mechanism="tree" if window is None else "toeplitz",
+            sliding_window=window,
+            num_releases=min(self.num_trials, Tree.max_releases),
+            calibration="exact",
+            num_streams=1 if graph is None else graph.streams,
+        )
+        settings = replace(
+            self.settings, releases=releases, local_data=local, width=width
+        )
+        if name != "non-private":
+            settings = replace(settings, site_deviation=None)
+        return replace(self, settings=settings, schedule=schedule, graph=graph)
+
+    def run(self, seed: int, noise_seed: int) -> BanditRun:
+        """Play all trials: `play_together` of one simulation."""
+        return play_together([self], seed, noise_seed)[0]
+
+
+@one_blas_thread
+def play_together(
+    simulations: Sequence[BanditSimulation], seed: int, noise_seed: int
+) -> list[BanditRun]:
+    """Play the same trials with several methods, each as if it were alone.
+
+    To draw the actions takes longer than to choose one of them.
+
+    Parameters
+    ----------
+    simulations : sequence of BanditSimulation
+        Of one task, number of trials and number of agents.
+    seed : int
+        Of the bandits.
+    noise_seed : int
+        Of the releases: agent i's are those of a `ContinualRelease` with
+        ``SeededEntropy(noise_seed, i)``.
+
+    Returns
+    -------
+    list of BanditRun
+        One a simulation.
+
+    Raises
+    ------
+    ValueError
+        If they are not of one task, number of trials and number of agents.
+    """
+    require(len(simulations) > 0, "simulations", simulations, "at least one")
+    first, *others = [(s.task, s.num_trials, s.num_agents) for s in simulations]
+    for other in others:
+        allowed = f"of one task, number of trials and number of agents: {first}"
+        require(other == first, "simulations", other, allowed)
+    task, num_trials, num_agents = first
+    bandits = LinearBandits(task, seed, range(num_agents))
+    everybody = [_Agents(simulation, noise_seed) for simulation in simulations]
+    for t in telling(range(num_trials)):
+        for agents in everybody:
+            agents.play(bandits, t)
+    return [agents.run for agents in everybody]
+
+
+class _Agents:
+    """All agents of one simulation, and what they have done so far."""
+
+    def __init__(self, simulation: BanditSimulation, noise_seed: int) -> None:
+        self._settings = settings = simulation.settings
+        self._control = simulation.control
+        self._schedule = () if self._control == "random" else simulation.schedule
+        self._graph = graph = simulation.graph
+        self._lag = 0 if graph is None else graph.hops
+        self._noise_seed = noise_seed
+        self._rng = generator(noise_seed, Purpose.SEARCH)
+        m, shape = simulation.num_agents, settings.releases.sum_shape
+        self._releases = [
+            ContinualRelease(settings.releases, SeededEntropy(noise_seed, agent))
+            for agent in range(m)
+        ]
+        index = np.min_scalar_type(simulation.task.num_actions - 1)
+        self._actions = np.empty((simulation.num_trials, m), dtype=index)
+        self._regret = np.empty(simulation.num_trials)
+        self._synchronised: list[int] = []
+        # By stream: (E, M, d + 1, d + 1).
+        streams = settings.releases.num_streams
+        self._running_sums = np.zeros((streams, m, *shape[-2:]))
+        # As they were when agents released last, no more than a sliding window has.
+        forget = settings.releases.sliding_window
+        self._earlier = deque([self._running_sums.copy()], maxlen=forget)
+        self._total = np.zeros(shape)
+        self._beliefs = [self._groups() for _ in range(streams)]
+        # After how many trials what was released arrives, if it has not; agents' own
+        # parts of it; and the trials since it was released.
+        self._under_way: tuple[int, FloatArray, FloatArray] | None = None
+        self._since: list[tuple[int, FloatArray, FloatArray]] = []
+
+    def _groups(self) -> list[AgentGroup]:
+        """Return what agents believe by one estimator, those with like pools together.
+
+        At a centre all agents are one group.
+        """
+        if self._graph is None:
+            groups = [AgentGroup(Confidence.of(self._settings, len(self._releases)))]
+        else:
+            groups = self._pooled(self._graph)
+        for group in groups:
+            group.believe(np.zeros(self._running_sums.shape[1:]))
+        return groups
+
+    def _pooled(self, graph: PeerGraph) -> list[AgentGroup]:
+        members: dict[Confidence, list[int]] = {}
+        for slot in range(graph.num_agents):
+            own = graph.confidence_of(slot, self._settings)
+            members.setdefault(own, []).append(slot)
+        return [
+            AgentGroup(
+                own, (np.array(slots), np.array([graph.pools[i] for i in slots]))
+            )
+            for own, slots in members.items()
+        ]
+
+    @property
+    def run(self) -> BanditRun:
+        """What happened."""
+        return BanditRun(
+            self._actions,
+            self._regret,
+            self._synchronised,
+            self._running_sums.sum(axis=0),
+            self._total,
+        )
+
+    def play(self, bandits: LinearBandits, t: int) -> None:
+        """Play trial t, and then believe and synchronise, if it is time."""
+        contexts = bandits.peek(t)
+        groups = self._beliefs[t % len(self._beliefs)]
+        chosen = self._choose(groups, contexts, t)
+        played = contexts[np.arange(len(chosen)), chosen]
+        self._tell(t, played, bandits.rewards(t, chosen))
+        self._believe(t + 1)
+        if self._due(groups, t + 1):
+            self._synchronise(t + 1)
+            self._believe(t + 1)  # at once, where nothing is on its way
+        self._actions[t], self._regret[t] = chosen, bandits.regrets(t, chosen).sum()
+
+    def _choose(
+        self, groups: list[AgentGroup], contexts: FloatArray, t: int
+    ) -> IntArray:
+        """Return the index that each agent plays, shape (M,), of (M, K, d) actions."""
+        if self._control == "random":
+            return self._rng.integers(contexts.shape[1], size=len(contexts))
+        chosen = np.empty(len(contexts), dtype=np.intp)
+        for group in groups:
+            rngs = partial(self._rngs, group, t)
+            chosen[group.agents] = group.choose(contexts[group.agents], rngs)
+        return chosen
+
+    def _rngs(self, group: AgentGroup, t: int) -> list[np.random.Generator]:
+        """Return what the group's agents explore with in trial t, as their own do."""
+        slots = np.arange(len(self._releases))[group.agents]
+        return [exploration_rng(self._noise_seed, int(slot), t) for slot in slots]
+
+    def _tell(self, t: int, actions: FloatArray, rewards: FloatArray) -> None:
+        """Record trial t of each agent: shapes (M, d) and (M,)."""
+        stream = t % len(self._beliefs)
+        products = self._settings.releases.outer_products(actions, rewards)
+        self._running_sums[stream] += products
+        if self._settings.local_data == "raw":
+            for group in self._beliefs[stream]:
+                group.observe(actions, rewards)
+            if self._under_way is not None:
+                self._since.append((stream, actions, rewards))
+
+    def _due(self, groups: list[AgentGroup], t: int) -> bool:
+        """Return whether to synchronise after t trials."""
+        if isinstance(self._schedule, DeterminantTrigger):
+            return any(group.wants(self._schedule) for group in groups)
+        return t in self._schedule[len(self._synchronised) :][:1]
+
+    def _synchronise(self, t: int) -> None:
+        """Release after t trials what is believed once it has arrived."""
+        k = len(self._synchronised) + 1
+        planned = self._settings.releases.max_releases
+        allowed = f"at most {planned} synchronisations, the releases planned"
+        require(k <= planned, "k", k, allowed)
+        sums = self._windowed()
+        released = self._released(k, sums)
+        own = sums if self._settings.local_data == "raw" else released
+        self._under_way = t + self._lag, released, own
+        self._since = []
+        self._synchronised.append(t)
+
+    def _windowed(self) -> FloatArray:
+        """Return a copy of the sums that are released, by stream."""
+        sums = self._running_sums.copy()
+        if self._settings.releases.sliding_window is not None:
+            sums -= self._earlier[0]
+            self._earlier.append(self._running_sums.copy())
+        return sums
+
+    def _released(self, k: int, sums: FloatArray) -> FloatArray:
+        """Return the agents' releases k by stream, shape (E, M, d + 1, d + 1)."""
+        if self._control == "noise-only":
+            sums = np.zeros_like(sums)
+        if self._settings.releases.noise_std == 0:
+            return sums  # as released without noise, and not kept
+        shape = self._settings.releases.sum_shape
+        pairs = zip(self._releases, np.swapaxes(sums, 0, 1), strict=True)
+        released = [one.release(k, own.reshape(shape)) for one, own in pairs]
+        by_agent = np.reshape(released, (len(released), *sums.shape[:1], *shape[-2:]))
+        return np.swapaxes(by_agent, 0, 1)
+
+    def _believe(self, t: int) -> None:
+        """Believe what has arrived after t trials."""
+        if self._under_way is None or self._under_way[0] > t:
+            return
+        (_, released, own), self._under_way = self._under_way, None
+        self._total = released.sum(axis=1).reshape(self._total.shape)
+        for groups, *sums in zip(self._beliefs, released, own, strict=True):
+            for group in groups:
+                group.believe(sums[0], len(self._synchronised), sums[1])
+        for stream, actions, rewards in self._since:
+            for group in self._beliefs[stream]:
+                group.observe(actions, rewards)

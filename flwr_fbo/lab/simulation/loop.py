@@ -1,0 +1,60 @@
+"""Agents and a server half without Flower: the algorithm and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from flwr_fbo.agents.tuning.base import Agent, play_round
+from flwr_fbo.agents.tuning.blocks import run_together
+from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo.lab.simulation.progress import telling
+from flwr_fbo.servers.base import Server
+
+
+def run_loop(
+    server: Server,
+    agents: Sequence[Agent],
+    objectives: Sequence[Objective],
+    num_iterations: int,
+    num_evaluations: int | None = None,
+) -> None:
+    """Play iterations 0 to ``num_iterations``; the agents keep what happened.
+
+    Agents whose turn the server says has not come wait.
+
+    Parameters
+    ----------
+    server : Server
+    agents : sequence of Agent
+        Agent n holds slot n.
+    objectives : sequence of callable
+        One an agent.
+    num_iterations : int
+        T, the queries of an agent after its initial points.
+    num_evaluations : int, optional
+        An agent that has made so many is asked for no more.
+    """
+    most = math.inf if num_evaluations is None else num_evaluations
+    for iteration in telling(range(num_iterations + 1)):
+        vectors, step = server.vectors, server.step(iteration)
+        playing = [
+            (agent, objective)
+            for agent, objective in zip(agents, objectives, strict=True)
+            if server.plays(agent.slot) and len(agent.values) < most
+        ]
+        rounds = (
+            partial(
+                play_round,
+                agent,
+                objective,
+                iteration,
+                vectors,
+                server.sends(agent.slot, step),
+                made_after=server.made_after,
+            )
+            for agent, objective in playing
+        )
+        slots = (agent.slot for agent, _ in playing)
+        server.receive(step, dict(zip(slots, run_together(rounds), strict=True)))

@@ -1,0 +1,141 @@
+"""What a task is to the rest of the package."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+from optuna.distributions import BaseDistribution
+from pydantic import ConfigDict
+
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import require, require_int
+from flwr_fbo.space.search_space import Params
+
+# The tasks that an experiment's file can name.
+REGISTERED: dict[str, type[Any]] = {}
+
+TaskClass = TypeVar("TaskClass", bound=type[Any])
+
+Objective = Callable[[dict[str, Any]], float]
+
+# How the dataclasses of an experiment are read from its file.
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+def register(task: TaskClass) -> TaskClass:
+    """Make a task known by its ``name``, which an experiment's file gives.
+
+    A decorator of the task's dataclass. The module is found by
+    `flwr_fbo.lab.tasks.known_tasks`; nothing else needs to know of it.
+    """
+    REGISTERED[task.name] = task
+    return task
+
+
+def require_clients(num_clients: Any, num_parts: int, part: str) -> None:
+    """Raise ValueError unless there is a part of the data for each client.
+
+    Parameters
+    ----------
+    num_clients : int
+    num_parts : int
+    part : str
+        What one is called.
+    """
+    require_int("num_agents", num_clients, 1)
+    allowed = f"at most {num_parts} (one {part} each)"
+    require(num_clients <= num_parts, "num_agents", num_clients, allowed)
+
+
+class ObservationNoise:
+    """The generators of one client's observation noise in one run.
+
+    Each observation has one of its own, keyed by where it is on a coarse grid and how
+    often that cell was observed before: draws are independent, and a run repeats. The
+    bits of a setting decide nothing, as its last one differs between machines.
+
+    Parameters
+    ----------
+    seed : int
+        Of the run.
+    client : int
+    """
+
+    def __init__(self, seed: int, client: int) -> None:
+        self._seed, self._client = seed, client
+        self._num_observed: Counter[tuple[int, ...]] = Counter()
+
+    def generator(self, cell: tuple[int, ...]) -> np.random.Generator:
+        """Return the generator of the next observation in a cell of the grid."""
+        self._num_observed[cell] += 1
+        key = (self._client, *cell, self._num_observed[cell], Purpose.OBSERVATION)
+        return generator(self._seed, *key)
+
+
+class Task(ABC):
+    """A search space and one objective a client; its settings are its fields.
+
+    A task is a frozen dataclass of plain values, so that an experiment's file can hold
+    it, and its data are loaded where they are used: tasks travel to worker processes.
+
+    Attributes
+    ----------
+    name : str
+    direction : {"maximize", "minimize"}
+    unit : str
+        What a value is, for the axis of a figure.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    name: str
+    direction: ClassVar[Literal["maximize", "minimize"]]
+    unit: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def space(self) -> Mapping[str, BaseDistribution]:
+        """The search space of all clients."""
+
+    @property
+    def customary(self) -> list[Params]:
+        """Settings that a person would try first, whatever the data; public."""
+        return []
+
+    @abstractmethod
+    def check(self, num_clients: int) -> None:
+        """Raise, before any work is done, if the task cannot be run.
+
+        Raises
+        ------
+        ValueError
+            If it does not fit ``num_clients``.
+        DataError
+            If its data are missing or damaged.
+        ImportError
+            If it needs an extra that is not installed; the message names it.
+        """
+
+    @abstractmethod
+    def objective(self, client: int, num_clients: int, seed: int) -> Objective:
+        """Return the objective of one client in one run.
+
+        Parameters
+        ----------
+        client : int
+            From 0 to ``num_clients - 1``.
+        num_clients : int
+        seed : int
+            Of the run: of whatever is random about data and observations.
+        """
+
+    def truth(self, client: int, num_clients: int, seed: int) -> Objective | None:
+        """Return the objective without its noise, for curves of test functions.
+
+        None where what is observed is what counts.
+        """
+        return None

@@ -1,0 +1,168 @@
+"""Look up what others have computed: a table of many data sets, one a client.
+
+The tables are the files of ``surfaces/`` in the folder FLWR_FBO_DATA: real data sets,
+or surrogates of real runs, at some hundred settings of D hyperparameters each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, FloatDistribution
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._validation import require, require_bool
+from flwr_fbo.lab.datasets.base import damaged, data_file, read_arrays
+from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
+
+_ORIGIN = "from whoever made the tables, as no command does"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One data set's values, and linear radial basis functions in between.
+
+    Attributes
+    ----------
+    points : ndarray of shape (n, D)
+        In the unit cube.
+    weights : ndarray of shape (n + 1,)
+        Of the functions around the points, and the constant.
+    lowest, highest : float
+        The table's range.
+    axes : ndarray of int, shape (D,)
+        Which parameter each of the table's axes is.
+    shift : ndarray of shape (D,)
+        In [0, 2): how far each axis is shifted around a circle on which it lies twice,
+        there and back; 0 for not at all.
+    """
+
+    points: FloatArray
+    weights: FloatArray
+    lowest: float
+    highest: float
+    axes: NDArray[np.int64]
+    shift: FloatArray
+
+    def __call__(self, params: Mapping[str, Any]) -> float:
+        """Return the value at a setting, from 0 to 1 between the table's extremes."""
+        x = np.array([params[name] for name in names_of(len(self.axes))])[self.axes]
+        x = np.abs((x + self.shift + 1.0) % 2.0 - 1.0)
+        from scipy.spatial.distance import cdist
+
+        away = np.append(-cdist(x[None], self.points)[0], 1.0)
+        share = (away @ self.weights - self.lowest) / (self.highest - self.lowest)
+        return float(np.clip(share, 0.0, 1.0))
+
+
+def names_of(dim: int) -> list[str]:
+    """Return what the parameters of a table of D dimensions are called."""
+    return [f"x{d}" for d in range(dim)]
+
+
+@lru_cache(maxsize=2)
+def _stored(path: Path) -> tuple[FloatArray, FloatArray]:
+    """Return settings in the unit cube, and values of the data sets that have any.
+
+    Settings have shape (n, D), or (N, n, D) where each data set has its own; values
+    have shape (N, n).
+    """
+    x, y = read_arrays(path, ("X", "Y"))
+    if x.ndim not in (2, 3) or y.ndim < 2 or y.shape[1] != x.shape[-2]:
+        raise damaged(path, f"X of shape {x.shape} and Y of shape {y.shape}")
+    # The last epoch, and the first metric, of tables that have several.
+    y = y[:, :, -1, 0] if y.ndim == 4 else y.reshape(*y.shape[:2], -1)[..., 0]
+    of_settings = tuple(range(x.ndim - 1))
+    lower, upper = x.min(axis=of_settings), x.max(axis=of_settings)
+    x = (x - lower) / (upper - lower)
+    varied = np.ptp(y, axis=1) > 0  # else there is nothing to find
+    return x[varied] if x.ndim == 3 else x, y[varied]
+
+
+def weights_of(points: FloatArray, values: FloatArray) -> FloatArray:
+    """Return a `Table`'s weights, shape (n + 1,), for values of shape (n,)."""
+    n = len(points)
+    system = np.ones((n + 1, n + 1))
+    from scipy.spatial.distance import cdist
+
+    system[:n, :n], system[n, n] = -cdist(points, points), 0.0
+    weights, *_ = np.linalg.lstsq(system, np.append(values, 0.0))
+    return np.asarray(weights)
+
+
+@lru_cache(maxsize=256)  # each seed draws from the same data sets
+def _weights(path: Path, data_set: int) -> FloatArray:
+    x, y = _stored(path)
+    return weights_of(x[data_set] if x.ndim == 3 else x, y[data_set])
+
+
+def tables(path: Path, num_clients: int, seed: int, unrelated: bool) -> list[Table]:
+    """Return the objectives of one run: other data sets with another seed.
+
+    There are fewer than ``num_clients`` where there are fewer data sets.
+    """
+    x, y = _stored(path)
+    rng = np.random.default_rng(seed)
+    dim, found = x.shape[-1], []
+    for data_set in rng.permutation(len(y))[:num_clients]:
+        axes = rng.permutation(dim) if unrelated else np.arange(dim)
+        shift = np.asarray(2.0 * unrelated * rng.random(dim))
+        points, values = x[data_set] if x.ndim == 3 else x, y[data_set]
+        weights = _weights(path, int(data_set))
+        ends = float(values.min()), float(values.max())
+        found.append(Table(points, weights, *ends, axes, shift))
+    return found
+
+
+@register
+@dataclass(frozen=True)
+class TableTask(Task):
+    """Performance of a data set's model, from 0 to 1 between the worst and best known.
+
+    Each client is another data set, drawn by the run's seed. Values between a table's
+    settings are those of linear radial basis functions, within the table's range.
+
+    Attributes
+    ----------
+    table : str
+        A file of ``surfaces/`` in the folder FLWR_FBO_DATA, without its ending.
+    unrelated : bool
+        Whether each client's axes are permuted, and shifted at random (see `Table`), so
+        that clients have nothing in common: no place is better than another on average.
+    """
+
+    name: Literal["table"] = "table"
+    table: str = ""
+    unrelated: bool = False
+    direction: ClassVar[Literal["maximize"]] = "maximize"
+    unit: ClassVar[str] = "share of the table's range"
+
+    def __post_init__(self) -> None:
+        ok = re.fullmatch(r"\w+", self.table) is not None
+        require(ok, "table", self.table, "the name of a file of surfaces/")
+        require_bool("unrelated", self.unrelated)
+
+    @property
+    def _path(self) -> Path:
+        return data_file("surfaces", f"{self.table}.npz", origin=_ORIGIN)
+
+    @property
+    def space(self) -> Mapping[str, BaseDistribution]:
+        """x0, x1 and so on in [0, 1], the table's axes; DataError without the data."""
+        dim = _stored(self._path)[0].shape[-1]
+        return {name: FloatDistribution(0.0, 1.0) for name in names_of(dim)}
+
+    def check(self, num_clients: int) -> None:
+        """Raise ValueError unless there are as many data sets; DataError without."""
+        require_clients(num_clients, len(_stored(self._path)[1]), "data set")
+
+    def objective(self, client: int, num_clients: int, seed: int) -> Objective:
+        """Return the values of the client's data set; ``seed`` decides which it is."""
+        return tables(self._path, num_clients, seed, self.unrelated)[client]

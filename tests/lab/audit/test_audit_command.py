@@ -1,0 +1,117 @@
+"""The command ``flwr-fbo audit``."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flwr_fbo.cli import app
+from flwr_fbo.lab.audit.default_studies import DELTA, SECURE_STUDIES, STUDIES
+
+
+def _invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["audit", "--draws=1000", "--seed=1", *arguments])
+
+
+@pytest.mark.slow
+def test_the_command_audits_a_study_of_each_strategy() -> None:
+    result = _invoke("--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["study"] for one in found] == list(STUDIES)
+    for one in found:
+        assert one["violated"] is False
+        assert one["verdict"] == "no violation"
+        assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
+        assert 0.4 < one["epsilon_lower"] < 2
+        assert (one["delta"], one["num_counted"]) == (DELTA, 500)
+
+
+def test_the_command_exits_with_1_on_a_violation() -> None:
+    result = _invoke("--study=FedVote", "--plant=no-clip")
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[-3].startswith("Verdict   VIOLATION")
+    assert lines[-2] == "Planted   no-clip"
+    assert "Entropy   seeded" in lines
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.slow
+def test_a_fault_is_planted_wherever_there_can_be_one() -> None:
+    result = _invoke("--plant=drawn-again", "--json")
+    found = json.loads(result.stdout)
+    assert [one["study"] for one in found] == ["FedUCB", "FedGOUCB"]
+
+
+@pytest.mark.slow
+def test_json_tells_of_a_violation() -> None:
+    result = _invoke("--study=FedGOUCB", "--plant=drawn-again", "--json")
+    assert result.exit_code == 1
+    (found,) = json.loads(result.stdout)
+    assert found["violated"] is True
+    assert found["planted_fault"] == "drawn-again"
+    assert found["epsilon_promised"] == pytest.approx(2, rel=2e-3)
+
+
+def test_options_change_a_tuning_study() -> None:
+    options = ("--agents=3", "--sub-regions=2", "--q=.5", "--iteration=0")
+    more = ("--iteration=7", "--features=3", "--absent=zeros", "--epsilon=1")
+    result = _invoke("--study=DPFTSDE", *options, *more, "--json")
+    (found,) = json.loads(result.stdout)
+    assert found["violated"] is False
+    assert found["planted_fault"] is None
+    assert found["epsilon_promised"] == pytest.approx(1, rel=5e-3)
+    plan = found["plan"]
+    assert (plan["iterations"], plan["num_features"]) == ([0, 7], 3)
+    assert plan["absence"] == "zeros"
+    assert plan["settings"]["num_agents"] == 3
+    assert plan["settings"]["num_sub_regions"] == 2
+    assert plan["settings"]["sampling_probability"] == 0.5
+
+
+@pytest.mark.slow
+def test_the_command_audits_secure_studies() -> None:
+    result = _invoke("--secure", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["study"] for one in found] == list(SECURE_STUDIES)
+    for one in found:
+        assert one["plan"]["honest"] == 2
+        assert one["epsilon_promised"] == pytest.approx(2, rel=2e-3)
+        assert 0.4 < one["epsilon_lower"] < 2
+
+
+def test_the_command_finds_a_planted_fault() -> None:
+    about = ("--secure", "--study=FedVote", "--agents=3", "--honest=1")
+    result = _invoke(*about, "--plant=half-shares")
+    assert result.exit_code == 1
+    assert "secure sums, honest = 1, colluding = 2" in result.output
+    assert "VIOLATION" in result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--plant=noclip",), "did you mean 'no-clip'"),
+        (("--plant=no-clip", "--study=FedUCB"), "plant='no-clip' is not allowed"),
+        (("--study=FedVotes",), "did you mean 'FedVote'"),
+        (("--z=1", "--epsilon=1", "--study=FedVote"), "epsilon=1.0 is not allowed: on"),
+        (("--agents=1000000000", "--study=FedVote"), "agents x sub-regions=1000000000"),
+        (("--z=1",), "z=1.0 is not allowed: only with --study"),
+        (("--agents=3", "--study=FedUCB"), "agents=3 is not allowed: only with"),
+        (("--z=0", "--study=FedVote"), "noise_multiplier=0.0 is not allowed"),
+        (("--delta=1",), "delta=1.0 is not allowed"),
+        (("--secure", "--study=FedUCB"), "study='FedUCB' is not allowed"),
+        (("--secure", "--study=FedVote", "--honest=9"), "honest=9 is not allowed"),
+    ],
+)
+def test_what_the_command_refuses_is_one_line(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    result = _invoke(*arguments)
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    assert words in result.output.splitlines()[-1]

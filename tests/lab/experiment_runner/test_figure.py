@@ -1,0 +1,526 @@
+"""Published figures: curves with settings of their own, claims, and the rule."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flwr_fbo.cli import app
+from flwr_fbo.cli.claims_command import outcome
+from flwr_fbo.lab.experiment_runner.base import Claim
+from flwr_fbo.lab.experiment_runner.claims import findings
+from flwr_fbo.lab.experiment_runner.config import load_experiment
+from flwr_fbo.lab.experiment_runner.figure import draw, draw_own_form
+from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
+from flwr_fbo.lab.experiment_runner.looks import looks_of, new_figure
+from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (
+    NonlinearBanditExperiment,
+)
+from flwr_fbo.lab.experiment_runner.places import place_of
+from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
+from flwr_fbo.lab.experiment_runner.tradeoff import draw_tradeoff
+from flwr_fbo.lab.experiment_runner.tuning_design import Curve, TuningPrivacy
+from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.lab.experiment_runner.tuning_play import run_one
+from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
+from flwr_fbo.lab.tasks.base import Task
+from flwr_fbo.lab.tasks.synthetic import SyntheticTask
+
+FOLDER = Path(__file__).parents[3] / "experiments"
+TOML = """\
+name = "fig9"
+description = "A figure"
+num_agents = 3
+num_evaluations = 12
+num_seeds = 2
+preset = "paper-synthetic"
+form = "tradeoff"
+methods = ["alone", "random", "open", "private", "noise-only"]
+
+[task]
+name = "synthetic"
+
+[privacy]
+noise_multiplier = 1.0
+sampling_probability = 0.35
+delta = 1e-2
+
+[curves.fts]
+label = "FTS"
+method = "open"
+num_sub_regions = 1
+
+[curves.loud]
+label = "z = 4"
+method = "private"
+noise_multiplier = 4.0
+series = ["z"]
+
+[curves.quiet]
+label = "z = 1"
+method = "private"
+noise_multiplier = 1.0
+sampling_probability = 0.35
+series = ["z"]
+
+[[claims]]
+text = "less noise is better"
+section = "3.2"
+better = "quiet"
+than = "loud"
+
+[[claims]]
+text = "FTS is faster than TS"
+better = "fts"
+than = "alone"
+by = "mean"
+"""
+
+
+@pytest.fixture
+def figure(tmp_path: Path) -> TuningExperiment:
+    (tmp_path / "fig9.toml").write_text(TOML)
+    experiment = load_experiment(tmp_path / "fig9.toml")
+    assert isinstance(experiment, TuningExperiment)
+    return experiment
+
+
+def test_private_curves_bring_their_control(figure: TuningExperiment) -> None:
+    assert figure.methods[5:] == (
+        "fts",
+        "loud",
+        "loud-noise-only",
+        "quiet",
+    )
+    assert figure.label_of("loud-noise-only") == "z = 4, noise-only"
+    # They differ in z alone: one control is enough.
+    for name in ("loud", "quiet"):
+        assert figure.known_methods[name].noise_only == "loud-noise-only"
+    assert figure.known_methods["fts"].noise_only is None
+
+
+def test_a_curve_is_the_method_with_its_settings(figure: TuningExperiment) -> None:
+    """And so the two have one recipe, where others differ."""
+    for curve, method in (("quiet", "private"), ("loud-noise-only", "noise-only")):
+        assert figure.recipe(curve) == figure.recipe(method)
+        ours, theirs = (run_one(figure, name, 1) for name in (curve, method))
+        assert ours.best_so_far == theirs.best_so_far
+        assert ours.epsilon == theirs.epsilon
+    assert run_one(figure, "loud", 1).epsilon < run_one(figure, "quiet", 1).epsilon
+    recipes = [str(figure.recipe(name)) for name in figure.methods]
+    assert len(set(recipes)) == len(recipes) - 2
+
+
+def test_one_sub_region_is_the_whole_space(figure: TuningExperiment) -> None:
+    anywhere = {"anywhere": Curve("TS from anywhere", "alone", num_sub_regions=1)}
+    plan = replace(
+        figure,
+        claims=(),
+        form="convergence",
+        methods=("alone", "random"),
+        curves=anywhere,
+    )
+    assert (
+        run_one(plan, "anywhere", 0).best_so_far
+        != run_one(plan, "alone", 0).best_so_far
+    )
+    assert plan.recipe("anywhere") != plan.recipe("alone")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("num_sub_regions", "num_sub_region", "did you mean 'num_sub_regions'"),
+        ("= 4.0", '= "x"', r"curves\.loud\.noise_multiplier='x' is not allowed"),
+        ('than = "loud"', 'than = "lout"', "claims='lout' .*did you mean 'loud'"),
+        ("[curves.fts]", "[curves.alone]", "curves='alone' is not allowed"),
+        (
+            "num_sub_regions = 1",
+            "clip_norm = 1.0",
+            "clip_norm=1.0 is not allowed: left out, with method='open'",
+        ),
+        ('form = "tradeoff"', 'form = "table"', "form='table' is not allowed"),
+        (
+            'series = ["z"]',
+            "",
+            r"curves=\['loud'.* is not allowed: private curves, each",
+        ),
+        ('than = "alone"', 'than = "fts"', "than='fts' is not allowed: another than"),
+        ("FTS is", "FTS | is", "text='FTS . is faster than TS' is not allowed"),
+        ('by = "mean"', "until = 13", "until=13 is not allowed: at most 12"),
+    ],
+)
+def test_a_typo_in_a_figure_is_named(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    assert old in TOML
+    (tmp_path / "fig9.toml").write_text(TOML.replace(old, new))
+    with pytest.raises(ValueError, match=words):
+        load_experiment(tmp_path / "fig9.toml")
+
+
+def test_what_a_curve_must_not_be_is_refused_before_any_work(
+    figure: TuningExperiment,
+) -> None:
+    for curve, words in (
+        (Curve("a", "private", noise_multiplier=-1.0), "noise_multiplier=-1.0"),
+        (Curve("a", "private", clip_norm=0.0), "clip_norm=0.0"),
+        (Curve("a", "open", num_sub_regions=0), "num_sub_regions=0"),
+    ):
+        plan = replace(
+            figure,
+            claims=(),
+            form="convergence",
+            methods=("alone", "random"),
+            curves={"a": curve},
+        )
+        with pytest.raises(ValueError, match=re.escape(f"a: {words}")):
+            plan.check()
+    with pytest.raises(ValueError, match=r"epsilon=2\.0 is not allowed: left out"):
+        figure.with_epsilon(2.0)
+
+
+def _runs(
+    experiment: TuningExperiment, ends: dict[str, list[float]]
+) -> list[TuningRun]:
+    """Return runs in which all agents end at a value, having begun at 0."""
+    return [
+        TuningRun(
+            method=name,
+            seed=seed,
+            best_so_far=[[*[0.0] * 10, end, end]] * experiment.num_agents,
+            epsilon=math.inf if name == "fts" else 1.0,
+            private=False,
+            failed_trials=0,
+            seconds=1.0,
+        )
+        for name in experiment.methods
+        for seed, end in enumerate(ends.get(name, [0.5, 0.51, 0.52]))
+    ]
+
+
+HIGH, LOW = [0.7, 0.72, 0.71], [0.3, 0.32, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ({"quiet": HIGH}, "confirmed"),
+        ({"quiet": HIGH, "loud-noise-only": HIGH}, "noise-only does as well"),
+        ({"quiet": [0.2, 0.51, 0.9]}, "not confirmed"),
+        ({"quiet": LOW}, "not confirmed: the contrary"),
+        ({}, "not confirmed"),
+    ],
+)
+def test_verdicts_follow_the_rule(
+    figure: TuningExperiment, ends: dict[str, list[float]], expected: str
+) -> None:
+    first, second = findings(figure, _runs(figure, ends))
+    assert first.verdict == expected
+    assert first.over_noise_only is not None
+    assert second.over_noise_only is None
+    assert second.verdict == "not confirmed"
+
+
+class _Down(Task):
+    """A task to minimize, with nothing to evaluate."""
+
+    name = "synthetic"
+    direction = "minimize"
+    space = SyntheticTask().space
+    objective = check = None  # type: ignore[assignment]
+
+
+def test_where_low_is_good_a_claim_holds_below(figure: TuningExperiment) -> None:
+    object.__setattr__(figure, "task", _Down())
+    assert findings(figure, _runs(figure, {"quiet": LOW}))[0].verdict == "confirmed"
+    assert findings(figure, _runs(figure, {"fts": LOW}))[1].verdict == "confirmed"
+
+
+def test_final_and_mean_are_what_they_say(figure: TuningExperiment) -> None:
+    runs = _runs(figure, {})
+    late = [[*[0.0] * 11, 1.0]] * figure.num_agents
+    runs = [replace(r, best_so_far=late) if r.method == "fts" else r for r in runs]
+    claims = (
+        Claim("a", "fts", "alone"),
+        Claim("b", "fts", "alone", by="mean"),
+        Claim("c", "fts", "alone", until=11),
+    )
+    final, mean, early = findings(replace(figure, claims=claims), runs)
+    assert final.gain.mean == pytest.approx(1 - 0.51)
+    assert mean.gain.mean == pytest.approx((0 - 0.51 + 1 - 0.51) / 12)
+    assert early.gain.mean == pytest.approx(0.0 - 0.51)
+    with pytest.raises(ValueError, match="until=0 is not allowed"):
+        Claim("d", "fts", "alone", until=0)
+
+
+def test_fewer_seconds_are_better(figure: TuningExperiment) -> None:
+    """And messages of zeros, which take as long, decide nothing."""
+    runs = [
+        replace(r, seconds=(2.0 if r.method == "quiet" else 5.0) + r.seed**2)
+        for r in _runs(figure, {"alone": HIGH})
+        if r.method in ("quiet", "alone")
+    ]
+    runs[0] = replace(runs[0], seconds=runs[0].seconds + 0.5)
+    claim = Claim("it is quick", "quiet", "alone", by="seconds")
+    (finding,) = findings(replace(figure, claims=(claim,)), runs)
+    assert finding.verdict == "confirmed"
+    assert finding.over_noise_only is None
+    said = "fewer CPU seconds +3.1667 ± 0.1667"
+    assert outcome(finding, "evaluation") == said
+    with pytest.raises(ValueError, match=r"until=3 .*left out, with by='seconds'"):
+        replace(claim, until=3)
+    one = [run for run in runs if run.seed == 0]
+    (finding,) = findings(replace(figure, claims=(claim,)), one)
+    assert finding.verdict == "no verdict: one seed"
+
+
+def test_a_claim_needs_the_seeds_of_its_own_methods_only(
+    figure: TuningExperiment,
+) -> None:
+    runs = [r for r in _runs(figure, {}) if r.method != "loud" or r.seed < 2]
+    first, second = findings(figure, runs)
+    assert (first.gain.num_runs, second.gain.num_runs) == (2, 3)
+
+
+def test_runs_of_another_figure_are_taken_over(
+    figure: TuningExperiment, tmp_path: Path
+) -> None:
+    """Under the name that they have here."""
+    with ResultsFile(tmp_path / "a", figure) as results:
+        for run in _runs(figure, {"quiet": HIGH}):
+            results.append(run)
+    plain = replace(
+        figure,
+        name="plain",
+        claims=(),
+        form="convergence",
+        curves={},
+        methods=("usual",),
+    )
+    with ResultsFile(tmp_path / "b", plain) as results:
+        assert results.take_over(tmp_path / "a", plain) == 5 * 3
+        assert results.take_over(tmp_path / "a", plain) == 0
+    louder = replace(
+        plain, name="louder", privacy=TuningPrivacy(1e-2, noise_multiplier=3.0)
+    )
+    with ResultsFile(tmp_path / "c", louder) as results:
+        assert results.take_over(tmp_path / "a", louder) == 4 * 3  # all but private
+    (tmp_path / "a").write_text("damaged")
+    with ResultsFile(tmp_path / "d", plain) as results:
+        assert results.take_over(tmp_path / "a", plain) == 0
+
+
+def test_a_figure_has_a_picture(figure: TuningExperiment, tmp_path: Path) -> None:
+    """As its form is, and against epsilon."""
+    runs = _runs(figure, {"quiet": HIGH})
+    draw(figure, runs, tmp_path / "a.png")
+    draw_tradeoff([(figure, runs)], 1, tmp_path / "b.png")
+    for name in ("a.png", "b.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_begins_where_methods_differ_and_has_all_names(
+    figure: TuningExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long names are: no column of them is cut off."""
+    long = Curve("a curve whose name is that of all its settings", "private")
+    curves, methods = {"long": long}, ("alone", "random", "open")
+    plan = replace(
+        figure, claims=(), form="convergence", curves=curves, methods=methods
+    )
+    saved: list[Any] = []
+    monkeypatch.setattr(
+        "flwr_fbo.lab.experiment_runner.figure.save",
+        lambda made, runs, path: saved.append(made),
+    )
+    draw(plan, _runs(plan, {}), tmp_path / "a.png")
+    [made] = saved
+    [legend] = made.legends
+    assert len(legend.get_texts()) == len(plan.methods)
+    assert legend.get_window_extent().width <= made.bbox.width
+    starts = {line.get_xdata()[0] for line in made.axes[0].get_lines()}
+    assert starts == {plan.base.agent.num_initial}
+
+
+def test_bars_end_within_the_picture(figure: TuningExperiment) -> None:
+    _, axes = new_figure()
+    draw_own_form(axes, figure, _runs(figure, {"quiet": [0.2, 0.51, 0.9]}))
+    low, high = axes.get_ylim()
+    bars = np.concatenate(
+        [bar for drawn in axes.containers for bar in drawn.lines[2][0].get_segments()]
+    )
+    assert len(bars) == 2 * 4
+    assert np.ptp(bars[:, 1]) > 0.3
+    assert low < bars[:, 1].min()
+    assert high > bars[:, 1].max()
+
+
+def test_no_two_curves_look_alike(figure: TuningExperiment) -> None:
+    looks = looks_of(figure)
+    assert set(looks) == set(figure.methods)
+    assert len(set(looks.values())) == len(looks)
+    loud = looks["loud"]
+    assert looks["loud-noise-only"] == (loud[0], ":", loud[2])
+    curves = {f"c{i}": Curve(str(i), "private", series=("a",)) for i in range(14)}
+    methods = ("alone", "random", "open")
+    looks = looks_of(replace(figure, claims=(), methods=methods, curves=curves))
+    assert len({looks[name] for name in curves}) == 14
+
+
+def test_runs_of_other_settings_decide_no_claim(
+    figure: TuningExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though they lie where those of the claim would."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("results", "fig9", "results.jsonl")
+    shorter = figure.with_steps(11)
+    with ResultsFile(path, shorter) as results:
+        for run in _runs(figure, {}):
+            cut = [curve[:11] for curve in run.best_so_far]
+            results.append(replace(run, best_so_far=cut))
+    runner = CliRunner()
+    table = runner.invoke(app, ["claims", "fig9.toml"], catch_exceptions=False)
+    assert "| 11 of 12 evaluations run | - |" in table.output
+    refused = runner.invoke(app, ["run", "fig9.toml"])
+    assert "rename that one" in " ".join(refused.output.split())
+    path.unlink()
+    with ResultsFile(path, figure) as results:
+        for run in _runs(figure, {}):
+            if run.seed < 2:
+                results.append(run)
+    Path("longer.toml").write_text(TOML.replace("num_seeds = 2", "num_seeds = 3"))
+    table = runner.invoke(app, ["claims", "longer.toml"], catch_exceptions=False)
+    assert "(2 of 3 seeds)" in table.output
+    nothing = runner.invoke(app, ["claims", "digits"])
+    assert "experiment='digits' is not allowed: one that has claims" in nothing.output
+
+
+def test_a_file_from_before_a_setting_was_there_goes_on(
+    figure: TuningExperiment, tmp_path: Path
+) -> None:
+    plain = replace(
+        figure,
+        name="plain",
+        claims=(),
+        curves={},
+        form="convergence",
+        methods=("alone",),
+    )
+    with ResultsFile(tmp_path / "a", plain) as results:
+        results.append(_runs(plain, {})[0])
+    lines = (tmp_path / "a").read_text().splitlines()
+    header = json.loads(lines[0])
+    del header["experiment"]["curves"], header["experiment"]["task"]["deviation"]
+    (tmp_path / "a").write_text("\n".join([json.dumps(header), *lines[1:], ""]))
+    with ResultsFile(tmp_path / "a", plain) as results:
+        assert len(results.runs) == 1
+    header["experiment"] = None
+    (tmp_path / "a").write_text("\n".join([json.dumps(header), *lines[1:], ""]))
+    with ResultsFile(tmp_path / "b", plain) as results:
+        assert results.take_over(tmp_path / "a", plain) == 0
+
+
+def test_a_published_figure_has_its_runs_beside_its_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "experiments" / "paper"
+    folder.mkdir(parents=True)
+    toml = TOML.replace('"fig9"', '"paper/fig9"', 1)
+    (folder / "fig9.toml").write_text(toml)
+    runner = CliRunner()
+
+    def invoke(*arguments: str) -> str:
+        result = runner.invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0
+        return " ".join(result.output.split())
+
+    assert "| not run | - |" in invoke("claims", "paper/fig9")
+    said = invoke("run", "paper/fig9", "--jobs=1", "--seeds=1")
+    assert "- less noise is better: in the end" in said
+    rows = (folder / "fig9.jsonl").read_text().splitlines()
+    values = json.loads(rows[1])["best_so_far"]
+    assert np.shape(values) == (1, 12)
+    assert all(value == float(f"{value:.6g}") for value in values[0])
+    assert (folder / "fig9.png").stat().st_size > 10_000
+    # A clone goes on from these rows, and another figure takes them over.
+    assert "9 of 18 runs are in" in invoke("run", "paper/fig9", "--jobs=1")
+    (folder / "fig10.toml").write_text(toml.replace("paper/fig9", "paper/fig10"))
+    assert "All 18 runs are in" in invoke("run", "paper/fig10", "--jobs=1")
+    _, _, row = runner.invoke(app, ["claims", "paper/fig9"]).output.splitlines()
+    name, seeds, minutes, *cells = row.strip("| ").split(" | ")
+    assert (name, seeds) == ("paper/fig9", "2")
+    took = sum(run.seconds for run in read_results(folder / "fig9.jsonl")[1]) / 60
+    assert minutes == f"{took:.3g}"
+    texts, came_out, verdicts = cells
+    first = "1. less noise is better (3.2)"
+    assert texts == f"{first}<br>2. FTS is faster than TS (not in the paper)"
+    assert came_out.startswith("1. in the end ")
+    assert "<br>2. in the mean " in came_out
+    assert "confirmed" in verdicts
+    assert not (tmp_path / "results").exists()
+    # What is not the published figure is not among its runs.
+    shorter = load_experiment(folder / "fig9.toml").with_steps(11)
+    place = place_of("paper/fig9", shorter, None)
+    assert place.rows == Path("results", "paper", "fig9", "results.jsonl")
+    wrong = runner.invoke(app, ["claims", "paper/fig8"])
+    assert wrong.exit_code == 1
+    assert "did you mean 'paper/fig9'" in wrong.output
+
+
+def test_a_published_figure_has_as_many_runs_of_all_agents_elsewhere(
+    figure: TuningExperiment, tmp_path: Path
+) -> None:
+    run = run_one(figure, "alone", 0)
+    with ResultsFile(tmp_path / "a", figure, compact=True) as results:
+        results.append(run)
+        (kept,) = results.runs
+    np.testing.assert_allclose(kept.curve, run.curve, rtol=1e-5)
+    assert kept.seconds == pytest.approx(run.seconds, rel=1e-2)
+    assert read_results(tmp_path / "a")[1] == [kept]
+
+
+def test_published_figures_are_complete() -> None:
+    """Each has controls, its paper's delta, and a claim; the table has its command."""
+    table = (FOLDER / "README.md").read_text()
+    files = sorted(FOLDER.glob("*/*.toml"))
+    assert len(files) > 50
+    for path in files:
+        plan = load_experiment(path)
+        assert plan.name == f"{path.parent.name}/{path.stem}"
+        assert 0 < len(plan.description) < 80
+        if path.stem.startswith("mean-field"):
+            continue  # it compares two simulators, and no methods
+        assert plan.claims
+        controls = {"alone", "random"}
+        if isinstance(plan, BanditExperiment):
+            controls = {"independent", "random"}
+        elif isinstance(plan, NonlinearBanditExperiment):
+            controls = {"n-go-ucb", "random", "no-phase-one", "each-once"}
+        assert controls <= {name.split("@")[0] for name in plan.methods}
+        mark = f"| {plan.name} | "
+        [row] = [line for line in table.splitlines() if line.startswith(mark)]
+        assert all(claim.text in row for claim in plan.claims)
+        if not isinstance(plan, TuningExperiment):
+            continue
+        assert plan.privacy.delta == pytest.approx(plan.num_agents**-1.1)
+        if plan.form == "tradeoff":
+            assert any(curve.series for curve in plan.curves.values())
+
+
+def test_what_two_figures_share_has_one_recipe() -> None:
+    trade, convergence = (
+        load_experiment(FOLDER / "dp-fts-de" / f"{name}.toml")
+        for name in ("fig3a", "fig3d")
+    )
+    for name in convergence.methods:
+        assert trade.recipe(name) == convergence.recipe(name)

@@ -1,0 +1,325 @@
+"""Experiments with our own strategies: what counts, who plays when, and controls."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo.agents.tuning.base import play_round
+from flwr_fbo.lab.experiment_runner.base import Claim
+from flwr_fbo.lab.experiment_runner.claims import findings
+from flwr_fbo.lab.experiment_runner.config import load_experiment
+from flwr_fbo.lab.experiment_runner.seeds import Seeds
+from flwr_fbo.lab.experiment_runner.tuning_design import TuningPrivacy
+from flwr_fbo.lab.experiment_runner.tuning_experiment import TuningExperiment
+from flwr_fbo.lab.experiment_runner.tuning_play import last_iteration, run_one
+from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
+from flwr_fbo.lab.tasks.digits import DigitsTask
+from flwr_fbo.lab.tasks.synthetic import SyntheticTask
+from flwr_fbo.models.shared_function import rank_vector
+from flwr_fbo.privacy.release import Release
+from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+
+WARM = TuningExperiment(
+    name="warm",
+    task=SyntheticTask(),
+    num_agents=20,
+    num_evaluations=12,
+    strategy="FedWarmStart",
+    privacy=TuningPrivacy(1e-3, epsilon=2.0),
+)
+VOTES = replace(WARM, name="votes", strategy="FedVote", methods=("usual",))
+
+
+@cache
+def _played(name: str, method: str) -> TuningRun:
+    """Return a run of "warm" or "votes" that several tests read."""
+    return run_one({"warm": WARM, "votes": VOTES}[name], method, 1)
+
+
+def _sizes(experiment: TuningExperiment, method: str) -> tuple[int, ...]:
+    built = experiment.known_methods[method].build(experiment, Seeds.of_run(0))
+    assert isinstance(built, FedWarmStart)
+    return built.cohort_sizes
+
+
+def _made(method: str, seed: int, best_so_far: list[list[float]]) -> TuningRun:
+    return TuningRun(
+        method=method,
+        seed=seed,
+        best_so_far=best_so_far,
+        epsilon=1.0,
+        private=False,
+        failed_trials=0,
+        seconds=1.0,
+    )
+
+
+def test_every_evaluation_counts_the_first_one_too() -> None:
+    """By hand: two agents, four evaluations, two seeds."""
+    methods = ("alone", "random", "noise-only", "private")
+    claims = (
+        Claim("a", "private", "alone", by="mean"),
+        Claim("b", "private", "alone"),
+        Claim("c", "private", "alone", by="mean", until=2),
+    )
+    plan = replace(
+        VOTES, num_agents=2, num_evaluations=4, methods=methods, claims=claims
+    )
+    alone = [[0.0, 0.4, 0.4, 0.8], [0.2, 0.2, 0.6, 0.8]]
+    private = [[0.4, 0.4, 0.8, 0.8], [0.2, 0.6, 0.8, 0.8]]
+    curves = dict.fromkeys(methods, alone) | {"private": private}
+    shifted = {
+        name: [[v + 0.1 for v in row] for row in curve]
+        for name, curve in curves.items()
+    }
+    shifted["private"] = [[v + 0.1 for v in row] for row in shifted["private"]]
+    runs = [_made(n, s, c[n]) for s, c in enumerate((curves, shifted)) for n in methods]
+    rows = plan.summarize(runs)
+    # Seed 0: alone .1 .3 .5 .8, private .3 .5 .8 .8; seed 1: .1 more, and .1 again.
+    assert rows["alone"].mean.mean == pytest.approx(0.425 + 0.05)
+    assert rows["private"].mean.mean == pytest.approx(0.6 + 0.1)
+    assert rows["private"].final.mean == pytest.approx(0.8 + 0.1)
+    gain = rows["private"].over_alone
+    assert gain is not None
+    assert gain.mean == pytest.approx((0.175 + 0.275) / 2)
+    assert gain.standard_error == pytest.approx(0.05)
+    early = plan.summarize(runs, 1)["private"].over_alone
+    assert early is not None
+    assert early.mean == pytest.approx((0.2 + 0.3) / 2)
+    found = [one.gain.mean for one in findings(plan, runs)]
+    assert found == pytest.approx([0.225, 0.05, (0.2 + 0.3) / 2])
+    np.testing.assert_allclose(runs[0].curve, [0.1, 0.3, 0.5, 0.8])
+    assert plan.steps.tolist() == [1, 2, 3, 4]
+    assert plan.axes[0] == "evaluation"
+
+
+def test_what_an_agent_alone_does_first_is_the_same_in_all_methods() -> None:
+    """Lean ones start at the centre, whatever is shared later."""
+    names = ("open", "private", "noise-only", "blind")
+    runs = {name: _played("votes", name) for name in ("alone", *names)}
+    for name in names:
+        ours = np.array(runs[name].best_so_far)
+        np.testing.assert_array_equal(
+            ours[:, :6], np.array(runs["alone"].best_so_far)[:, :6]
+        )
+    assert runs["noise-only"].best_so_far == runs["alone"].best_so_far
+    assert all(np.shape(run.best_so_far) == (20, 12) for run in runs.values())
+
+
+def test_all_agents_of_all_cohorts_make_their_evaluations() -> None:
+    first, second = _sizes(WARM, "private")
+    assert first >= 6
+    names = ("alone", "open", "private", "noise-only", "blind")
+    runs = {name: _played("warm", name) for name in names}
+    for run in runs.values():
+        assert np.shape(run.best_so_far) == (20, 12)
+        assert WARM.run_of(json.loads(run.to_json())).best_so_far == run.best_so_far
+    alone = np.array(runs["alone"].best_so_far)
+    for name in ("private", "noise-only", "blind"):  # pioneers know of nothing
+        ours = np.array(runs[name].best_so_far)
+        np.testing.assert_array_equal(ours[:first], alone[:first])
+    assert runs["noise-only"].best_so_far == runs["alone"].best_so_far
+    assert 1.9 < runs["private"].epsilon <= 2.0
+    assert math.isinf(runs["open"].epsilon)
+    built = WARM.known_methods["private"].build(WARM, Seeds.of_run(0))
+    assert last_iteration(WARM, built) == 10 + 10 + 12 - 1
+    assert second == (20 - first) // 2
+
+
+def test_who_waits_is_not_asked_and_who_is_done_neither(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, int, bool]] = []
+
+    def spy(
+        agent: Any,
+        objective: Any,
+        iteration: int,
+        vectors: Any,
+        send: bool,
+        **more: Any,
+    ) -> Any:
+        asked.append((agent.slot, iteration, send))
+        return play_round(agent, objective, iteration, vectors, send, **more)
+
+    monkeypatch.setattr("flwr_fbo.lab.simulation.loop.play_round", spy)
+    run_one(WARM, "private", 0)
+    first, second = _sizes(WARM, "private")
+    begins = [0] * first + [10] * second + [20] * (20 - first - second)
+    for slot, begin in enumerate(begins):
+        mine = [iteration for who, iteration, _ in asked if who == slot]
+        assert mine == list(range(begin, begin + 12))
+    sent = sorted((slot, iteration) for slot, iteration, send in asked if send)
+    assert sent == [
+        *((slot, 9) for slot in range(first)),
+        *((slot, 19) for slot in range(first, first + second)),
+    ]
+
+
+def test_a_site_pays_once_and_sends_once() -> None:
+    first, second = _sizes(WARM, "private")
+    spent = WARM.spending("private")
+    np.testing.assert_array_equal(spent[:9], 0.0)
+    run = _played("warm", "private")
+    np.testing.assert_allclose(spent[9:], run.epsilon)
+    # Followers get what is released before their first evaluation: a row a cohort.
+    received = 64 * (second + 2 * (20 - first - second))
+    sent = WARM.sending("private", [])
+    np.testing.assert_array_equal(sent[:9], received)
+    np.testing.assert_array_equal(sent[9:], received + 64 * (first + second))
+    assert not WARM.sending("alone", []).any()
+    assert not WARM.spending("noise-only").any()
+
+
+def test_votes_are_sent_after_the_sixth_and_the_tenth_evaluation() -> None:
+    spent = VOTES.spending("private")
+    assert np.flatnonzero(np.diff(spent)).tolist() == [4, 8]
+    assert spent[-1] == pytest.approx(_played("votes", "private").epsilon)
+    sent = VOTES.sending("private", [])
+    each = 20 * 512
+    assert np.diff(sent, prepend=0.0).tolist() == [
+        *([0.0] * 5),
+        *(each, each, 0.0, 0.0),
+        *(each, each, 0.0),
+    ]
+
+
+def _messages(
+    monkeypatch: pytest.MonkeyPatch, experiment: TuningExperiment, method: str
+) -> list[dict[int, FloatArray]]:
+    """Return the messages of each release of a run."""
+    seen: list[dict[int, FloatArray]] = []
+    release = Release.release
+
+    def spy(self: Release, t: int, messages: Any, num_features: int) -> FloatArray:
+        seen.append(dict(messages))
+        return release(self, t, messages, num_features)
+
+    monkeypatch.setattr(Release, "release", spy)
+    run_one(experiment, method, 0)
+    return seen
+
+
+def test_a_third_of_the_pioneers_collude(monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = ("alone", "random", "noise-only", "liars", "private")
+    plan = replace(WARM, methods=methods)
+    first, _ = _sizes(plan, "liars")
+    honest = _messages(monkeypatch, plan, "private")
+    lied = _messages(monkeypatch, plan, "liars")
+    liars = math.ceil(first / 3)
+    assert liars >= 2
+    for slot in range(first):
+        alike = np.array_equal(lied[0][slot], honest[0][slot])
+        assert alike == (slot >= liars)
+    for slot in range(1, liars):
+        np.testing.assert_array_equal(lied[0][slot], lied[0][0])
+    # They praise one place, by ranks, with the norm that is allowed.
+    message = lied[0][0]
+    assert np.linalg.norm(message) == pytest.approx(1.0)
+    pool = WarmStartSettings().pool(
+        SearchSpace(plan.task.space), Seeds.of_run(0).features
+    )
+    top = pool[np.argmax(message)]
+    distances = np.abs(pool - top)[:, 0]
+    assert np.corrcoef(message, rank_vector(-distances))[0, 1] > 0.9
+
+
+def test_blind_messages_are_each_of_another_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for sent in _messages(monkeypatch, WARM, "blind"):
+        vectors = np.array(list(sent.values()))
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0)
+        # Places that lie close together rank the pool alike.
+        assert len(np.unique(vectors, axis=0)) > len(vectors) / 2
+
+
+def _tried(
+    monkeypatch: pytest.MonkeyPatch, experiment: TuningExperiment, method: str
+) -> dict[int, list[float]]:
+    """Return the settings that each agent of a task of one variable has tried."""
+    tried: dict[int, list[float]] = {}
+
+    def spy(agent: Any, *others: Any, **more: Any) -> Any:
+        message = play_round(agent, *others, **more)
+        tried[agent.slot] = agent.points[:, 0].tolist()
+        return message
+
+    with monkeypatch.context() as patched:
+        patched.setattr("flwr_fbo.lab.simulation.loop.play_round", spy)
+        run_one(experiment, method, 0)
+    return tried
+
+
+def test_the_portfolio_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One list, whoever and whatever: here a Sobol design, begun at the centre."""
+    tried = _tried(monkeypatch, VOTES, "portfolio")
+    assert len({tuple(points) for points in tried.values()}) == 1
+    assert tried[0][:7] == [0.5, 0.75, 0.25, 0.375, 0.875, 0.625, 0.125]
+    assert len(tried[0]) == 12
+    digits = replace(VOTES, task=DigitsTask(), num_evaluations=6)
+    first = digits.known_methods["portfolio"].first
+    assert first is not None
+    listed = [first(digits, Seeds.of_run(s), n) for s, n in ((0, 0), (5, 3))]
+    assert listed[0] == listed[1]
+    assert listed[0][:2] == DigitsTask().customary
+    assert len(listed[0]) == 6
+    assert listed[0][2]["C"] == pytest.approx(1.0)
+
+
+def test_a_random_start_is_ten_points_each_agents_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = _tried(monkeypatch, VOTES, "random-start")
+    firsts = {tuple(points[:10]) for points in tried.values()}
+    assert len(firsts) == 20
+    assert all(len(set(points)) == 12 for points in tried.values())
+    spread = np.sort(np.concatenate(list(firsts)))
+    np.testing.assert_allclose(spread, np.linspace(0, 1, 200), atol=0.12)
+
+
+def test_a_file_may_name_a_warm_start(tmp_path: Path) -> None:
+    text = """
+name = "mine"
+num_agents = 20
+num_evaluations = 10
+strategy = "FedWarmStart"
+methods = ["usual", "liars"]
+
+[task]
+name = "synthetic"
+
+[privacy]
+epsilon = 2.0
+delta = 1e-3
+"""
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    plan = load_experiment(path)
+    assert plan.methods == (*WARM.methods, "liars")
+    plan.check()
+    for old, new, words in (
+        ("= 10", "= 9", "num_evaluations=9 is not allowed: at least 10"),
+        ("WarmStart", "WarmStrat", "did you mean 'FedWarmStart'"),
+        ("[task]", 'preset = "paper"\n[task]', "left out, with FedWarmStart"),
+        ('"usual", ', "", "liars beside its controls"),
+    ):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=words):
+            load_experiment(path)
+    sampled = replace(
+        WARM, privacy=TuningPrivacy(1e-3, epsilon=2.0, sampling_probability=0.5)
+    )
+    with pytest.raises(ValueError, match=r"private: sampling_probability=0\.5 is not"):
+        sampled.check()

@@ -3,11 +3,13 @@
 A failed trial counts as the worst value that the site has seen (floor padding:
 Wakabayashi et al., Bayesian optimization with experimental failure for high-throughput
 materials growth, npj Computational Materials 8, 2022). It needs no bound that somebody
-would have to know, and the worst value falls as the site sees worse ones. Vizier's
-Gaussian process puts failures below all else too (Song et al., The Vizier Gaussian
-process bandit algorithm, 2024), and Optuna's constant liar is the same for trials that
-still run. A model of its own for feasibility, as BoTorch has for constraints, needs
-more failures to learn from than a site should have.
+would have to know, and the worst value falls as the site sees worse ones. Optuna's
+constant liar is the same for trials that still run. Where a site fails often, that is
+not enough: in many dimensions most values are near the worst one. Then a failure counts
+as worse by half of the values' range, as in Vizier's Gaussian process (Song et al., The
+Vizier Gaussian process bandit algorithm, 2024), and the search stays where the nearest
+trial did not fail. A model of its own for feasibility, as BoTorch has for constraints,
+needs more failures to learn from than a site should have.
 
 A penalty such as -1e12 is pulled up to the worst of the other values, like a failure:
 next to it all of them would look alike to a model of standardised values.
@@ -26,6 +28,10 @@ from flwr_fbo._arrays import FloatArray
 # next one: a model whose noise has a deviation of 1e-3 at least could not tell them
 # apart. Two alone may well be as near to each other by chance.
 _TOO_FAR, _TOO_FAR_FROM_TWO = 1e3, 1e6
+
+# Of an agent's trials, once so many failed, it fails often; and how much worse than the
+# worst value a failure is then, in units of the values' range.
+_OFTEN, _WORSE = 0.2, 0.5
 
 
 def winsorised(y: FloatArray) -> FloatArray:
@@ -63,17 +69,21 @@ class Trials(NamedTuple):
     y : ndarray of shape (t,)
         Larger is better.
     failed : ndarray of bool, shape (t,)
-        Which of them failed, or were penalised: these have the worst value of the
-        others.
+        Which of them failed, or were penalised.
     """
 
     x: FloatArray
     y: FloatArray
     failed: NDArray[np.bool_]
 
+    @property
+    def fail_often(self) -> bool:
+        """Whether a fifth of them failed, or more."""
+        return bool(self.failed.mean() >= _OFTEN)
+
 
 def with_failures(x: FloatArray, y: FloatArray) -> Trials:
-    """Return trials whose failures have the worst value; none if all have failed.
+    """Return trials whose failures have a bad value; none if all have failed.
 
     Parameters
     ----------
@@ -84,7 +94,10 @@ def with_failures(x: FloatArray, y: FloatArray) -> Trials:
     failed = np.isnan(y)
     if failed.all():
         return Trials(x[:0], y[:0], failed[:0])
-    bounded = winsorised(y[~failed])
-    values = np.full(len(y), bounded.min())
-    values[~failed] = bounded
-    return Trials(x, values, failed | (values != y))
+    values = y.copy()
+    values[~failed] = winsorised(y[~failed])
+    known = values[~failed]
+    trials = Trials(x, values, failed | (values != y))
+    worse = _WORSE * np.ptp(known) if trials.fail_often else 0.0
+    values[trials.failed] = known.min() - worse
+    return trials

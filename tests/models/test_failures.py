@@ -51,17 +51,27 @@ def test_values_that_only_spread_widely_stay(y: Any) -> None:
 
 
 def test_a_failed_trial_has_the_worst_value() -> None:
-    x = np.arange(8.0).reshape(4, 2)
-    trials = with_failures(x, np.array([0.5, math.nan, -2.0, math.nan]))
+    x = np.arange(12.0).reshape(6, 2)
+    y = np.array([0.5, -2.0, 0.1, 0.2, 0.3, math.nan])
+    trials = with_failures(x, y)
     np.testing.assert_array_equal(trials.x, x)
-    np.testing.assert_array_equal(trials.y, [0.5, -2.0, -2.0, -2.0])
-    np.testing.assert_array_equal(trials.failed, [False, True, False, True])
+    np.testing.assert_array_equal(trials.y, [*y[:5], -2.0])
+    np.testing.assert_array_equal(trials.failed, [False] * 5 + [True])
+    assert not trials.fail_often
+
+
+def test_failures_that_are_many_are_worse_than_that() -> None:
+    y = np.array([0.5, -1.5, 0.1, 0.2, math.nan])
+    trials = with_failures(np.zeros((5, 1)), y)
+    np.testing.assert_array_equal(trials.y, [*y[:4], -2.5])
+    assert trials.fail_often
 
 
 def test_a_penalty_out_of_all_bounds_is_a_failure() -> None:
-    trials = with_failures(np.zeros((4, 1)), np.array([0.5, -1e12, 0.2, 0.4]))
-    np.testing.assert_array_equal(trials.y, [0.5, 0.2, 0.2, 0.4])
-    np.testing.assert_array_equal(trials.failed, [False, True, False, False])
+    y = np.array([0.5, -1e12, 0.2, 0.4, 0.3, 0.3])
+    trials = with_failures(np.zeros((6, 1)), y)
+    np.testing.assert_array_equal(trials.y, [0.5, 0.2, 0.2, 0.4, 0.3, 0.3])
+    np.testing.assert_array_equal(trials.failed, np.arange(6) == 1)
 
 
 @pytest.mark.parametrize("num", [0, 3])

@@ -34,9 +34,6 @@ _LOG_ROOT = 0.5 * math.log(2.0 * math.pi)
 _TOLERANCE, _FIRST_STEP, _MAX_STEPS = 1e-3, 0.2, 50
 # Candidates that single precision may have put on the wrong side of the last start.
 _SPARE = 10
-# Once so many of an agent's trials failed, it begins where the nearest one did not: the
-# model learns slowly which of many axes it is that decides.
-_MOST_FAILED = 0.2
 # Of the matrices of a block: more would not stay in the processor's cache.
 _BLOCK_BYTES = 2_000_000
 
@@ -209,8 +206,9 @@ def _starts(
         mean, deviation = model.rough(candidates, i)
         mean -= model.best[i].astype(np.float32)
         score = log_unit_improvement(mean / deviation)[0] + np.log(deviation)
-        failed = one.trials.failed
-        if failed.mean() >= _MOST_FAILED:
+        if one.trials.fail_often:
+            # The model learns slowly which of many axes it is that decides.
+            failed = one.trials.failed
             score[failed[_nearest(candidates, one.trials.x)]] = -np.inf
         num = min(one.num_starts + _SPARE, len(score))
         screened.append(candidates[np.argpartition(score, -num)[-num:]])

@@ -58,6 +58,15 @@ def test_epsilon_and_delta_come_first(strategy: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_method_is_defined_on_more_than_two_levels(strategy: Any) -> None:
+    """Who reads one has two places to look at."""
+    own = [c for c in strategy.__mro__ if c.__module__.startswith("flwr_fbo")]
+    names = [name for c in own for name in vars(c) if name != "__init__"]
+    methods = {n for n in names if not n.startswith("__") and names.count(n) > 2}
+    assert not {n for n in methods if callable(getattr(strategy, n))}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [("foldr", "folder"), ("call_backs", "callbacks"), ("client_ap", "client_api")],

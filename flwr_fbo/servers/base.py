@@ -70,6 +70,10 @@ class Server(ABC):
         """Return whether a slot's agent is asked for a message in a step."""
         return step.release > 0
 
+    def release_number(self, slot: int, step: Step) -> int:
+        """Return which release a slot's agent is asked for, as it counts; 0: none."""
+        return step.release if self.sends(slot, step) else 0
+
     @abstractmethod
     def step(self, iteration: int) -> Step:
         """Decide what happens in an iteration; changes nothing."""

@@ -100,6 +100,12 @@ class LinearBanditServer(ReleaseCountingServer):
         super().__init__(study)
         self.iterations: Sequence[int] = ()
 
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run released."""
+        super().resume(ledger)
+        if self.study.trigger is not None:  # nobody had planned when
+            self.iterations = [row.iteration for row in self.ledger]
+
     @property
     def vectors(self) -> FloatArray | None:
         """The sum of the agents' last releases, shape ``sum_shape``."""

@@ -79,6 +79,10 @@ class WarmStartServer(DistributedExplorationServer):
         """Return whether a step's release is that of a slot's cohort."""
         return step.release == self.cohorts.cohort_of(slot) + 1
 
+    def release_number(self, slot: int, step: Step) -> int:
+        """Return 1 for the release of a slot's cohort, its only one; else 0."""
+        return int(self.sends(slot, step))
+
     @property
     def vectors(self) -> FloatArray | None:
         """All that has been released, shape (K, M), a row a cohort; None if nothing."""

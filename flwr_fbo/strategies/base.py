@@ -88,6 +88,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._absent: list[int] = []  # slots that the round is for, and are not there
         self._rounds: list[Round] = []
         self._num_rounds = 0  # of the whole study
+        self._horizon: int | None = None  # T, the last iteration
         self._waiting: Waiting | None = None
         self._seconds: list[float] = []  # that each round of this run has taken
         self._num_empty = 0  # rounds in a row, of this run
@@ -535,6 +536,11 @@ class StudyStrategy(Strategy, Generic[ResultT]):
 
     def plan(self, horizon: int) -> None:
         """Fix what depends on T, the last iteration; `start` does it first."""
+        self._horizon = horizon
+        self._plan(horizon)
+
+    def _plan(self, horizon: int) -> None:
+        """Fix it, or refuse the number of rounds."""
 
     def _has_asked(self) -> bool:
         """Return whether agents have been asked for a release, arrived or not."""
@@ -545,13 +551,18 @@ class StudyStrategy(Strategy, Generic[ResultT]):
 
     def summary(self) -> None:
         """Log the settings, and what is not private about them."""
-        for line in self._lines():
+        lines = [*self.server.summary(), *self._plans(), *self._notes()]
+        for line in lines:
             is_warning = line.startswith(("WARNING", "NOT PRIVATE"))
             _log.log(logging.WARNING if is_warning else logging.INFO, "\t├──> %s", line)
 
-    def _lines(self) -> list[str]:
-        """Return what `summary` logs."""
-        return self.server.summary()
+    def _plans(self) -> list[str]:
+        """Return what the rounds come to, once it is known how many there are."""
+        return []
+
+    def _notes(self) -> list[str]:
+        """Return what else `summary` logs: whom to trust, what is not on disk."""
+        return []
 
 
 def vectors_record(vectors: np.ndarray[Any, Any] | None) -> ArrayRecord | None:

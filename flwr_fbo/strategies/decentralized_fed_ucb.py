@@ -177,7 +177,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         planned = self.study.settings.releases.max_releases
         return len(self._steps) if self._times else (self._hops + 1) * planned + 1
 
-    def plan(self, horizon: int) -> None:
+    def _plan(self, horizon: int) -> None:
         """Refuse a number of rounds that leaves messages under way."""
         if self._times:
             wanted = len(self._steps)

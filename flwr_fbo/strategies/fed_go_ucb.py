@@ -157,7 +157,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         steps = settings.regression.num_iterations if explored else 0
         return steps + self._num_evaluations - explored
 
-    def plan(self, horizon: int) -> None:
+    def _plan(self, horizon: int) -> None:
         """Refuse any other number of rounds."""
         rounds = self.default_rounds()
         require(horizon + 1 == rounds, "num_rounds", horizon + 1, f"{rounds}")

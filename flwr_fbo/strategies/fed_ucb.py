@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import ClientApi, reply_metrics
 from flwr_fbo._validation import names_its_parameters, require
 from flwr_fbo.protocol.callbacks import Callback
@@ -30,7 +31,6 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
     check_trigger,
 )
 from flwr_fbo.strategies.options import Durability, StudyOptions
-from flwr_fbo.strategies.result import BanditResult
 from flwr_fbo.strategies.study_record import BANDIT_KIND
 
 _log = logging.getLogger("flwr.fbo")
@@ -156,13 +156,11 @@ class FedUCB(LinearBanditStrategy):
         require(planned is not None, "num_rounds", None, allowed)
         return 2 * (planned or 0) + 1
 
-    def _identity(self, num_rounds: int) -> dict[str, Any]:
-        identity = super()._identity(num_rounds)
-        if self.study.settings.releases.num_releases is None:
-            del identity["num_rounds"]  # it may grow
-        return identity
+    @property
+    def _may_grow(self) -> bool:
+        return self.study.settings.releases.num_releases is None
 
-    def plan(self, horizon: int) -> None:
+    def _plan(self, horizon: int) -> None:
         """Fix after which iterations agents are asked for a release."""
         planned = self.study.settings.releases.max_releases
         if self._times:
@@ -201,14 +199,8 @@ class FedUCB(LinearBanditStrategy):
             return self._times[iteration]
         return self._num_trials if self._times else 0
 
-    def _resume(self, num_rounds: int) -> None:
-        super()._resume(num_rounds)
-        if self.study.trigger is not None:
-            self.server.iterations = [row.iteration for row in self.server.ledger]
-
-    def _after_round(self, step: Step, answers: Mapping[int, Message]) -> None:
+    def _take_wishes(self, step: Step, answers: Mapping[int, Message]) -> None:
         """Note whether an agent wants to synchronise, which it then does at once."""
-        super()._after_round(step, answers)
         if self.study.trigger is None:
             return  # when is public, whatever an agent says
         wanted = [
@@ -228,12 +220,13 @@ class FedUCB(LinearBanditStrategy):
                 planned,
             )
 
-    def _end(self, result: BanditResult) -> None:
+    def _estimate(self) -> FloatArray | None:
         total = self.server.vectors
-        if total is not None:
-            confidence = Confidence.of(self.study.settings, self.study.num_agents)
-            confidence = confidence.after(len(self.server.ledger))
-            # A lying agent can make it of no use: agents leave it aside, too.
-            with suppress(np.linalg.LinAlgError):
-                result.estimate = confidence.ellipsoid(total).estimate
-        super()._end(result)
+        if total is None:
+            return None
+        confidence = Confidence.of(self.study.settings, self.study.num_agents)
+        confidence = confidence.after(len(self.server.ledger))
+        # A lying agent can make it of no use: agents leave it aside, too.
+        with suppress(np.linalg.LinAlgError):
+            return confidence.ellipsoid(total).estimate
+        return None

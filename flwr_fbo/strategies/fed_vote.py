@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from optuna.distributions import BaseDistribution
 
@@ -140,16 +141,17 @@ class FedVote(PrivateTuningStrategy):
             options=StudyOptions(folder, durability, client_api, callbacks),
         )
 
-    def plan(self, horizon: int) -> None:
-        """Fix the releases, their noise, and what agents are told about it."""
+    def _iterations(self, horizon: int) -> tuple[int, ...]:
         if not self._has_schedule:
             after = votes_after(horizon)
             self._privacy = replace(self._privacy, release_after=after)
-        super().plan(horizon)
+        return super()._iterations(horizon)
+
+    def _told_to_sites(self) -> dict[str, Any]:
         release, num_agents = self.server.release, self.server.num_agents
         noise_std = num_agents * float(release.noise_std(0)[0])
         q = release.settings.sampling_probability
-        self.study = replace(self.study, votes=VoteCount(num_agents, noise_std, q))
+        return {"votes": VoteCount(num_agents, noise_std, q)}
 
     @property
     def smallest_crowd(self) -> int:

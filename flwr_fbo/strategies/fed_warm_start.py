@@ -13,15 +13,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Message
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import ClientApi
 from flwr_fbo._validation import names_its_parameters, require, require_int
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
-from flwr_fbo.privacy.secure_release import SecureTotal
-from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.fed_warm_start_settings import (
     Cohorts,
@@ -129,6 +126,7 @@ class FedWarmStart(PrivateTuningStrategy):
     server: WarmStartServer
     server_type = WarmStartServer
 
+    _from_when = ", once its cohort has begun"
     _readable = "how it ranks the pool's points, and so where its best setting lies"
 
     @names_its_parameters
@@ -199,17 +197,16 @@ class FedWarmStart(PrivateTuningStrategy):
         )
         self.study = replace(self.study, known=known)
 
-    def plan(self, horizon: int) -> None:
-        """Fix the releases, their noise, and who sends in which of them."""
-        super().plan(horizon)
+    def _charged_to_a_site(self) -> Sequence[int]:
+        return self.server.iterations[: min(self.server.num_allowed, 1)]
+
+    def _told_to_sites(self) -> dict[str, Any]:
         server = self.server
         num = server.num_allowed  # that fit into the rounds
         noise = server.num_agents * float(server.release.noise_std(0)[0])
         cohorts = Cohorts(server.num_agents, self.cohort_sizes[:num], noise)
         server.plan_cohorts(cohorts)
-        charges = map(server.charge, server.iterations[: min(num, 1)])
-        promise = Promise.of(charges, server.release.private, server.delta)
-        self.study = replace(self.study, cohorts=cohorts, promise=promise)
+        return {"cohorts": cohorts}
 
     def summary(self) -> None:
         """Log the settings, and who starts when."""
@@ -236,30 +233,6 @@ class FedWarmStart(PrivateTuningStrategy):
             " and ".join(map(str, sizes)),
             last,
         )
-
-    def _plans(self) -> list[str]:
-        lines = super()._plans()
-        if lines:
-            lines[0] = (
-                f"{(self._horizon or 0) + 1} rounds: an agent evaluates one setting in "
-                "each, once its cohort has begun"
-            )
-        return lines
-
-    def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
-        """Return what the agent of ``slot`` is asked, as entries of a config.
-
-        A message is asked for in the release of its cohort alone. To the site it is
-        release 1, the only one that it has been promised.
-        """
-        release = 1 if self.server.sends(slot, step) else 0
-        return super().instruction(node, slot, replace(step, release=release))
-
-    def _contributions(
-        self, step: Step, answers: Mapping[int, Message]
-    ) -> Mapping[int, Any] | SecureTotal | None:
-        sent = {s: reply for s, reply in answers.items() if self.server.sends(s, step)}
-        return super()._contributions(step, sent)
 
     def _groups(self) -> list[range]:
         cohorts = Cohorts(self.server.num_agents, self.cohort_sizes)

@@ -12,6 +12,7 @@ from typing import Any
 
 from flwr.app import Message
 
+from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
@@ -90,14 +91,13 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         require_int("num_trials", num_trials, last)
         return num_trials
 
-    def _lines(self) -> list[str]:
-        lines = super()._lines()
-        if self._interval is not None and self._folder is None:
-            lines.append(
-                "WARNING: no folder: if this run ends early, its study cannot be "
-                "resumed, and the sites have spent their epsilon"
-            )
-        return lines
+    def _notes(self) -> list[str]:
+        if self._interval is None or self._folder is not None:
+            return []
+        return [
+            "WARNING: no folder: if this run ends early, its study cannot be "
+            "resumed, and the sites have spent their epsilon"
+        ]
 
     def _resume(self, num_rounds: int) -> None:
         super()._resume(num_rounds)
@@ -121,16 +121,33 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         if spent.num_releases:
             epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
             self._rounds[-1] = replace(self._rounds[-1], epsilon=epsilon)
+        self._take_wishes(step, answers)
+
+    def _take_wishes(self, step: Step, answers: Mapping[int, Message]) -> None:
+        """Note whether agents want to synchronise."""
+
+    @property
+    def _may_grow(self) -> bool:
+        """Whether a study that has ended may go on with more rounds."""
+        return False
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
+        identity = super()._identity(num_rounds)
+        if self._may_grow:
+            del identity["num_rounds"]
         return {
-            **super()._identity(num_rounds),
+            **identity,
             "interval": self._interval,
             "schedule": list(self._times),
             "num_trials": self._num_trials,
         }
 
+    def _estimate(self) -> FloatArray | None:
+        """Return the estimate of all agents together, where there is one."""
+        return None
+
     def _end(self, result: BanditResult) -> None:
+        result.estimate = self._estimate()
         spent = result.privacy_spent = self.privacy_spent
         _log.info(
             "Each agent has spent epsilon = %.3f at delta = %.3g, %d releases%s",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -205,12 +205,10 @@ class PrivateTuningStrategy(TuningStrategy):
         self._seeds = seeds
         self._said_exhausted = False
 
-    def plan(self, horizon: int) -> None:
+    def _plan(self, horizon: int) -> None:
         """Fix the releases, their noise, and what agents are told about it."""
-        super().plan(horizon)
         server, release = self.server, self.server.release
-        follow_probability = self._agent.follow_probability
-        iterations = self._privacy.iterations(horizon, follow_probability)
+        iterations = self._iterations(horizon)
         if self._epsilon is not None and iterations:
             spends = partial(self._spends, iterations)
             z = smallest_noise_multiplier(spends, self._epsilon)
@@ -218,10 +216,21 @@ class PrivateTuningStrategy(TuningStrategy):
         release = self._plan_sums(release)
         server.plan(iterations, release)
         self._limit()
-        allowed = iterations[: server.num_allowed]
-        charges = map(server.charge, allowed)
+        charges = map(server.charge, self._charged_to_a_site())
         promise = Promise.of(charges, release.private, server.delta)
-        self.study = replace(self.study, promise=promise)
+        self.study = replace(self.study, promise=promise, **self._told_to_sites())
+
+    def _iterations(self, horizon: int) -> tuple[int, ...]:
+        """Return the iterations after which a release is due."""
+        return self._privacy.iterations(horizon, self._agent.follow_probability)
+
+    def _charged_to_a_site(self) -> Sequence[int]:
+        """Return the iterations of the releases that one site's messages are in."""
+        return self.server.iterations[: self.server.num_allowed]
+
+    def _told_to_sites(self) -> dict[str, Any]:
+        """Return fields of the study that depend on the planned releases."""
+        return {}
 
     def _limit(self) -> None:
         """Leave out the releases that the budget, less what others spent, forbids."""
@@ -255,26 +264,17 @@ class PrivateTuningStrategy(TuningStrategy):
             accountant.charge(release.effective_noise_multiplier(iteration))
         return accountant.spent().epsilon
 
-    def _lines(self) -> list[str]:
-        lines = [*super()._lines(), *self._trust()]
-        if self._folder is None and self.server.release.private:
-            lines.append(
-                "no folder: nothing of this study is on disk; started again, it is "
-                "another study, and their epsilons and deltas add up"
-            )
-        return lines
-
-    def _plans(self) -> list[str]:
-        lines, iterations = super()._plans(), self.server.iterations
-        if not lines or not iterations:
-            return lines
+    def _planned_releases(self) -> list[str]:
+        iterations = self.server.iterations
+        if not iterations:
+            return []
         rounds = [str(t + 1) for t in iterations]
         many = len(rounds) > _MOST_LISTED
         one = len(rounds) == 1
         several = f"{', '.join(rounds[:-1])} and {rounds[-1]}"
         listed = f"{rounds[0]} to {rounds[-1]}" if many else several
         when = f"round {rounds[0]}" if one else f"rounds {listed}"
-        return [*lines, f"{len(rounds)} release{'' if one else 's'}, after {when}"]
+        return [f"{len(rounds)} release{'' if one else 's'}, after {when}"]
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         return {
@@ -355,21 +355,26 @@ class PrivateTuningStrategy(TuningStrategy):
         return release.with_excess(max((g.excess for g in groups), default=1.0))
 
     def _trust(self) -> list[str]:
-        """Return what the server learns of a site."""
         if self._exchanges is None:
             readable = self._readable
-            return [
+            lines = [
                 f"the server is trusted: it reads in each agent's message {readable}"
             ]
-        assert self._aggregation is not None
-        lines = [
-            "secure aggregation: the server learns the noisy sum, and who answered",
-            # A site knows its own noise.
-            "epsilon holds against the server with at most "
-            f"{self._aggregation.colluding} colluding agents",
-        ]
-        if self._exchanges.roster is None:
-            lines.append(f"WARNING: {NO_ROSTER}")
+        else:
+            assert self._aggregation is not None
+            lines = [
+                "secure aggregation: the server learns the noisy sum, and who answered",
+                # A site knows its own noise.
+                "epsilon holds against the server with at most "
+                f"{self._aggregation.colluding} colluding agents",
+            ]
+            if self._exchanges.roster is None:
+                lines.append(f"WARNING: {NO_ROSTER}")
+        if self._folder is None and self.server.release.private:
+            lines.append(
+                "no folder: nothing of this study is on disk; started again, it is "
+                "another study, and their epsilons and deltas add up"
+            )
         return lines
 
     def _contributions(
@@ -382,7 +387,7 @@ class PrivateTuningStrategy(TuningStrategy):
         if not step.release:
             return None
         for slot, reply in answers.items():
-            if slot not in self._collected:
+            if self.server.sends(slot, step) and slot not in self._collected:
                 self._collected[slot] = self._read(slot, reply, step)
         needed, answered = self._min_answers, len(self._collected)
         if answered < needed:

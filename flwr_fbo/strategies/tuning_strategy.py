@@ -52,35 +52,43 @@ class TuningStrategy(StudyStrategy[TuningResult]):
         ok = ok and all(name in METRICS for name in metrics)
         require(ok, "metrics", metrics, f"a collection of names out of {METRICS}")
         self._metrics = tuple(metrics)
-        self._horizon: int | None = None
         self._collected: dict[int, Any] = {}  # of the release that is open, by slot
 
     def default_rounds(self) -> int:
         """Return 41: what comes first, and 40 queries of an agent."""
         return 41
 
-    def plan(self, horizon: int) -> None:
-        """Fix what depends on T, the last iteration; `start` does it first."""
-        self._horizon = horizon
-
-    def _lines(self) -> list[str]:
-        lines = [*super()._lines(), *self._plans()]
-        if self._metrics:
-            named = ", ".join(self._metrics)
-            lines.append(f"metrics reported without any privacy guarantee: {named}")
-        return lines
-
     def _plans(self) -> list[str]:
-        """Return what the rounds come to, once it is known how many there are."""
         if self._horizon is None:
             return []
         first, rounds = self.study.agent.num_initial, self._horizon + 1
+        line = f"{rounds} rounds: an agent evaluates "
         if first == 1:
-            return [f"{rounds} rounds: an agent evaluates one setting in each"]
-        return [
-            f"{rounds} rounds: an agent evaluates {first} initial settings in the "
-            f"first, and one in each other, {first + self._horizon} in all"
-        ]
+            line += f"one setting in each{self._from_when}"
+        else:
+            line += (
+                f"{first} initial settings in the first, and one in each other, "
+                f"{first + self._horizon} in all"
+            )
+        return [line, *self._planned_releases()]
+
+    # From which round on an agent plays, where that is not the first.
+    _from_when = ""
+
+    def _planned_releases(self) -> list[str]:
+        """Return which releases are planned, for the log."""
+        return []
+
+    def _notes(self) -> list[str]:
+        if not self._metrics:
+            return self._trust()
+        named = ", ".join(self._metrics)
+        line = f"metrics reported without any privacy guarantee: {named}"
+        return [line, *self._trust()]
+
+    def _trust(self) -> list[str]:
+        """Return what the server learns of a site, for the log."""
+        return []
 
     def instruction(self, node: int, slot: int, step: Step) -> Mapping[str, Any]:
         """Return what the agent of ``slot`` is asked, as entries of a config.
@@ -92,7 +100,9 @@ class TuningStrategy(StudyStrategy[TuningResult]):
             study=self.study,
             slot=slot,
             iteration=step.iteration,
-            release=0 if slot in self._collected else step.release,
+            release=0
+            if slot in self._collected
+            else self.server.release_number(slot, step),
             num_released=len(self.server.ledger),
             made_after=self.server.made_after,
             num_iterations=self._horizon or 0,

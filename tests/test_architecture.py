@@ -36,7 +36,7 @@ STOREYS = [
 # The lab is a house of its own.
 LAB_STOREYS = [
     {"datasets"},
-    {"tasks"},
+    {"tasks", "baselines"},
     {"simulation"},
     {"audit"},
     {"experiment_runner"},

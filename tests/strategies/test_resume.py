@@ -21,9 +21,9 @@ from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.servers.local import LocalServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy

@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, PlainValidator
 
 from flwr_fbo._validation import require
-from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
+from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings
+from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBSettings
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.tasks.base import STRICT
 from flwr_fbo.lab.tasks.known_tasks import task_reader
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
-from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 AnyNonlinearTask = Annotated[

@@ -21,6 +21,7 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.experiment_runner.runs import Run
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.transfer_methods import (
@@ -47,7 +48,6 @@ from flwr_fbo.protocol.tuning_settings import (
 )
 from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
 from flwr_fbo.servers.fts import RelayServer
-from flwr_fbo.servers.local import LocalServer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Whole federations in one process: with Flower's records, or without Flower."""
+"""Whole federations in one process, without Flower."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr_fbo.agents.bandits.glm_ucb import GLMUCBAgent
+from flwr_fbo.lab.baselines.glm_ucb_agent import GLMUCBAgent
+from flwr_fbo.lab.baselines.glm_ucb_server import GLMBanditServer
+from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.lab.simulation.turns import Federation, TurnSimulation
-from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
-from flwr_fbo.servers.glm_ucb import GLMBanditServer
 
 
 @dataclass(frozen=True)

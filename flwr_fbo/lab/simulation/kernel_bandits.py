@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBAgent, KernelUCBSettings
+from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBAgent, KernelUCBSettings
+from flwr_fbo.lab.baselines.kernel_ucb_server import KernelBanditServer
 from flwr_fbo.lab.simulation.turns import Federation, TurnSimulation
-from flwr_fbo.servers.kernel_ucb import KernelBanditServer
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from flwr_fbo._errors import DataError
 from flwr_fbo._text import humanised
-from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBSettings
 from flwr_fbo.cli import app
 from flwr_fbo.cli.experiment_tables import print_report
+from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBSettings
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import (

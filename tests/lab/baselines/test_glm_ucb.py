@@ -8,20 +8,20 @@ import pytest
 from scipy.optimize import minimize
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.bandits.glm_ucb import GLMUCBAgent
-from flwr_fbo.lab.simulation.glm_bandits import GLMBanditSimulation
-from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
-from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
-from flwr_fbo.models.glm import (
+from flwr_fbo.lab.baselines.glm import (
     AcceleratedDescent,
     IdentityLink,
     LogisticLink,
     projected,
 )
+from flwr_fbo.lab.baselines.glm_ucb_agent import GLMUCBAgent
+from flwr_fbo.lab.baselines.glm_ucb_server import GLMBanditServer
+from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
+from flwr_fbo.lab.simulation.glm_bandits import GLMBanditSimulation
+from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import LinearModel
-from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
-from flwr_fbo.servers.glm_ucb import GLMBanditServer
 
 N, D, T = 3, 6, 8
 TASK = FunctionBanditTask(num_actions=12)

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.bandits.kernel_ucb import KernelUCBAgent, KernelUCBSettings
-from flwr_fbo.lab.simulation.kernel_bandits import KernelBanditSimulation
-from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
-from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
-from flwr_fbo.models.network import Network
-from flwr_fbo.models.nystrom import (
+from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBAgent, KernelUCBSettings
+from flwr_fbo.lab.baselines.kernel_ucb_server import KernelBanditServer
+from flwr_fbo.lab.baselines.nystrom import (
     NystromFeatures,
     NystromRegression,
     rbf_kernel,
     sums_of,
 )
+from flwr_fbo.lab.simulation.kernel_bandits import KernelBanditSimulation
+from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
+from flwr_fbo.models.network import Network
 from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
-from flwr_fbo.servers.kernel_ucb import KernelBanditServer
 
 N, D, T = 3, 6, 10
 TASK = FunctionBanditTask(num_actions=12)

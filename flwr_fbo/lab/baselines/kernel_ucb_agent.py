@@ -37,8 +37,8 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.agents.bandits.observation import checked_actions, checked_observation
+from flwr_fbo.lab.baselines.nystrom import NystromFeatures, NystromRegression, sums_of
 from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.nystrom import NystromFeatures, NystromRegression, sums_of
 from flwr_fbo.models.threads import one_blas_thread
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require
-from flwr_fbo.models.glm import AcceleratedDescent
+from flwr_fbo.lab.baselines.glm import AcceleratedDescent
+from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.protocol.wire_arrays import is_array, is_sum
 
 

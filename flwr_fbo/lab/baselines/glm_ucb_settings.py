@@ -8,7 +8,7 @@ import numpy as np
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_int, require_positive
-from flwr_fbo.models.glm import IdentityLink, Link, LogisticLink
+from flwr_fbo.lab.baselines.glm import IdentityLink, Link, LogisticLink
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What the published methods are compared with."""

@@ -147,8 +147,9 @@ def test_the_likelihood_ratio_has_the_law_that_mu_promises(
     _assert_law(audited, StreamEntropy(1), share * audited.settings.releases.mu)
 
 
-def test_with_real_entropy_the_law_is_the_same() -> None:
-    audited = plan(num_releases=1, num_requests=1)
+@pytest.mark.parametrize("changes", [{}, {"max_action_norm": 2.0, "change": "trial"}])
+def test_with_real_entropy_the_law_is_the_same(changes: dict[str, Any]) -> None:
+    audited = plan(num_releases=1, num_requests=1, **changes)
     _assert_law(audited, OsEntropy(), audited.settings.releases.mu)
 
 

@@ -80,19 +80,30 @@ def make_ballot(
     Parameters
     ----------
     scores : ndarray of shape (K,)
-        Larger is better; NaN is worst. Ties are broken at random.
+        Larger is better. A score that is not finite is a failure: see below. Ties
+        between finite scores are broken at random.
     is_scored : ndarray of bool, shape (K,)
         The ballot is neutral, 0, about the other trials; see `scored_entries`.
     form : {"ranks", "votes"}
     rng : numpy.random.Generator
         Breaks ties.
+
+    Notes
+    -----
+    Failures rank below all finite scores and tie: each gets the mean of their entries.
+    So a ballot of failures only is all zeros, like one without any scored trial. A
+    random order of failures would be a vote for a random trial.
     """
     ballot = np.zeros(len(scores))
     scored = np.flatnonzero(is_scored)
-    if len(scored) > 0:
-        values = np.where(np.isnan(scores[scored]), -np.inf, scores[scored])
+    values = np.where(np.isfinite(scores[scored]), scores[scored], -np.inf)
+    num_failed = int(np.isneginf(values).sum())
+    if num_failed < len(scored):
+        entries = np.array(scored_entries(len(scored), len(scores), form))
+        if num_failed > 0:
+            entries[:num_failed] = entries[:num_failed].mean()
         order = np.lexsort((rng.random(len(scored)), values))
-        ballot[scored[order]] = scored_entries(len(scored), len(scores), form)
+        ballot[scored[order]] = entries
     return ballot
 
 

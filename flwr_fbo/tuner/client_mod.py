@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 from flwr.app import (
@@ -23,6 +21,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
 from flwr_fbo._errors import PublicError
+from flwr_fbo._faults import log_once
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.clients.limits import Limits, refused
 from flwr_fbo.clients.message_sizes import check_numbers
@@ -52,10 +51,10 @@ from flwr_fbo.tuner.envelope import (
     unpack,
 )
 from flwr_fbo.tuner.hidden_metrics import (
-    WEIGHT_KEYS,
-    MissingMetricError,
     hide_evaluate_metrics,
     hide_train_metrics,
+    number_of,
+    weight_of,
 )
 from flwr_fbo.tuner.overlay import Overlay, merged_config
 from flwr_fbo.tuner.summed_ballots import sum_reply
@@ -270,19 +269,10 @@ def _kept(
         for record in records.values()
         for key, value in record.items()
     }
-    states.score(trial, _score(metrics, header.metric), _weight(metrics))
+    score = number_of(metrics, header.metric, MessageType.EVALUATE)
+    weight = weight_of(metrics, MessageType.EVALUATE)
+    states.score(trial, score, weight)
     return hide_evaluate_metrics(content) if header.is_hidden else content
-
-
-def _score(metrics: Mapping[str, Any], metric: str) -> float:
-    if metric not in metrics:
-        text = f"a reply to evaluate has no {metric!r}; it has {sorted(metrics)}"
-        raise MissingMetricError(text, public=text)
-    return float(metrics[metric])
-
-
-def _weight(metrics: Mapping[str, Any]) -> float:
-    return next((float(metrics[key]) for key in WEIGHT_KEYS if key in metrics), 1.0)
 
 
 def _ballot(
@@ -327,6 +317,15 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
     scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])
     scores[[t in failed for t in header.trials]] = math.nan, 1.0
     values, weights = sign * scores[:, 0], scores[:, 1]
+    if not np.isfinite(values[weights > 0]).any():
+        # For the site alone: whether a ballot is empty depends on its data.
+        client = context.node_config.get("partition-id", context.node_id)
+        rung, num_trials = header.rung + 1, len(header.trials)
+        log_once(
+            f"a client without a finite score in rung {rung}:",
+            f"client {client} has no finite score in any of the {num_trials} trials of "
+            f"rung {rung}: its ballot says nothing",
+        )
     if header.form == "exact":
         return np.stack([values, weights])
     return make_ballot(values, weights > 0, header.form, _ties(context, header))

@@ -77,6 +77,16 @@ class PrivateChoice:
     A client's votes on models that it has trained alone, as in DP-Hype (PoPETs 2026),
     are covered with its data; but such models are no federated training.
 
+    Failures at a client are part of its ballot: a score that is missing, NaN or
+    infinite ranks below all finite ones. A client that was asked, and has no finite
+    score at all, sends a constant ballot of norm 1, which ranks no trial. So the sum of
+    the released scores estimates how many clients have none. This is post-processing of
+    the same release, at no further epsilon, and as uncertain as epsilon demands: a
+    federation in which one client has scores looks much like one in which no client
+    has. The tuner ends with an error if, at level 0.01, more than half of the clients
+    have no score, and the trials do not differ from noise. A noisy max reveals neither:
+    if it decides the only rung, and no client has a score, the choice is random.
+
     Without ``aggregation`` the server reads each ballot and adds the noise: it is
     trusted. With `SecureAggregation` it learns the noisy sum of each rung's ballots,
     and who is in it; the guarantee then holds towards the server too, as

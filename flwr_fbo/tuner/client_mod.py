@@ -33,7 +33,7 @@ from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.secure_sums import SecureSums
-from flwr_fbo.tuner.ballots import make_ballot
+from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
@@ -317,17 +317,19 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
     scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])
     scores[[t in failed for t in header.trials]] = math.nan, 1.0
     values, weights = sign * scores[:, 0], scores[:, 1]
-    if not np.isfinite(values[weights > 0]).any():
-        # For the site alone: whether a ballot is empty depends on its data.
+    is_silent = bool(known) and not np.isfinite(values[weights > 0]).any()
+    if is_silent:
         client = context.node_config.get("partition-id", context.node_id)
         rung, num_trials = header.rung + 1, len(header.trials)
         log_once(
             f"a client without a finite score in rung {rung}:",
             f"client {client} has no finite score in any of the {num_trials} trials of "
-            f"rung {rung}: its ballot says nothing",
+            f"rung {rung}",
         )
     if header.form == "exact":
         return np.stack([values, weights])
+    if is_silent:
+        return no_scores(len(values))
     return make_ballot(values, weights > 0, header.form, _ties(context, header))
 
 

@@ -1,8 +1,10 @@
-"""Whether the released scores of a rung differ from noise alone.
+"""What the released scores of a rung say, besides which trials are best.
 
-A client without a finite score sends a ballot of zeros, and nobody may see that: it is
-part of the noisy sum. So the server can learn that *no* client has a score only from
-the sum itself. The test is post-processing of what was released: it costs no epsilon.
+They are means of ballots with Gaussian noise. The ballot of a client with scores sums
+to zero, and that of a client without any is the same for all trials (`no_scores`). So
+the sum of the released scores counts the clients without scores, and what is left shows
+whether trials differ by more than the noise. Both are post-processing of what was
+released: they cost no epsilon.
 """
 
 from __future__ import annotations
@@ -19,63 +21,55 @@ from flwr_fbo._arrays import FloatArray
 
 _log = logging.getLogger("flwr.fbo")
 
-# How often noise alone passes for a choice.
-_LEVEL = 0.05
-# The norm of the mean ballot of clients that agree: 1 if all ballots are the same. In
-# four real federations it was 0.65 to 0.95 on average (`benchmarks/trained`).
-_AGREEMENT = 2 / 3
-# How often the scores of such clients may be missed where no choice is an error.
-_MISSED = 0.01
-# Of fewer trials honest ballots too may cancel, as in a vote of three against three.
-_FEWEST_TRIALS = 4
+# Trials that noise alone makes as different as often as this are not told apart.
+_LEVEL, _ERROR_LEVEL = 0.05, 0.01
+# Standard deviations above what a count may be: exceeded with probability 0.01.
+_SURE = 2.33
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the released scores of one rung say.
+    """What the scores of one rung say.
 
     Attributes
     ----------
     p_value : float
-        Probability that noise alone gives scores as different as these.
-    missed : float
-        Probability that scores of clients that agree would not differ from noise.
+        Probability that noise alone makes the trials as different as they are.
+    num_silent : float
+        Estimated number of clients without a finite score.
+    std : float
+        Of this estimate.
     """
 
     p_value: float
-    missed: float
+    num_silent: float
+    std: float
 
     @classmethod
-    def of(cls, scores: FloatArray, noise_std: float, reach: float) -> Evidence:
+    def of(cls, scores: FloatArray, noise_std: float, num_agents: int) -> Evidence:
         """Return what scores say.
 
         Parameters
         ----------
         scores : ndarray of shape (K,)
-            Means of ballots, each of which has sum 0, with noise; K >= 2.
+            Sums of ballots over N, with noise; K >= 2.
         noise_std : float
             > 0, of each score.
-        reach : float
-            Norm of the scores without noise if all ballots are the same.
+        num_agents : int
+            N.
         """
-        from scipy.special import chdtrc, chdtri, chndtr
+        from scipy.special import chdtrc
 
-        degrees = len(scores) - 1
         energy = float(np.sum((scores - scores.mean()) ** 2)) / noise_std**2
-        of_agreement = (_AGREEMENT * reach / noise_std) ** 2
-        missed = chndtr(chdtri(degrees, _LEVEL), degrees, of_agreement)
-        return cls(float(chdtrc(degrees, energy)), float(missed))
-
-    @property
-    def is_noise(self) -> bool:
-        """Whether the scores do not differ from noise."""
-        return self.p_value > _LEVEL
+        p_value = float(chdtrc(len(scores) - 1, energy))
+        in_common = float(scores.sum()) / len(scores) ** 0.5
+        return cls(p_value, num_agents * in_common, num_agents * noise_std)
 
 
 def check_evidence(
     number: int, scores: FloatArray, facts: Mapping[str, Any], num_agents: int
 ) -> None:
-    """Warn if the scores of a rung do not differ from noise alone.
+    """Warn if the trials of a rung are not told apart, or clients have no scores.
 
     Parameters
     ----------
@@ -90,25 +84,35 @@ def check_evidence(
     Raises
     ------
     AggregationError
-        If it is the first rung, and the scores of clients that agree would differ.
+        If both are so, for more than half of the clients. An error where at least half
+        of the clients have scores has probability 0.01 at most.
     """
     is_sum = facts.get("mechanism") == "gaussian" and not facts["noise_only"]
     if not is_sum or len(scores) < 2:
         return
-    reach = facts["num_ballots"] / num_agents
-    found = Evidence.of(scores, facts["noise_std"][0], reach)
-    if not found.is_noise:
-        return
-    text = (
-        f"The scores that rung {number + 1} released do not differ from noise alone "
+    found = Evidence.of(scores, facts["noise_std"][0], num_agents)
+    num_ballots, rung = facts["num_ballots"], number + 1
+    silent = min(round(found.num_silent), num_ballots)
+    noise = (
+        f"The scores that rung {rung} released do not differ from noise alone "
         f"(p = {found.p_value:.2f})"
     )
-    is_certain = found.missed < _MISSED and len(scores) >= _FEWEST_TRIALS
-    if number == 0 and is_certain:
+    is_most = found.num_silent > num_ballots / 2 + _SURE * found.std
+    if is_most and found.p_value > _ERROR_LEVEL:
         raise AggregationError(
-            f"{text}, and those of clients that agree would: there is nothing to "
-            "choose by. Either no client has a finite score in any trial, or the "
-            "clients' ballots cancel. The log of each site says whether it has scores. "
-            "With folder=, another try needs a new folder."
+            f"{noise}, and about {silent} of {num_ballots} clients have no finite "
+            "score in any trial: there is nothing to choose by. Is the metric NaN? "
+            "The log of each site says whether it has scores. With folder=, another "
+            "try needs a new folder."
         )
-    _log.warning("%s: which trials go on may be chance.", text)
+    if found.num_silent > _SURE * found.std:
+        _log.warning(
+            "About %d of %d clients have no finite score in any trial of rung %d "
+            "(standard error %.1f).",
+            silent,
+            num_ballots,
+            rung,
+            found.std,
+        )
+    if found.p_value > _LEVEL:
+        _log.warning("%s: which trials go on may be chance.", noise)

@@ -224,7 +224,8 @@ class FederationTuner:
         main : callable
             The app's own, from Grid and context; called once a trial. What it returns
             is not used. It may raise an exception, or end without an evaluation at the
-            clients: then the trial has failed, and is worse than all that have not.
+            clients: then the trial has failed, and is worse than all that have not. So
+            has a trial whose training diverges, or fails at all clients in a round.
         grid : Grid
         context : Context
             Of the ServerApp.
@@ -236,9 +237,10 @@ class FederationTuner:
             nodes are there when the tuner begins, or if ``main`` does not evaluate at
             the clients in any trial of a rung.
         AggregationError
-            If no client can give a score, or too few give a ballot; or if what the
-            first rung releases does not differ from noise, though it would where
-            clients agree (see Notes).
+            If no client has a finite score, or too few give a ballot. With ``privacy``
+            the server learns it from what a rung releases, see `PrivateChoice`.
+        TrainingFailedError
+            If training diverged, or failed at all clients, in all trials of a rung.
         JournalError
             If the folder cannot be used, or holds a tuner of other settings.
         Exception

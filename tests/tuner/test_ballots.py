@@ -11,6 +11,7 @@ from flwr_fbo.tuner.ballots import (
     capped,
     make_ballot,
     make_vote,
+    no_scores,
 )
 
 FORMS: list[Ballot] = ["ranks", "votes"]
@@ -86,6 +87,19 @@ def test_a_client_without_a_finite_score_says_nothing(
     ballot = _ballot([np.nan, -np.inf, *[np.inf] * 14][:num_trials], form)
     assert ballot == [0.0] * num_trials
     assert make_vote(np.array(ballot), num_trials) is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("num_trials", [2, 3, 16, 300])
+def test_the_ballot_of_a_client_without_scores_ranks_nothing(
+    form: Ballot, num_trials: int
+) -> None:
+    """It is as long as others at most, is for no trial, and no cap changes it."""
+    ballot = no_scores(num_trials)
+    assert np.linalg.norm(ballot) == pytest.approx(1.0)
+    assert np.ptp(ballot) == 0.0
+    assert capped(ballot, num_trials, form) == pytest.approx(ballot)
+    assert make_vote(ballot, num_trials) is None
 
 
 @pytest.mark.parametrize("form", FORMS)

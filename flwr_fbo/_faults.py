@@ -84,8 +84,7 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     """Log an error that is handled: once with its traceback, then how often it repeats.
 
     Two errors are the same fault if they are of one type and were raised at the same
-    place, by the same calls. A `PublicError` that says all to the server has no
-    traceback, unless it has a cause.
+    place, by the same calls.
 
     Parameters
     ----------
@@ -100,9 +99,8 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     whole = f"{kind}: {text}" if text else kind
     # The text of others may have another number each time.
     public = error.public if isinstance(error, PublicError) else ""
-    explains_itself = public and error.__cause__ is None
-    name = whole.removesuffix(".") if explains_itself else f"{kind} at {_place(calls)}"
-    exc_info = None if explains_itself else (type(error), error, calls)
+    name = whole.removesuffix(".") if public else f"{kind} at {_place(calls)}"
+    exc_info = type(error), error, calls
     key = type(error), public, tuple(_lines(calls))
     _FAULTS.note(key, f"{name}: the same fault", level, f"{what}: {whole}", exc_info)
 

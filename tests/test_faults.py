@@ -64,24 +64,19 @@ def test_other_places_types_and_public_texts_are_other_faults(
     assert len(caplog.messages) == 5
 
 
-def test_an_error_that_explains_itself_has_no_traceback_but_that_of_its_cause(
+def test_a_public_text_is_told_again_when_it_is_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refuse() -> None:
-        raise PublicError("too many trials", public="too many trials")
+        raise PublicError("32 trials are too many.", public="too many trials")
 
-    def refuse_because() -> None:
-        try:
-            _raises(1)
-        except ValueError as error:
-            raise PublicError("no disk", public="no disk") from error
-
-    def secret() -> None:
-        raise PublicError("the key of row 3 is wrong")
-
-    for one in (refuse, refuse_because, secret):
-        log_fault(_caught(one), "failed")
-    assert [r.exc_info is None for r in caplog.records] == [True, False, False]
+    for _ in range(2):
+        log_fault(_caught(refuse), "failed")
+    end_of_faults()
+    assert caplog.messages == [
+        "failed: PublicError: 32 trials are too many.",
+        "PublicError: 32 trials are too many: the same fault once more",
+    ]
 
 
 def test_what_was_counted_is_new_after_the_end(

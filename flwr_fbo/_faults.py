@@ -15,6 +15,9 @@ from flwr_fbo._errors import PublicError
 
 _log = logging.getLogger("flwr.fbo")
 
+# More different faults are forgotten: a server that sends other rubbish each time must
+# not fill the memory.
+_MOST_FAULTS = 1000
 # Packages whose frames say nothing of a fault in the user's app.
 _NOT_THE_APP = ("flwr", "flwr_fbo")
 
@@ -52,6 +55,8 @@ class _FaultLog:
         with self._lock:
             fault = self._faults.get(key)
             if fault is None:
+                if len(self._faults) == _MOST_FAULTS:
+                    self._forget()
                 self._faults[key] = _Fault(name, level)
                 _log.log(level, "%s", text, exc_info=exc_info)
                 return
@@ -62,10 +67,13 @@ class _FaultLog:
     def end(self) -> None:
         """Log the repeats that the log has not, and forget all faults."""
         with self._lock:
-            for fault in self._faults.values():
-                if fault.num_repeats > fault.num_logged:
-                    _count(fault)
-            self._faults.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        for fault in self._faults.values():
+            if fault.num_repeats > fault.num_logged:
+                _count(fault)
+        self._faults.clear()
 
 
 def _count(fault: _Fault) -> None:

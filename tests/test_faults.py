@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flwr_fbo import _faults
 from flwr_fbo._errors import PublicError
 from flwr_fbo._faults import end_of_faults, log_fault, log_once
 
@@ -98,6 +99,15 @@ def test_a_line_that_is_no_error_is_counted_too(
         "client 0 has no score",
         "a client without a score: 2 more times",
     ]
+
+
+def test_many_different_faults_fill_no_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for number in range(3000):
+        log_once(f"fault {number}:", "something else")
+    assert len(_faults._FAULTS._faults) <= 1000
+    assert len(caplog.messages) == 3000
 
 
 def test_a_single_repeat_is_said_as_one(caplog: pytest.LogCaptureFixture) -> None:

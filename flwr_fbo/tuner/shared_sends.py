@@ -172,7 +172,7 @@ class SharedSends:
         }
 
     def _error_of(self, kind: str) -> str:
-        return self._last_errors.get(kind, "no client has answered")
+        return self._last_errors.get(kind, "no client has answered").removesuffix(".")
 
     def _share(self, trials: Sequence[TrialThread]) -> None:
         """Send what trials wait for, and let them go on with the replies."""

@@ -101,6 +101,8 @@ def tuner_mod(
     - A trial that raises an exception at this client does not touch the others. The
       exception is logged here; only its type is sent. Of an error that the app gives
       as its reply only the code is.
+    - A score that is missing, NaN or infinite is a failure, and so is an exception in
+      ``evaluate``. Failures rank below all finite scores in the ballot.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before NumPy is loaded: BLAS threads of tests that run at once wait for each other.
@@ -11,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+from flwr_fbo._faults import end_of_faults
 from tests.deployed import federation
 from tests.engine import flower_home, flwr_run, loopback_only
 
@@ -21,6 +23,13 @@ settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 
 MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(autouse=True)
+def new_faults() -> Iterator[None]:
+    """Forget the faults of other tests, which would only be counted in this one."""
+    yield
+    end_of_faults()
 
 
 def pytest_configure() -> None:

@@ -16,6 +16,7 @@ STOREYS = [
         "_version",
         "_arrays",
         "_errors",
+        "_faults",
         "_files",
         "_frames",
         "_palette",

@@ -6,7 +6,6 @@ of its two client APIs.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._compat import NumPyClient, add_first_mod, decoded, to_array_record
 from flwr_fbo._errors import PublicError
+from flwr_fbo._faults import log_fault
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.clients.limits import Limits, require_private, size_limits
@@ -41,8 +41,6 @@ Metrics = dict[str, int | float]
 AskedT = TypeVar("AskedT", bound=Instruction)
 AgentT = TypeVar("AgentT", bound=RecordedAgent)
 ResultT = TypeVar("ResultT")
-
-_log = logging.getLogger("flwr.fbo")
 
 
 class InstructionError(PublicError, ValueError):
@@ -241,7 +239,8 @@ class SiteError(RuntimeError):
 def reported(work: Callable[[], ResultT]) -> ResultT:
     """Do a piece of work for a server; log its errors here, and report them there.
 
-    Flower sends an exception's type and text to the server.
+    An error that repeats in this process is counted, see `log_fault`. Flower sends an
+    exception's type and text to the server.
 
     Raises
     ------
@@ -251,7 +250,7 @@ def reported(work: Callable[[], ResultT]) -> ResultT:
     try:
         return work()
     except Exception as error:
-        _log.error("A server's instruction failed at this site.", exc_info=error)
+        log_fault(error, "This site could not answer its server")
         report = _report(error)
     # Not while the error is handled: it would be the report's context.
     raise report

@@ -80,20 +80,46 @@ def make_ballot(
     Parameters
     ----------
     scores : ndarray of shape (K,)
-        Larger is better; NaN is worst. Ties are broken at random.
+        Larger is better. A score that is not finite is a failure: see below. Ties
+        between finite scores are broken at random.
     is_scored : ndarray of bool, shape (K,)
         The ballot is neutral, 0, about the other trials; see `scored_entries`.
     form : {"ranks", "votes"}
     rng : numpy.random.Generator
         Breaks ties.
+
+    Notes
+    -----
+    Failures rank below all finite scores and tie: each gets the mean of their entries.
+    So a ballot of failures only is all zeros, like one without any scored trial. A
+    random order of failures would be a vote for a random trial. See `no_scores`.
     """
     ballot = np.zeros(len(scores))
     scored = np.flatnonzero(is_scored)
-    if len(scored) > 0:
-        values = np.where(np.isnan(scores[scored]), -np.inf, scores[scored])
+    values = np.where(np.isfinite(scores[scored]), scores[scored], -np.inf)
+    num_failed = int(np.isneginf(values).sum())
+    if num_failed < len(scored):
+        entries = np.array(scored_entries(len(scored), len(scores), form))
+        if num_failed > 0:
+            entries[:num_failed] = entries[:num_failed].mean()
         order = np.lexsort((rng.random(len(scored)), values))
-        ballot[scored[order]] = scored_entries(len(scored), len(scores), form)
+        ballot[scored[order]] = entries
     return ballot
+
+
+def no_scores(num_trials: int) -> FloatArray:
+    """Return the ballot of a client that was asked, and has no finite score at all.
+
+    It has norm 1 and is the same for all trials: it ranks none of them, but moves the
+    sum of the released scores, which other ballots do not. So the server learns about
+    how many clients have no scores, by the same release and under the same guarantee.
+
+    Parameters
+    ----------
+    num_trials : int
+        K >= 1.
+    """
+    return np.full(num_trials, num_trials**-0.5)
 
 
 def make_vote(ballot: Any, num_trials: int) -> int | None:
@@ -108,7 +134,8 @@ def make_vote(ballot: Any, num_trials: int) -> int | None:
     """
     if not is_ballot(ballot, num_trials) or not np.all(np.isfinite(ballot)):
         return None
-    return int(np.argmax(ballot)) if np.max(ballot) > 0 else None
+    is_for_one = np.max(ballot) > max(0.0, np.min(ballot))
+    return int(np.argmax(ballot)) if is_for_one else None
 
 
 def capped(ballot: Any, num_trials: int, form: Ballot) -> Any:

@@ -77,6 +77,16 @@ class PrivateChoice:
     A client's votes on models that it has trained alone, as in DP-Hype (PoPETs 2026),
     are covered with its data; but such models are no federated training.
 
+    Failures at a client are part of its ballot: a score that is missing, NaN or
+    infinite ranks below all finite ones. A client that was asked, and has no finite
+    score at all, sends a constant ballot of norm 1, which ranks no trial. So the sum of
+    the released scores estimates how many clients have none. This is post-processing of
+    the same release, at no further epsilon, and as uncertain as epsilon demands: a
+    federation in which one client has scores looks much like one in which no client
+    has. The tuner ends with an error if, at level 0.01, more than half of the clients
+    have no score, and the trials do not differ from noise. A noisy max reveals neither:
+    if it decides the only rung, and no client has a score, the choice is random.
+
     Without ``aggregation`` the server reads each ballot and adds the noise: it is
     trusted. With `SecureAggregation` it learns the noisy sum of each rung's ballots,
     and who is in it; the guarantee then holds towards the server too, as
@@ -272,7 +282,8 @@ class PrivateChooser(Chooser):
             for slot, message in messages.items()
         }
         scores = release.release(rung, ballots, num_trials)[0]
-        return Choice(scores, {"mechanism": "gaussian", **release.facts(rung)})
+        facts = {**release.facts(rung), "num_ballots": len(messages)}
+        return Choice(scores, {"mechanism": "gaussian", **facts})
 
     def _of_sum(self, summed: SecureTotal, num_trials: int) -> Choice:
         """Return the mean of the ballots with the clients' noise."""
@@ -282,6 +293,7 @@ class PrivateChooser(Chooser):
         noise = sums.noise(0)
         scores = release.decoded(0, noise, summed)[0]
         facts = release.facts_of_sum(0, noise, summed.slots)
+        facts["num_ballots"] = len(summed.slots)
         return Choice(scores, {"mechanism": "gaussian", **facts})
 
     def _winner(
@@ -338,8 +350,15 @@ class ExactChooser(Chooser):
     """Chooses by weighted means of exact scores: *not private*.
 
     A message is of shape (2, K): a client's scores, larger is better, and their
-    weights, 0 where it has no score. A weight that is negative, NaN or infinite counts
+    weights, 0 where it was not asked. A weight that is negative, NaN or infinite counts
     as 0, and a message that is no such array as none.
+
+    A score that is not finite is a failure. It counts as the worst finite score that
+    any client gave to any trial of the rung, with the mean weight of the client's
+    finite scores. So it is not better than any score of this client, as in a ballot,
+    and failures of one client tie. With the client's own worst score instead, a
+    failure would be neutral between two finalists. A client without a finite score
+    says nothing.
     """
 
     private = False
@@ -352,17 +371,26 @@ class ExactChooser(Chooser):
     def choose(
         self, rung: int, messages: Mapping[int, Any] | SecureTotal, num_trials: int
     ) -> Choice:
-        """Return the means; -inf of a trial that has no score, or NaN among them."""
+        """Return the means; -inf for a trial to which no client gave a finite score."""
         assert not isinstance(messages, SecureTotal)
         shape = 2, num_trials
         rows = [messages[slot] for slot in sorted(messages)]
         rows = [row for row in rows if _is_table(row, shape)]
         table = np.asarray(rows, dtype=np.float64).reshape(-1, *shape)
-        is_scored = (table[:, 1] > 0) & np.isfinite(table[:, 1])
+        values, weights = table.swapaxes(0, 1)
+        is_asked = (weights > 0) & np.isfinite(weights)
+        is_scored = is_asked & np.isfinite(values)
         values, weights = np.where(is_scored[:, None], table, 0.0).swapaxes(0, 1)
-        with np.errstate(invalid="ignore"):
+        num_scores = is_scored.sum(axis=1, keepdims=True)
+        is_failed = is_asked & ~is_scored & (num_scores > 0)
+        if is_failed.any():
+            own_weights = weights.sum(axis=1, keepdims=True) / np.maximum(num_scores, 1)
+            weights = np.where(is_failed, own_weights, weights)
+            values = np.where(is_failed, values[is_scored].min(), values)
+        with np.errstate(invalid="ignore", over="ignore"):
             means = (weights * values).sum(axis=0) / weights.sum(axis=0)
-        scores = np.where(np.isfinite(means), means, -np.inf)
+        has_score = is_scored.any(axis=0) & np.isfinite(means)
+        scores = np.where(has_score, means, -np.inf)
         facts = {"mechanism": "exact", "private": False, "flwr_fbo": __version__}
         return Choice(scores, facts)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 from flwr.app import (
@@ -23,6 +21,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
 from flwr_fbo._errors import PublicError
+from flwr_fbo._faults import log_once
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.clients.limits import Limits, refused
 from flwr_fbo.clients.message_sizes import check_numbers
@@ -34,7 +33,7 @@ from flwr_fbo.clients.sum_identity import SumIdentity
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.privacy.spending import Promise
 from flwr_fbo.protocol.secure_sums import SecureSums
-from flwr_fbo.tuner.ballots import make_ballot
+from flwr_fbo.tuner.ballots import make_ballot, no_scores
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
@@ -52,10 +51,10 @@ from flwr_fbo.tuner.envelope import (
     unpack,
 )
 from flwr_fbo.tuner.hidden_metrics import (
-    WEIGHT_KEYS,
-    MissingMetricError,
     hide_evaluate_metrics,
     hide_train_metrics,
+    number_of,
+    weight_of,
 )
 from flwr_fbo.tuner.overlay import Overlay, merged_config
 from flwr_fbo.tuner.summed_ballots import sum_reply
@@ -102,6 +101,8 @@ def tuner_mod(
     - A trial that raises an exception at this client does not touch the others. The
       exception is logged here; only its type is sent. Of an error that the app gives
       as its reply only the code is.
+    - A score that is missing, NaN or infinite is a failure, and so is an exception in
+      ``evaluate``. Failures rank below all finite scores in the ballot.
 
     Examples
     --------
@@ -270,19 +271,10 @@ def _kept(
         for record in records.values()
         for key, value in record.items()
     }
-    states.score(trial, _score(metrics, header.metric), _weight(metrics))
+    score = number_of(metrics, header.metric, MessageType.EVALUATE)
+    weight = weight_of(metrics, MessageType.EVALUATE)
+    states.score(trial, score, weight)
     return hide_evaluate_metrics(content) if header.is_hidden else content
-
-
-def _score(metrics: Mapping[str, Any], metric: str) -> float:
-    if metric not in metrics:
-        text = f"a reply to evaluate has no {metric!r}; it has {sorted(metrics)}"
-        raise MissingMetricError(text, public=text)
-    return float(metrics[metric])
-
-
-def _weight(metrics: Mapping[str, Any]) -> float:
-    return next((float(metrics[key]) for key in WEIGHT_KEYS if key in metrics), 1.0)
 
 
 def _ballot(
@@ -327,8 +319,19 @@ def _vector(context: Context, header: BallotHeader) -> FloatArray:
     scores = np.array([known.get(t, (0.0, 0.0)) for t in header.trials])
     scores[[t in failed for t in header.trials]] = math.nan, 1.0
     values, weights = sign * scores[:, 0], scores[:, 1]
+    is_silent = bool(known) and not np.isfinite(values[weights > 0]).any()
+    if is_silent:
+        client = context.node_config.get("partition-id", context.node_id)
+        rung, num_trials = header.rung + 1, len(header.trials)
+        log_once(
+            f"a client without a finite score in rung {rung}:",
+            f"client {client} has no finite score in any of the {num_trials} trials of "
+            f"rung {rung}",
+        )
     if header.form == "exact":
         return np.stack([values, weights])
+    if is_silent:
+        return no_scores(len(values))
     return make_ballot(values, weights > 0, header.form, _ties(context, header))
 
 

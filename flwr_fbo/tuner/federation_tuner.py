@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from flwr_fbo._faults import end_of_faults
 from flwr_fbo._validation import require, require_choice, require_int
 from flwr_fbo.protocol.callbacks import Callback, Callbacks, Started
 from flwr_fbo.protocol.codec import fresh_seed
@@ -22,6 +23,7 @@ from flwr_fbo.strategies.options import Seeds, check_folder
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.tuner.candidates import Candidates, app_defaults, check_enqueued
 from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateChooser
+from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import FederationResult
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.sum_plan import SumPlan
@@ -222,7 +224,8 @@ class FederationTuner:
         main : callable
             The app's own, from Grid and context; called once a trial. What it returns
             is not used. It may raise an exception, or end without an evaluation at the
-            clients: then the trial has failed, and is worse than all that have not.
+            clients: then the trial has failed, and is worse than all that have not. So
+            has a trial whose training diverges, or fails at all clients in a round.
         grid : Grid
         context : Context
             Of the ServerApp.
@@ -234,7 +237,10 @@ class FederationTuner:
             nodes are there when the tuner begins, or if ``main`` does not evaluate at
             the clients in any trial of a rung.
         AggregationError
-            If no client can give a score, or too few give a ballot.
+            If no client has a finite score, or too few give a ballot. With ``privacy``
+            the server learns it from what a rung releases, see `PrivateChoice`.
+        TrainingFailedError
+            If training diverged, or failed at all clients, in all trials of a rung.
         JournalError
             If the folder cannot be used, or holds a tuner of other settings.
         Exception
@@ -255,6 +261,8 @@ class FederationTuner:
             seed = fresh_seed() if seed is None else seed
             candidates = Candidates(self.space, defaults, self._enqueue, seed, record)
             rungs = record.rungs()
+            for number, choice in enumerate(record.choices()):
+                check_evidence(number, *choice, self.num_agents)
             self._say(len(rungs))
             self._callbacks.on_start(_begun(record.name(), identity, len(rungs)))
             if len(rungs) < len(self.schedule.rungs):
@@ -269,7 +277,10 @@ class FederationTuner:
                     self._folder,
                     self._callbacks,
                 )
-                run.climb(record, rungs)
+                try:
+                    run.climb(record, rungs)
+                finally:
+                    end_of_faults()
         spent = self._chooser.spent(len(rungs))
         settings, decided = tuple(candidates.settings), tuple(rungs)
         result = FederationResult(settings, decided, spent, self._chooser.trust)
@@ -282,6 +293,13 @@ class FederationTuner:
         num_nodes = len(list(grid.get_node_ids()))
         allowed = f"at least the {num_nodes} nodes that are connected"
         require(num_nodes <= self.num_agents, "num_agents", self.num_agents, allowed)
+        if num_nodes < self.num_agents and self.privacy is not None:
+            _log.warning(
+                "num_agents=%d, and %d nodes are connected so far: fewer ballots with "
+                "the same noise are a less certain choice.",
+                self.num_agents,
+                num_nodes,
+            )
 
     def _identity(self, defaults: Params) -> dict[str, Any]:
         """Return what may not change while the tuner goes on, as JSON values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -17,8 +18,44 @@ WEIGHT_KEYS = ("num-examples", "num_examples")
 TRAIN_KEYS = (*WEIGHT_KEYS, "norm_bit")
 
 
-class MissingMetricError(PublicError, KeyError):
-    """A reply lacks what trials are compared or models are weighted by."""
+class MetricError(PublicError, ValueError):
+    """A reply has no usable number to compare trials or weight models by."""
+
+
+def number_of(metrics: Mapping[str, Any], key: str, kind: str) -> float:
+    """Return a metric of a reply to ``kind``.
+
+    Raises
+    ------
+    MetricError
+        If it is missing, or not a number; the text has keys and types, but no values.
+    """
+    if key not in metrics:
+        text = f"a reply to {kind} has no {key!r}; it has {sorted(metrics)}"
+        raise MetricError(text, public=text)
+    value = metrics[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        text = f"{key!r} in a reply to {kind} is a {type(value).__name__}, not a number"
+        raise MetricError(text, public=text)
+    return float(value)
+
+
+def weight_of(metrics: Mapping[str, Any], kind: str) -> float:
+    """Return how many examples a reply to ``kind`` is about; 1 where it has no key.
+
+    Raises
+    ------
+    MetricError
+        If it is not a number, negative, NaN or infinite.
+    """
+    key = next((key for key in WEIGHT_KEYS if key in metrics), None)
+    if key is None:
+        return 1.0
+    weight = number_of(metrics, key, kind)
+    if not 0 <= weight < math.inf:
+        text = f"{key!r} in a reply to {kind} is negative or not finite"
+        raise MetricError(text, public=text)
+    return weight
 
 
 def hide_train_metrics(content: RecordDict) -> RecordDict:
@@ -26,17 +63,22 @@ def hide_train_metrics(content: RecordDict) -> RecordDict:
 
     Raises
     ------
-    MissingMetricError
-        If no weight is in it: a strategy that weights replies by another key would get
-        NaN, and so a model of NaN.
+    MetricError
+        If no usable weight is in it: a strategy that weights replies by another key
+        would get NaN, and so a model of NaN.
     """
-    keys = {key for record in content.metric_records.values() for key in record}
-    if keys.isdisjoint(WEIGHT_KEYS):
+    metrics = {
+        key: value
+        for record in content.metric_records.values()
+        for key, value in record.items()
+    }
+    if metrics.keys().isdisjoint(WEIGHT_KEYS):
         text = (
             f"a reply to train needs one of {WEIGHT_KEYS} in its metrics where trials "
-            f"are compared privately; it has {sorted(keys)}"
+            f"are compared privately; it has {sorted(metrics)}"
         )
-        raise MissingMetricError(text, public=text)
+        raise MetricError(text, public=text)
+    weight_of(metrics, "train")
     kept = RecordDict()
     for name, record in content.items():
         if isinstance(record, ArrayRecord):

@@ -24,12 +24,15 @@ from flwr_fbo.tuner.envelope import (
     read_header,
     unpack,
 )
+from flwr_fbo.tuner.hidden_metrics import MetricError
 from flwr_fbo.tuner.trial_thread import TrialThread
 from flwr_fbo.tuner.voters import SumSlots, Voters
 
 _HINT = (
     "Is tuner_mod the first mod of the ClientApp, as in ClientApp(mods=[tuner_mod])?"
 )
+
+_EVALUATE = MessageType.EVALUATE
 
 # A trial's number, and the message of it that is at a place in a node's message.
 _Places = list[tuple[int, Message]]
@@ -74,10 +77,14 @@ class SharedSends:
         self.slots = SumSlots(num_agents)
         self._timeout: float | None = None
         # What every app that has scores has a function for.
-        self._evaluate_type: str = MessageType.EVALUATE
+        self._evaluate_type: str = _EVALUATE
         # Of the rung: which types clients were asked for, and for which they answered.
         self._asked: set[str] = set()
         self._answered: set[str] = set()
+        # Whether any client has ever given a score, and the trials for which replies
+        # came without one that can be used.
+        self._has_score = False
+        self._without_metric: set[int] = set()
         self._last_errors: dict[str, str] = {}
 
     def advance(
@@ -93,7 +100,8 @@ class SharedSends:
         Raises
         ------
         AggregationError
-            If no client can train, or none can evaluate, any of them.
+            If no client can train, or none can evaluate, any of them; already when two
+            trials were evaluated, if no reply has the metric as a number.
         ValueError
             If there is nothing to compare trials by.
         """
@@ -101,7 +109,7 @@ class SharedSends:
         for trial in trials:
             trial.begin()
         while waiting := [t for t in trials if not t.has_reached(rounds)]:
-            shared = next_trials(waiting, self._parallel)
+            shared = next_trials(waiting, self._parallel, not self._has_score)
             self._share(shared)
             after_send(shared)
         # Training first: evaluation fails where an app has not been trained.
@@ -164,7 +172,7 @@ class SharedSends:
         }
 
     def _error_of(self, kind: str) -> str:
-        return self._last_errors.get(kind, "no client has answered")
+        return self._last_errors.get(kind, "no client has answered").removesuffix(".")
 
     def _share(self, trials: Sequence[TrialThread]) -> None:
         """Send what trials wait for, and let them go on with the replies."""
@@ -191,8 +199,26 @@ class SharedSends:
         for node, reply in answered.items():
             for number, one in self._taken_apart(reply, by_node[node]):
                 replies[number].append(one)
+        if messages[0].metadata.message_type.startswith(_EVALUATE):
+            self._check_scores(replies)
         for trial in trials:
             trial.answer(replies[trial.number])
+
+    def _check_scores(self, replies: Mapping[int, list[Message]]) -> None:
+        """Raise `AggregationError` if two trials have replies, but no usable metric.
+
+        One trial is not enough: an app may leave a metric out that it cannot compute.
+        """
+        for number, answers in replies.items():
+            self._has_score |= any(reply.has_content() for reply in answers)
+            failed = [reply.error for reply in answers if reply.has_error()]
+            kind = MetricError.__name__
+            if any(str(error.reason).startswith(kind) for error in failed):
+                self._without_metric.add(number)
+        if not self._has_score and len(self._without_metric) > 1:
+            raise AggregationError(
+                f"No client has a score: {self._error_of(self._evaluate_type)}."
+            )
 
     def _message(self, places: _Places) -> Message:
         """Return one message of several to one node."""
@@ -257,11 +283,14 @@ class SharedSends:
         return replies
 
 
-def next_trials(waiting: Sequence[TrialThread], parallel: int) -> list[TrialThread]:
+def next_trials(
+    waiting: Sequence[TrialThread], parallel: int, evaluate_first: bool = False
+) -> list[TrialThread]:
     """Return the trials that share the next send: all of one message type.
 
     Where most wait; among them those that have come least far, so that none is left to
-    run alone at the end.
+    run alone at the end. With ``evaluate_first`` those that wait for an evaluation: it
+    shows whether clients have scores at all, before all trials are trained.
     """
     by_type: dict[str, list[TrialThread]] = {}
     for trial in waiting:
@@ -271,6 +300,9 @@ def next_trials(waiting: Sequence[TrialThread], parallel: int) -> list[TrialThre
     def progress(trial: TrialThread) -> tuple[int, int]:
         return trial.num_sends, trial.number
 
+    if evaluate_first:
+        evaluations = {k: v for k, v in by_type.items() if k.startswith(_EVALUATE)}
+        by_type = evaluations or by_type
     groups = [sorted(group, key=progress)[:parallel] for group in by_type.values()]
     return min(groups, key=lambda group: (-len(group), progress(group[0])))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Array, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, Run
@@ -70,20 +70,38 @@ class _GridAround(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
+class TrainingFailedError(RuntimeError):
+    """A trial has no model to compare: its training diverged, or no client trained."""
+
+
 class TrialGrid(_GridAround):
     """The Grid of one trial, whose sends are shared with other trials.
+
+    It ends a trial whose training fails: the model is no longer finite, or all clients
+    that answered reported an error. Flower's strategies would go on with the model of
+    the round before, or with NaN.
 
     Parameters
     ----------
     grid : Grid
     send : callable
         From `Send` to its replies.
+    is_hidden : bool
+        Whether the clients' metrics stay at the clients.
     """
 
-    def __init__(self, grid: Grid, send: Callable[[Send], list[Message]]) -> None:
+    def __init__(
+        self, grid: Grid, send: Callable[[Send], list[Message]], is_hidden: bool
+    ) -> None:
         super().__init__(grid)
         self._send = send
-        self._last_replies: list[Message] = []
+        self._is_hidden = is_hidden
+        # Rounds of training so far, and each node's arrays while none were sent since.
+        # Some strategies take them out of the replies.
+        self._round = 0
+        self._trained: dict[int, list[tuple[str, Array]]] = {}
+        # Arrays that may hold NaN or inf from the start, as a mask does, are not in it.
+        self._finite_arrays: set[str] = set()
 
     def push_messages(self, messages: Iterable[Message]) -> NoReturn:
         """Refuse: replies that are pulled one by one cannot be shared.
@@ -108,7 +126,9 @@ class TrialGrid(_GridAround):
         ValueError
             If the messages are of several types, or of one that is neither ``train``
             nor ``evaluate``; or if the strategy has made a model of NaN from finite
-            ones, as one does that reads metrics which stay at the clients.
+            ones while metrics stay at the clients.
+        TrainingFailedError
+            If training diverged, or all clients that answered failed to train.
         NotImplementedError
             If they are of Flower's secure aggregation.
         """
@@ -130,25 +150,80 @@ class TrialGrid(_GridAround):
                 "(SecAggWorkflow, SecAggPlusWorkflow): one round of it is four sends "
                 "of type train, and the tuner counts each of them as a round."
             )
-        trained = [m.content for m in self._last_replies if m.has_content()]
-        if trained and not _is_finite(asked[0].content):
+        finite, others = _by_finiteness(_arrays_of(asked[0]))
+        if not self._finite_arrays.isdisjoint(others):
+            self._raise_diverged()
+        self._finite_arrays |= finite
+        self._trained = {}
+        replies = self._send(Send(asked, timeout))
+        if kind.startswith(MessageType.TRAIN):
+            self._round += 1
+            self._trained = {
+                reply.metadata.src_node_id: _arrays_of(reply)
+                for reply in replies
+                if reply.has_content()
+            }
+            if replies and not self._trained:
+                raise TrainingFailedError(
+                    f"no client could train in round {self._round}: "
+                    f"{replies[-1].error.reason}"
+                )
+        return replies
+
+    def check_error(self, error: Exception) -> None:
+        """Raise `TrainingFailedError` if clients' models of NaN explain an error."""
+        is_known = isinstance(error, TrainingFailedError)
+        if not is_known and self._diverged_nodes():
+            raise TrainingFailedError(self._diverged()) from error
+
+    def _raise_diverged(self) -> NoReturn:
+        if self._is_hidden and not self._diverged_nodes():
             allowed = (
-                "finite, as the clients' models are. Does the strategy use metrics "
-                "that stay at the clients, as QFedAvg their training loss?"
+                "finite, as the clients' models are. Either training diverged in round "
+                f"{self._round} at the server, or the strategy uses metrics that stay "
+                "at the clients, as QFedAvg their training loss"
             )
-            require(not all(map(_is_finite, trained)), "model", math.nan, allowed)
-        self._last_replies = self._send(Send(asked, timeout))
-        return self._last_replies
+            require(False, "model", math.nan, allowed)
+        raise TrainingFailedError(self._diverged())
+
+    def _diverged(self) -> str:
+        """Return in which round training diverged, and where."""
+        nodes = self._diverged_nodes()
+        where = "at the server; the clients' models are finite"
+        if nodes:
+            where = f"at {len(nodes)} of {len(self._trained)} clients"
+        if 0 < len(nodes) < len(self._trained):
+            where += f", nodes {nodes}"
+        return f"training diverged in round {self._round} {where}"
+
+    def _diverged_nodes(self) -> list[int]:
+        """Return the nodes whose models of the last round are not finite."""
+        return [
+            node
+            for node, arrays in self._trained.items()
+            if not self._finite_arrays.isdisjoint(_by_finiteness(arrays)[1])
+        ]
 
 
-def _is_finite(content: RecordDict) -> bool:
-    """Return whether all numbers of the arrays are finite; others do not count."""
-    arrays = (
-        array.numpy()
-        for record in content.array_records.values()
-        for array in record.values()
-    )
-    return all(np.isfinite(a).all() for a in arrays if a.dtype.kind in "fc")
+def _arrays_of(message: Message) -> list[tuple[str, Array]]:
+    """Return the arrays of a message, with their names."""
+    records = message.content.array_records.values()
+    return [named for record in records for named in record.items()]
+
+
+def _by_finiteness(arrays: Iterable[tuple[str, Array]]) -> tuple[set[str], set[str]]:
+    """Return the names of the arrays that are finite, and of those that are not."""
+    finite: set[str] = set()
+    others: set[str] = set()
+    for name, array in arrays:
+        try:
+            values = array.numpy()
+        except Exception:  # of many kinds: a client may send anything
+            continue
+        is_number = values.dtype.kind in "fc"
+        is_finite = not is_number or bool(np.isfinite(values).all())
+        (finite if is_finite else others).add(name)
+    return finite, others
 
 
 class TunedGrid(_GridAround):

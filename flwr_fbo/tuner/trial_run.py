@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError
 
+from flwr_fbo._faults import log_once
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.protocol.callbacks import Callback, DecidedRung
 from flwr_fbo.tuner.candidates import Candidates
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
+from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import Rung
 from flwr_fbo.tuner.overlay import Overlay
 from flwr_fbo.tuner.random_states import RandomStates
@@ -27,12 +31,15 @@ from flwr_fbo.tuner.rung_progress import Progress
 from flwr_fbo.tuner.schedule import Halving
 from flwr_fbo.tuner.secure_rungs import SecureRungs
 from flwr_fbo.tuner.shared_sends import SharedSends, slots_of
-from flwr_fbo.tuner.trial_grid import TrialGrid
+from flwr_fbo.tuner.trial_grid import TrainingFailedError, TrialGrid
 from flwr_fbo.tuner.trial_thread import THREAD_NAME, Send, TrialThread
 from flwr_fbo.tuner.tuner_record import TunerRecord
 from flwr_fbo.tuner.turn_state import TurnState
 
 _log = logging.getLogger("flwr.fbo")
+
+# In Flower's line about a reply that is an error.
+_ERROR_REPLY = "Received error in reply from node"
 
 Main = Callable[[Grid, Context], Any]
 
@@ -102,6 +109,8 @@ class TrialRun:
         self._overlays: list[Overlay] = []
         self._alive: list[int] = []
         self._trials: dict[int, TrialThread] = {}
+        # The failures of trials that the log has already.
+        self._said: dict[int, str] = {}
         self._secure: SecureRungs | None = None
         self._sends = SharedSends(
             grid, self._header, schedule.parallel, comparison.num_agents
@@ -155,6 +164,11 @@ class TrialRun:
             asked = self._ballot_header(number, self._failed(trials))
         messages = self._messages(asked)
         choice = self._chooser.choose(number, messages, len(alive))
+        if np.isneginf(choice.scores).all():
+            raise AggregationError(
+                f"No client has a finite {self._comparison.metric!r}, with a positive "
+                f"weight, in any trial of rung {number + 1}."
+            )
         # As the ledger of each site has it.
         facts = {**choice.facts, "study_id": asked.attempt}
         choice = choice._replace(facts=facts)
@@ -179,6 +193,7 @@ class TrialRun:
         else:  # an earlier run trained them, and promised that release
             self._first_rung = len(rungs)
         self._callbacks.on_rung(self._decided(number, rung))
+        check_evidence(number, *choice, self._comparison.num_agents)
 
     def _messages(self, asked: BallotHeader) -> dict[int, Any] | SecureTotal:
         """Return the clients' ballots by slot, or their sum."""
@@ -209,7 +224,12 @@ class TrialRun:
             context.run_config = overlay
 
             def run(send: Callable[[Send], list[Message]]) -> None:
-                self._main(TrialGrid(self._grid, send), context)
+                grid = TrialGrid(self._grid, send, self._is_hidden)
+                try:
+                    self._main(grid, context)
+                except Exception as error:
+                    grid.check_error(error)
+                    raise
 
             self._overlays.append(overlay)
             folder = self._folder and self._folder / f"{THREAD_NAME}{number}"
@@ -225,7 +245,13 @@ class TrialRun:
         """Return the trials that cannot be compared; raise why if none can."""
         failures = {t.number: t.failure for t in trials if t.failure is not None}
         for number, failure in failures.items():
-            _log.warning("main has failed in trial %d: %r", number, failure)
+            if repr(failure) == self._said.get(number):
+                continue
+            self._said[number] = repr(failure)
+            if isinstance(failure, TrainingFailedError):
+                _log.warning("trial %d: %s", number, failure)
+            else:
+                _log.warning("main has failed in trial %d: %r", number, failure)
         if len(failures) == len(trials):
             raise next(iter(failures.values()))
         return list(failures)
@@ -238,7 +264,7 @@ class TrialRun:
             settings=[self._candidates.settings[number] for number in numbers],
             alive=self._alive,
             metric=self._comparison.metric,
-            is_hidden=self._chooser.form(0) != "exact",
+            is_hidden=self._is_hidden,
             promise=self._promise,
             sums=None if sums is None else sums.to_dict(),
         )
@@ -255,6 +281,11 @@ class TrialRun:
             promise=self._promise,
             release=rung - self._first_rung + 1,
         )
+
+    @property
+    def _is_hidden(self) -> bool:
+        """Whether the clients' metrics stay at the clients."""
+        return self._chooser.form(0) != "exact"
 
     @property
     def _promise(self) -> dict[str, Any]:
@@ -281,9 +312,14 @@ class TrialRun:
 
 
 def _name_trial(record: logging.LogRecord) -> bool:
-    """Say in Flower's log which trial a line is of."""
+    """Say in Flower's log which trial a line is of; count error replies that repeat."""
     name = record.threadName or ""
-    if name.startswith(THREAD_NAME):
-        record.msg = f"[{name}] {record.getMessage()}"
-        record.args = None
+    if not name.startswith(THREAD_NAME):
+        return True
+    line = f"[{name}] {record.getMessage()}"
+    if _ERROR_REPLY in line:
+        reason = line.partition(": ")[2]
+        log_once(f"error reply {reason}: the same", line, record.levelno)
+        return False
+    record.msg, record.args = line, None
     return True

@@ -79,6 +79,10 @@ class TunerRecord:
         """Return the rungs that are decided, in order."""
         return [rung_of(row) for row in self._journal.ledger()]
 
+    def choices(self) -> list[Choice]:
+        """Return what the decided rungs released, in order."""
+        return [Choice(row.vectors, row.facts) for row in self._journal.ledger()]
+
     def open_sum(self) -> dict[str, Any] | None:
         """Return the secure sum that may have been unmasked, but gave no rung yet."""
         stored = self._journal.load_array(_OPEN_SUM)

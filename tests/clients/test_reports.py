@@ -31,6 +31,7 @@ from flwr_fbo import (
     with_tuning,
 )
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
+from flwr_fbo._faults import end_of_faults
 from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
 from flwr_fbo.agents.durable.fed_go_ucb import RecordedNeuralAgent
 from flwr_fbo.agents.durable.fed_ucb import KIND as LINEAR_KIND
@@ -345,6 +346,7 @@ def test_an_error_at_a_site_is_told_without_its_values(
     """By both of Flower's client APIs; the site's log has all."""
     makers = apps(case.options)
     for i, make in enumerate(makers if case.is_built else makers[:1]):
+        end_of_faults()  # each app is a process of its own
         caplog.clear()
         folder = tmp_path / f"{i}-{SECRET}"
         if case.prepare is not None:

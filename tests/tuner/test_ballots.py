@@ -11,6 +11,7 @@ from flwr_fbo.tuner.ballots import (
     capped,
     make_ballot,
     make_vote,
+    no_scores,
 )
 
 FORMS: list[Ballot] = ["ranks", "votes"]
@@ -54,8 +55,58 @@ def test_ranks_follow_scores_and_nan_is_worst() -> None:
 def test_ties_are_broken_at_random() -> None:
     best = {int(np.argmax(_ballot([1.0, 1.0, 0.0], seed=s))) for s in range(50)}
     assert best == {0, 1}
-    worst = {int(np.argmin(_ballot([1.0, np.nan, np.nan], seed=s))) for s in range(50)}
+    worst = {int(np.argmin(_ballot([1.0, 0.0, 0.0], seed=s))) for s in range(50)}
     assert worst == {1, 2}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("failure", [np.nan, np.inf, -np.inf])
+def test_failures_tie_below_all_finite_scores(form: Ballot, failure: float) -> None:
+    """Whatever their number; and a ballot is never longer than one without them."""
+    for num_failed in range(1, 4):
+        scores = np.array([failure] * num_failed + [-1e300, -5.0])
+        found = set()
+        for seed in range(5):
+            ballot = _ballot(scores.tolist(), form, seed)
+            found.add(tuple(ballot))
+            assert len(set(ballot[:num_failed])) == 1
+            assert ballot[-1] == max(ballot) > ballot[0]
+            assert ballot[-2] >= ballot[0]
+            assert sum(ballot) == pytest.approx(0.0, abs=1e-12)
+            assert np.linalg.norm(ballot) <= 1.0 + 1e-12
+            kept = capped(np.array(ballot), len(ballot), form)
+            assert kept.tolist() == ballot
+        assert len(found) == 1  # no order among failures is drawn
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("num_trials", [1, 2, 3, 16])
+def test_a_client_without_a_finite_score_says_nothing(
+    form: Ballot, num_trials: int
+) -> None:
+    ballot = _ballot([np.nan, -np.inf, *[np.inf] * 14][:num_trials], form)
+    assert ballot == [0.0] * num_trials
+    assert make_vote(np.array(ballot), num_trials) is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("num_trials", [2, 3, 16, 300])
+def test_the_ballot_of_a_client_without_scores_ranks_nothing(
+    form: Ballot, num_trials: int
+) -> None:
+    """It is as long as others at most, is for no trial, and no cap changes it."""
+    ballot = no_scores(num_trials)
+    assert np.linalg.norm(ballot) == pytest.approx(1.0)
+    assert np.ptp(ballot) == 0.0
+    assert capped(ballot, num_trials, form) == pytest.approx(ballot)
+    assert make_vote(ballot, num_trials) is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_only_finite_score_is_a_vote(form: Ballot) -> None:
+    ballot = _ballot([np.nan, -9.0, np.nan], form)
+    assert make_vote(np.array(ballot), 3) == 1
+    assert ballot[0] == ballot[2] < 0
 
 
 def test_it_is_neutral_about_trials_without_a_score() -> None:

@@ -134,8 +134,49 @@ def test_exact_means_are_weighted() -> None:
     }
     chooser = ExactChooser()
     choice = chooser.choose(0, messages, 3)
-    assert choice.scores.tolist() == [3.0, 2.0, -np.inf]
+    # The failure counts as the worst score of the rung.
+    assert choice.scores.tolist() == [3.0, 2.0, 1.0]
     assert choice.facts["private"] is False
+
+
+@pytest.mark.parametrize("failure", [np.nan, np.inf, -np.inf])
+def test_a_client_without_a_finite_score_changes_no_mean(failure: float) -> None:
+    honest = {slot: np.array([[0.1, 0.2], [10.0, 20.0]]) for slot in range(3)}
+    wanted = ExactChooser().choose(0, honest, 2).scores.tolist()
+    mute = np.array([[failure, np.nan], [5.0, 5.0]])
+    found = ExactChooser().choose(0, {**honest, 3: mute}, 2).scores
+    assert found.tolist() == wanted
+
+
+@pytest.mark.parametrize("failure", [np.nan, np.inf, -np.inf])
+def test_a_failure_at_some_clients_is_no_profit(failure: float) -> None:
+    """The first trial is best where it works, but fails at two of three clients."""
+    good = np.array([[0.91, 0.9, 0.5], [10.0, 10.0, 10.0]])
+    # A raised error comes with the weight 1; the client's own is 10.
+    bad = np.array([[failure, 0.9, 0.5], [1.0, 10.0, 10.0]])
+    scores = ExactChooser().choose(0, {0: good, 1: bad, 2: bad}, 3).scores
+    assert scores.tolist() == pytest.approx([(0.91 + 0.5 + 0.5) / 3, 0.9, 0.5])
+
+
+def test_a_failure_is_bad_between_two_finalists_too() -> None:
+    """A client's own worst score would be that of the other finalist: neutral."""
+    good = np.array([[0.8, 0.7], [1.0, 1.0]])
+    bad = np.array([[np.nan, 0.9], [1.0, 1.0]])
+    scores = ExactChooser().choose(0, {0: good, 1: bad, 2: bad}, 2).scores
+    assert survivors(scores, 1) == [1]
+
+
+def test_a_trial_that_fails_everywhere_is_below_the_worst_mean() -> None:
+    rows = np.array([[np.nan, 0.9, 0.9], [1.0, 1.0, 1.0]])
+    scores = ExactChooser().choose(0, {0: rows, 1: rows}, 3).scores
+    assert scores.tolist() == [-np.inf, 0.9, 0.9]
+
+
+def test_clients_without_any_score_give_no_mean() -> None:
+    nothing = np.array([[np.nan, np.nan], [1.0, 0.0]])
+    for messages in ({}, {0: nothing}, {0: nothing, 1: np.zeros((2, 2))}):
+        scores = ExactChooser().choose(0, messages, 2).scores
+        assert scores.tolist() == [-np.inf, -np.inf]
 
 
 def test_a_trial_without_any_score_is_worst() -> None:

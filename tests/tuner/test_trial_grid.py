@@ -54,7 +54,7 @@ def test_a_send_of_nothing_is_not_waited_for() -> None:
     def send(_: Any) -> list[Message]:
         raise AssertionError
 
-    assert TrialGrid(inner, send).send_and_receive([]) == []
+    assert TrialGrid(inner, send, True).send_and_receive([]) == []
 
 
 @pytest.mark.parametrize(

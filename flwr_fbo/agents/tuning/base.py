@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._faults import log_fault
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo.agents.tuning.trial import (
     Objective,
@@ -296,13 +297,7 @@ def evaluate(objective: Objective, trial: Trial, who: str) -> float:
     except _NOT_A_TRIAL:
         raise
     except (Exception, SystemExit) as error:  # any fault of it is a failed trial
-        _log.warning(
-            "%s: trial %s failed: %s: %s",
-            who,
-            dict(trial),
-            type(error).__name__,
-            " ".join(str(error).split()),
-        )
+        log_fault(error, f"{who}: trial {dict(trial)} failed", logging.WARNING)
         return math.nan
     value = _number(returned)
     if not abs(value) <= _LARGEST_VALUE:

@@ -42,7 +42,7 @@ from flwr_fbo.lab.datasets import digits, emnist, har
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.tuner.candidates import first_candidates
+from flwr_fbo.tuner.candidates import candidate_settings
 
 Model = list[NDArray[np.float32]]
 Examples = tuple[NDArray[np.float32], NDArray[np.int64]]
@@ -306,7 +306,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     drop_cut_line(asked.file)
-    settings = first_candidates(SPACE, asked.trials, DEFAULTS, [], seed=0)
+    settings = candidate_settings(SPACE, asked.trials, DEFAULTS, [], seed=0)
     done = {line["trial"] for line in read_lines(asked.file)}
     missing = [number for number in range(asked.trials) if number not in done]
     work = (delayed(train_trial)(asked.task, n, settings[n]) for n in missing)

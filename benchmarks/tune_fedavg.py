@@ -5,12 +5,10 @@
 FILEs are what `benchmarks.trained_trials` has kept, one a task. In a draw halving
 begins with the app's defaults and others of a file's trials. Rungs are at rounds 3, 9
 and 27, of 16, 5 and 2 trials; what clients say of them are the models' accuracies on
-their own validation data. Where there is more than one batch, the next is what the
-package's model of the released scores prefers of the file's trials. The figure is the
-loss of test accuracy of the trial that is chosen, against the best of the file's after
-27 rounds: mean over draws that all methods share, with standard errors for these
-trainings. `benchmarks.choice_methods` says what the rows are; epsilon is that of all
-releases together, at delta 1e-3.
+their own validation data. The figure is the loss of test accuracy of the trial that is
+chosen, against the best of the file's after 27 rounds: mean over draws that all methods
+share, with standard errors for these trainings. `benchmarks.choice_methods` says what
+the rows are; epsilon is that of all releases together, at delta 1e-3.
 
 Endpoint, written down before the run: the loss of ``ranks (the default)`` at epsilon 2,
 in the mean over tasks, beside that of each private baseline, of *random choice* and of
@@ -21,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +30,8 @@ from benchmarks.trained_trials import RUNGS, SPACE, read_lines
 from flwr_fbo import Halving
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.tuner.choice import survivors
-from flwr_fbo.tuner.proposals import most_promising
 
 SCHEDULE = Halving(trials=16, rounds=RUNGS)
-BATCHES = (1, 2, 4)
 
 # Epsilon, the share of clients that lie, and whether it is the control noise-only.
 COLUMNS = ((1.0, 0.0, False), (2.0, 0.0, False), (2.0, 1 / 3, False), (2.0, 0.0, True))
@@ -90,13 +86,9 @@ def climb(
     # The defaults, and others in the order in which they would be tried.
     order = [0, *(1 + rng.permutation(num_trials - 1)).tolist()]
     alive: list[int] = []
-    released = np.zeros(0)
     for number, rung in enumerate(schedule.rungs):
         if number == 0:
-            alive = order[: rung.num_new]
-        elif rung.num_new > 0:
-            rest = [trial for trial in order if trial not in alive]
-            alive = [*alive, *_proposed(trials, alive, released, rest, rung.num_new)]
+            alive = order[: rung.num_trials]
         at = RUNGS.index(rung.rounds)
         asked = Question(
             trials.scores[at][:, alive],
@@ -110,17 +102,6 @@ def climb(
         if rung.num_survivors < len(alive):
             alive = [alive[i] for i in survivors(released, rung.num_survivors)]
     return alive[0]
-
-
-def _proposed(
-    trials: Trials, tried: list[int], scores: FloatArray, rest: list[int], num: int
-) -> list[int]:
-    """Return which of the rest to try next."""
-    if np.ptp(scores) == 0:
-        return rest[:num]
-    pool = trials.points[rest]
-    points = most_promising(trials.points[tried], scores, pool, num)
-    return [rest[int(np.argmin(np.abs(pool - x).sum(axis=1)))] for x in points]
 
 
 def losses(
@@ -157,7 +138,7 @@ def print_table(
 
 
 def main() -> None:
-    """Print a table for each setting of privacy, and one of batches."""
+    """Print a table for each setting of privacy."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--draws", type=int, default=1000)
@@ -191,15 +172,6 @@ def main() -> None:
         methods = {**METHODS, "defaults": None}
         rows = {name: found(one, SCHEDULE, *column) for name, one in methods.items()}
         print_table(f"epsilon {epsilon:g}{lies}{control}", tables, rows)
-    rows = {
-        f"{name}, epsilon {epsilon:g}, batches={batches}": found(
-            METHODS[name], replace(SCHEDULE, batches=batches), epsilon
-        )
-        for name, epsilons in (("ranks (the default)", (1, 2, 8)), ("no noise", (1,)))
-        for epsilon in epsilons
-        for batches in BATCHES
-    }
-    print_table("batches", tables, rows)
 
 
 if __name__ == "__main__":

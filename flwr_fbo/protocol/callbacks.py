@@ -71,7 +71,7 @@ class DecidedRung:
     Attributes
     ----------
     number : int
-        From 1, over all batches.
+        From 1.
     rounds : int
         Of training, at its end.
     trials : tuple of int

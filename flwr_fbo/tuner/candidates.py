@@ -8,10 +8,7 @@ from typing import Any
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_known
 from flwr_fbo.space.search_space import Params, SearchSpace
-from flwr_fbo.tuner.federation_result import Rung
-from flwr_fbo.tuner.proposals import propose
 from flwr_fbo.tuner.schedule import Halving
-from flwr_fbo.tuner.tuner_record import TunerRecord
 
 
 def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
@@ -31,8 +28,8 @@ def check_enqueued(
     space: SearchSpace, enqueued: Sequence[Params], schedule: Halving
 ) -> None:
     """Raise ValueError if settings are too many, or outside the space."""
-    most = schedule.rungs[0].num_trials - 1
-    allowed = f"at most {most}: they and the app's defaults are of the first batch"
+    most = schedule.trials - 1
+    allowed = f"at most {most}: the app's defaults are a trial, too"
     require(len(enqueued) <= most, "len(enqueue)", len(enqueued), allowed)
     for params in enqueued:
         require(isinstance(params, Mapping), "enqueue", params, "a dict a setting")
@@ -42,14 +39,14 @@ def check_enqueued(
             SearchSpace({key: known[key]}).to_unit({key: value})
 
 
-def first_candidates(
+def candidate_settings(
     space: SearchSpace,
     num_trials: int,
     defaults: Params,
     enqueued: Sequence[Params],
     seed: int,
 ) -> list[Params]:
-    """Return the first settings: defaults, enqueued ones, a Latin hypercube.
+    """Return the settings of all trials: defaults, enqueued ones, a Latin hypercube.
 
     Parameters
     ----------
@@ -73,53 +70,3 @@ def first_candidates(
         cube = qmc.LatinHypercube(space.dim, rng=rng)
         points = [space.from_unit(space.snap(x)) for x in cube.random(num_points)]
     return [*known, *points]
-
-
-class Candidates:
-    """The settings of all trials so far, which a record keeps.
-
-    Parameters
-    ----------
-    space : SearchSpace
-    defaults : dict
-    enqueued : sequence of dict
-        See `first_candidates`.
-    seed : int
-    record : TunerRecord
-
-    Attributes
-    ----------
-    settings : list of dict
-        One a trial.
-    """
-
-    def __init__(
-        self,
-        space: SearchSpace,
-        defaults: Params,
-        enqueued: Sequence[Params],
-        seed: int,
-        record: TunerRecord,
-    ) -> None:
-        self.settings: list[Params] = record.settings()
-        self._space = space
-        self._defaults = defaults
-        self._enqueued = enqueued
-        self._seed = seed
-        self._record = record
-
-    def extend(self, num_trials: int, rungs: Sequence[Rung]) -> None:
-        """Have settings for so many trials, by what the rungs so far released."""
-        num_new = num_trials - len(self.settings)
-        if num_new <= 0:
-            return
-        if not self.settings:
-            new = first_candidates(
-                self._space, num_trials, self._defaults, self._enqueued, self._seed
-            )
-        else:
-            by_trial = dict(zip(rungs[-1].trials, rungs[-1].scores, strict=True))
-            scores = [by_trial[trial] for trial in range(len(self.settings))]
-            new = propose(self._space, self.settings, scores, num_new, self._seed)
-        self.settings += new
-        self._record.save_settings(self.settings)

@@ -39,11 +39,6 @@ class Rung:
     survivors: tuple[int, ...]
 
 
-def last_at_each_round(rungs: Sequence[Rung]) -> list[Rung]:
-    """Return the rungs, without those that batches were compared by before the last."""
-    return list({rung.rounds: rung for rung in rungs}.values())
-
-
 def outcome(trial: int, rungs: Sequence[Rung], num_rungs: int) -> str:
     """Return what has become of a trial."""
     for rung in rungs:

@@ -21,7 +21,11 @@ from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
-from flwr_fbo.tuner.candidates import Candidates, app_defaults, check_enqueued
+from flwr_fbo.tuner.candidates import (
+    app_defaults,
+    candidate_settings,
+    check_enqueued,
+)
 from flwr_fbo.tuner.choice import Chooser, ExactChooser, PrivateChoice, PrivateChooser
 from flwr_fbo.tuner.evidence import check_evidence
 from flwr_fbo.tuner.federation_result import FederationResult
@@ -113,8 +117,8 @@ class FederationTuner:
         stay so, and no rung is released twice. The trials left are trained again. Here
         is each trial's working directory, too: see the notes.
     enqueue : sequence of dict
-        Settings that are tried in any case, besides the app's defaults, in the first
-        batch. What one leaves out is as in the defaults.
+        Settings that are tried in any case, besides the app's defaults. What one leaves
+        out is as in the defaults.
     seeds : Seeds, optional
         ``study`` makes settings and ties repeat. ``noise`` is for experiments only. No
         ``features``: there are none.
@@ -259,7 +263,12 @@ class FederationTuner:
         with TunerRecord(self._folder, identity, _PATIENCE) as record:
             seed = self._seeds.study
             seed = fresh_seed() if seed is None else seed
-            candidates = Candidates(self.space, defaults, self._enqueue, seed, record)
+            settings = record.settings()
+            if not settings:
+                num = self.schedule.trials
+                about = self.space, num, defaults, self._enqueue, seed
+                settings = candidate_settings(*about)
+                record.save_settings(settings)
             rungs = record.rungs()
             for number, choice in enumerate(record.choices()):
                 check_evidence(number, *choice, self.num_agents)
@@ -270,7 +279,7 @@ class FederationTuner:
                     main,
                     grid,
                     context,
-                    candidates,
+                    settings,
                     self.schedule,
                     self._chooser,
                     self._comparison,
@@ -282,8 +291,8 @@ class FederationTuner:
                 finally:
                     end_of_faults()
         spent = self._chooser.spent(len(rungs))
-        settings, decided = tuple(candidates.settings), tuple(rungs)
-        result = FederationResult(settings, decided, spent, self._chooser.trust)
+        trust = self._chooser.trust
+        result = FederationResult(tuple(settings), tuple(rungs), spent, trust)
         stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
         _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
         self._callbacks.on_end(result)
@@ -310,7 +319,6 @@ class FederationTuner:
             "num_agents": self.num_agents,
             "trials": self.schedule.trials,
             "rounds": self.schedule.rounds,
-            "batches": self.schedule.batches,
             "privacy": None if self.privacy is None else asdict(self.privacy),
             "noise_seed": self._seeds.noise,
             "defaults": defaults,

@@ -39,19 +39,12 @@ class Progress:
     ) -> None:
         self._schedule = schedule
         self._clock = clock
-        # Of each rung: where its trials start, and how many are trained.
-        self._starts: dict[int, int] = {}
-        self._num_trained: dict[int, int] = {}
-        for rung, planned in enumerate(schedule.rungs):
-            if rung == first_rung or planned.num_new > 0:
-                self._starts[rung] = 0
-            else:
-                self._starts[rung] = schedule.rungs[rung - 1].rounds
-            is_batch = rung > first_rung and planned.num_new > 0
-            num = planned.num_new if is_batch else planned.num_trials
-            self._num_trained[rung] = num
+        rounds = [rung.rounds for rung in schedule.rungs]
+        # Of each rung: where its trials start.
+        self._starts = [0, *rounds[:-1]]
+        self._starts[first_rung] = 0
         self._shared_rounds = {
-            rung: math.ceil(self._num_trained[rung] / schedule.parallel)
+            rung: math.ceil(schedule.rungs[rung].num_trials / schedule.parallel)
             * (schedule.rungs[rung].rounds - self._starts[rung])
             for rung in range(first_rung, len(schedule.rungs))
         }
@@ -103,9 +96,10 @@ class Progress:
 
     def _done(self, rung: int, trials: Sequence[TrialThread]) -> float:
         """Return the shared rounds that are done, in parts."""
-        end = self._schedule.rungs[rung].rounds
+        planned = self._schedule.rungs[rung]
+        end, num = planned.rounds, planned.num_trials
         left = sum(max(end - t.num_train, 0) for t in trials if not t.has_ended)
-        part = 1 - left / (self._num_trained[rung] * (end - self._starts[rung]))
+        part = 1 - left / (num * (end - self._starts[rung]))
         before = sum(n for r, n in self._shared_rounds.items() if r < rung)
         return before + part * self._shared_rounds[rung]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from flwr_fbo._validation import require, require_int
@@ -18,15 +17,12 @@ class PlannedRung:
         Of training, at its end.
     num_trials : int
         That are compared.
-    num_new : int
-        Of them, that are trained from the start.
     num_survivors : int
         That go on.
     """
 
     rounds: int
     num_trials: int
-    num_new: int
     num_survivors: int
 
 
@@ -38,16 +34,11 @@ class Halving:
     ``rounds[1]`` rounds, and so on; the best after the last rung is the result. From
     one rung to the next the number of trials falls as the number of rounds grows.
 
-    Trials may begin in batches. Each but the first is proposed by what was released of
-    those before it. After each batch all trials so far are compared, which is a rung of
-    its own, after which everyone goes on.
-
     Examples
     --------
     >>> from flwr_fbo import Halving
-    >>> for rung in Halving(trials=16, rounds=(3, 9, 27), batches=2).rungs:
+    >>> for rung in Halving(trials=16, rounds=(3, 9, 27)).rungs:
     ...     print(rung.num_trials, "trials at round", rung.rounds)
-    8 trials at round 3
     16 trials at round 3
     5 trials at round 9
     2 trials at round 27
@@ -62,8 +53,6 @@ class Halving:
     parallel : int
         Trials, >= 1, that share a send: each node gets one message for all of them.
         Results do not depend on it.
-    batches : int
-        From 1 to K / 2, nearly equal in size.
 
     Raises
     ------
@@ -74,7 +63,6 @@ class Halving:
     trials: int
     rounds: tuple[int, ...]
     parallel: int = 4
-    batches: int = 1
 
     def __post_init__(self) -> None:
         require_int("trials", self.trials, 2)
@@ -85,9 +73,6 @@ class Halving:
         grows = list(self.rounds) == sorted(set(self.rounds))
         require(grows, "rounds", self.rounds, "growing from rung to rung")
         require_int("parallel", self.parallel, 1)
-        require_int("batches", self.batches, 1)
-        allowed = f"at most half of the {self.trials} trials"
-        require(2 * self.batches <= self.trials, "batches", self.batches, allowed)
         last = self._num_alive(self.rounds[-1])
         allowed = (
             f"short enough that two of {self.trials} trials are left at the last rung"
@@ -96,18 +81,9 @@ class Halving:
 
     @property
     def rungs(self) -> tuple[PlannedRung, ...]:
-        """All rungs: one for each batch, and then one for each number of rounds."""
-        first, later = self.rounds[0], self.rounds[1:]
-        rungs, before = [], 0
-        for batch in range(1, self.batches + 1):
-            num = math.ceil(self.trials * batch / self.batches)
-            rungs.append(PlannedRung(first, num, num - before, num))
-            before = num
-        alive = [self._num_alive(rounds) for rounds in later]
-        rungs[-1] = PlannedRung(first, before, rungs[-1].num_new, [*alive, 1][0])
-        for i, rounds in enumerate(later):
-            rungs.append(PlannedRung(rounds, alive[i], 0, [*alive, 1][i + 1]))
-        return tuple(rungs)
+        """All rungs: one for each number of rounds."""
+        alive = [self.trials, *map(self._num_alive, self.rounds[1:]), 1]
+        return tuple(map(PlannedRung, self.rounds, alive, alive[1:]))
 
     def _num_alive(self, rounds: int) -> int:
         return round(self.trials * self.rounds[0] / rounds)

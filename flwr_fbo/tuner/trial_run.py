@@ -19,7 +19,7 @@ from flwr.serverapp.exception import AggregationError
 from flwr_fbo._faults import log_once
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.protocol.callbacks import Callback, DecidedRung
-from flwr_fbo.tuner.candidates import Candidates
+from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
@@ -74,7 +74,8 @@ class TrialRun:
         The user's own.
     grid : Grid
     context : Context
-    candidates : Candidates
+    settings : sequence of dict
+        One a trial.
         Has the settings of all trials.
     schedule : Halving
     chooser : Chooser
@@ -90,7 +91,7 @@ class TrialRun:
         main: Main,
         grid: Grid,
         context: Context,
-        candidates: Candidates,
+        settings: Sequence[Params],
         schedule: Halving,
         chooser: Chooser,
         comparison: Comparison,
@@ -98,7 +99,7 @@ class TrialRun:
         callbacks: Callback,
     ) -> None:
         self._main, self._grid, self._context = main, grid, context
-        self._candidates = candidates
+        self._settings = settings
         self._schedule = schedule
         self._chooser = chooser
         self._comparison = comparison
@@ -118,7 +119,7 @@ class TrialRun:
 
     def climb(self, record: TunerRecord, rungs: list[Rung]) -> None:
         """Decide the rungs that are left, and add them to record and list."""
-        alive: tuple[int, ...] = ()
+        alive = tuple(range(self._schedule.trials))
         _log.info("study %s, as the ledger of each site has it", self._attempt)
         plan = self._chooser.sum_plan
         if plan is not None:
@@ -128,10 +129,7 @@ class TrialRun:
         flower = logging.getLogger("flwr")
         flower.addFilter(_name_trial)
         try:
-            for number, planned in enumerate(self._schedule.rungs):
-                if planned.num_new > 0:
-                    self._candidates.extend(planned.num_trials, rungs)
-                    alive = tuple(range(planned.num_trials))
+            for number in range(len(self._schedule.rungs)):
                 if number == len(rungs):
                     self._decide(record, rungs, number, alive, progress)
                 alive = rungs[number].survivors
@@ -205,7 +203,7 @@ class TrialRun:
 
     def _decided(self, number: int, rung: Rung) -> DecidedRung:
         spent = self._chooser.spent(number + 1)
-        settings = [dict(self._candidates.settings[trial]) for trial in rung.trials]
+        settings = [dict(self._settings[trial]) for trial in rung.trials]
         return DecidedRung(
             number=number + 1,
             settings=tuple(settings),
@@ -218,9 +216,7 @@ class TrialRun:
         if number not in self._trials:
             context = copy.copy(self._context)
             context.state = copy.deepcopy(self._context.state)
-            overlay = Overlay(
-                self._context.run_config, self._candidates.settings[number]
-            )
+            overlay = Overlay(self._context.run_config, self._settings[number])
             context.run_config = overlay
 
             def run(send: Callable[[Send], list[Message]]) -> None:
@@ -261,7 +257,7 @@ class TrialRun:
         return TrialsHeader(
             attempt=self._attempt,
             trials=numbers,
-            settings=[self._candidates.settings[number] for number in numbers],
+            settings=[self._settings[number] for number in numbers],
             alive=self._alive,
             metric=self._comparison.metric,
             is_hidden=self._is_hidden,
@@ -293,7 +289,7 @@ class TrialRun:
 
     def _warn(self, trials: Sequence[TrialThread], rounds: int) -> None:
         """Say which keys nothing reads, and that trials ended before their rung."""
-        keys = {key for settings in self._candidates.settings for key in settings}
+        keys = {key for settings in self._settings for key in settings}
         read = self._sends.read.union(*(overlay.read for overlay in self._overlays))
         if unread := sorted(keys - read):
             _log.warning(

@@ -118,8 +118,7 @@ def recorded_settings(journal: Journal) -> list[Params]:
 
 def schedule_of(identity: Mapping[str, Any]) -> Halving:
     """Return the schedule of a tuner's record."""
-    trials, batches = identity["trials"], identity["batches"]
-    return Halving(trials, tuple(identity["rounds"]), batches=batches)
+    return Halving(identity["trials"], tuple(identity["rounds"]))
 
 
 def rung_of(row: LedgerRow) -> Rung:

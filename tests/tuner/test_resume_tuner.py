@@ -28,7 +28,7 @@ from tests.tuner.apps import (
     tuner,
 )
 
-SCHEDULE = Halving(4, (1, 2), parallel=2, batches=2)
+SCHEDULE = Halving(4, (1, 2), parallel=2)
 NUM_RUNGS = len(SCHEDULE.rungs)
 
 
@@ -125,7 +125,6 @@ def test_another_number_of_parallel_trials_may_go_on(
     ("name", "options"),
     [
         ("rounds", {"schedule": replace(SCHEDULE, rounds=(2, 3))}),
-        ("batches", {"schedule": replace(SCHEDULE, batches=1)}),
         ("privacy", {"privacy": PrivateChoice(1.0, 1e-3)}),
         ("privacy", {"privacy": None}),
         ("noise_seed", {"seeds": Seeds(study=1, noise=3)}),

@@ -79,20 +79,6 @@ def test_a_run_that_goes_on_trains_its_trials_from_the_start() -> None:
     assert here.left(1, trials) == "about 36 s left"
 
 
-def test_a_batch_counts_only_the_trials_that_it_trains() -> None:
-    clock = [0.0]
-    schedule = Halving(8, (2, 4), parallel=4, batches=2)
-    here = Progress(schedule, 0, clock=lambda: clock[0])
-    first = [SimpleNamespace(number=n, num_train=2, has_ended=False) for n in range(4)]
-    second = [
-        SimpleNamespace(number=4 + n, num_train=0, has_ended=False) for n in range(4)
-    ]
-    clock[0] = 10.0
-    both: Any = [*first, *second]
-    # Two shared rounds a batch, and two of the last rung's four trials.
-    assert here.left(1, both) == "about 20 s left"
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"), [(59.6, "60 s"), (600, "10 min"), (9000, "2.5 h")]
 )

@@ -8,22 +8,19 @@ from flwr_fbo import Halving
 
 
 @pytest.mark.parametrize(
-    ("schedule", "num_trials", "num_new", "num_survivors"),
+    ("schedule", "num_trials", "num_survivors"),
     [
-        (Halving(16, (3, 9, 27)), (16, 5, 2), (16, 0, 0), (5, 2, 1)),
-        (Halving(16, (3, 9), batches=2), (8, 16, 5), (8, 8, 0), (8, 5, 1)),
-        (Halving(5, (7,)), (5,), (5,), (1,)),
-        (Halving(7, (2,), batches=3), (3, 5, 7), (3, 2, 2), (3, 5, 1)),
+        (Halving(16, (3, 9, 27)), (16, 5, 2), (5, 2, 1)),
+        (Halving(16, (3, 9)), (16, 5), (5, 1)),
+        (Halving(5, (7,)), (5,), (1,)),
     ],
 )
 def test_trials_fall_as_rounds_grow(
     schedule: Halving,
     num_trials: tuple[int, ...],
-    num_new: tuple[int, ...],
     num_survivors: tuple[int, ...],
 ) -> None:
     assert tuple(rung.num_trials for rung in schedule.rungs) == num_trials
-    assert tuple(rung.num_new for rung in schedule.rungs) == num_new
     assert tuple(rung.num_survivors for rung in schedule.rungs) == num_survivors
     assert schedule.rungs[0].rounds == schedule.rounds[0]
     assert schedule.rungs[-1].rounds == schedule.rounds[-1]
@@ -39,7 +36,6 @@ def test_trials_fall_as_rounds_grow(
         ("rounds", {"rounds": (0, 3)}),
         ("rounds", {"rounds": (1, 27)}),
         ("parallel", {"parallel": 0}),
-        ("batches", {"batches": 9}),
     ],
 )
 def test_bad_settings_are_named(field: str, options: dict[str, Any]) -> None:

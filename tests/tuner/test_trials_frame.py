@@ -12,7 +12,7 @@ from tests.tuner.apps import in_process, main_of, server_context, tuner
 
 def test_a_tuner_has_a_row_a_trial() -> None:
     pytest.importorskip("pandas", reason="needs the extra pandas")
-    study = tuner(schedule=Halving(8, (1, 2), batches=2))
+    study = tuner(schedule=Halving(8, (1, 2)))
     result = study.start(main_of(), in_process(), server_context())
     frame = result.to_dataframe()
     scores = [f"score_rung_{number}" for number in range(1, len(result.rungs) + 1)]

@@ -11,7 +11,7 @@ from joblib import Parallel
 
 from benchmarks import trained_trials, tune_fedavg
 from benchmarks.choice_methods import METHODS, Design
-from flwr_fbo.tuner.candidates import first_candidates
+from flwr_fbo.tuner.candidates import candidate_settings
 
 NUM_TRIALS, NUM_CLIENTS, NUM_DRAWS = 24, 30, 40
 
@@ -21,7 +21,8 @@ def file(tmp_path: Path) -> Path:
     """Return a file of trials, of which those near the middle of the space are good."""
     rng = np.random.default_rng(0)
     space = trained_trials.SPACE
-    settings = first_candidates(space, NUM_TRIALS, trained_trials.DEFAULTS, [], seed=0)
+    defaults = trained_trials.DEFAULTS
+    settings = candidate_settings(space, NUM_TRIALS, defaults, [], seed=0)
     num_examples = [40] * NUM_CLIENTS
     lines = []
     for number, params in enumerate(settings):
@@ -44,12 +45,11 @@ def file(tmp_path: Path) -> Path:
 def _loss(
     path: Path,
     name: str,
-    batches: int = 1,
     num_draws: int = NUM_DRAWS,
     **options: object,
 ) -> float:
     design = replace(Design(NUM_CLIENTS, 16, 2.0), **options)  # type: ignore[arg-type]
-    schedule = replace(tune_fedavg.SCHEDULE, batches=batches)
+    schedule = tune_fedavg.SCHEDULE
     trials = tune_fedavg.read_trials(path)
     found = tune_fedavg.losses(trials, schedule, design, METHODS[name], num_draws)
     return float(found.mean())
@@ -65,23 +65,16 @@ def test_noise_only_is_as_good_as_a_random_choice(file: Path) -> None:
     assert blind == pytest.approx(_loss(file, "random choice"), rel=0.3)
 
 
-def test_a_second_batch_finds_what_the_first_has_not(file: Path) -> None:
-    one, two = (_loss(file, "no noise", batches, num_draws=25) for batches in (1, 2))
-    assert two < 0.7 * one
-
-
 def test_the_command_prints_tables(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["", str(file), "--draws", "2"])
-    monkeypatch.setattr(tune_fedavg, "BATCHES", (1, 2))
     monkeypatch.setattr(tune_fedavg, "COLUMNS", ((2.0, 1 / 3, False),))
     # Without processes of its own.
     monkeypatch.setattr(tune_fedavg, "Parallel", lambda n_jobs: Parallel(n_jobs=1))
     tune_fedavg.main()
     printed = capsys.readouterr().out
     assert "| epsilon 2, a third lies | made-up | mean |" in printed
-    assert "| ranks (the default), epsilon 8, batches=2 |" in printed
     assert "nan" not in printed
 
 

@@ -17,7 +17,7 @@ from tests.tuner.apps import (
     tuner,
 )
 
-SCHEDULE = Halving(4, (1, 2), batches=2)
+SCHEDULE = Halving(4, (1, 2))
 NUM_RUNGS = len(SCHEDULE.rungs)
 
 

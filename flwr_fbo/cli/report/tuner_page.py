@@ -31,7 +31,6 @@ from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.federation_result import (
     Rung,
-    last_at_each_round,
     outcome,
 )
 from flwr_fbo.tuner.tuner_record import (
@@ -106,7 +105,7 @@ def _scores(rungs: Sequence[Rung], is_private: bool) -> list[Section]:
     """Return a chart of what was released; none before there is anything."""
     if not rungs:
         return []
-    shown = last_at_each_round(rungs)
+    shown = rungs
     counts = ", ".join(f"{len(rung.trials)} at round {rung.rounds}" for rung in shown)
     caption = (
         "Chart of the released score of each trial against the round of its rung; full "
@@ -140,7 +139,7 @@ def trials_table(
     settings: Sequence[Params], rungs: Sequence[Rung], num_rungs: int
 ) -> Table:
     """Return a table of all trials, with what was released of each and its outcome."""
-    shown = last_at_each_round(rungs)
+    shown = rungs
     scores = [dict(zip(rung.trials, rung.scores, strict=True)) for rung in shown]
     rows = [
         (

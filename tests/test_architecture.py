@@ -15,6 +15,7 @@ STOREYS = [
     {
         "_version",
         "_arrays",
+        "_conversion",
         "_errors",
         "_files",
         "_frames",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
@@ -75,6 +76,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     instruction_type = TuningInstruction
 
     def __post_init__(self) -> None:
+        take_plain(self)
         make = self.make_objective
         require(callable(make), "make_objective", make, "a function")
         ok = isinstance(self.enqueue, Sequence)

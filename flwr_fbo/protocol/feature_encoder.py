@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import mapping, names
 from flwr_fbo._validation import (
     nearest,
     require,
@@ -148,11 +149,9 @@ class FeatureEncoder:
         require(not twice, "feature_names", twice, allowed)
 
     def _check_blocks(self) -> None:
-        is_list = isinstance(self.blocks, tuple | list)
-        require(is_list, "blocks", self.blocks, "a list of arm names")
+        object.__setattr__(self, "blocks", tuple(names("blocks", self.blocks)))
         for name in self.blocks:
             require_name("blocks", name)
-        object.__setattr__(self, "blocks", tuple(self.blocks))
         ok = len(set(self.blocks)) == len(self.blocks) != 1
         require(ok, "blocks", self.blocks, "none, or two or more distinct arm names")
         allowed = "not empty without blocks: the arms could not be told apart"
@@ -208,7 +207,8 @@ class FeatureEncoder:
         Parameters
         ----------
         context : mapping of str to value
-            The value of every context field: a number or a text.
+            The value of every context field: a number or a text. Also a row of a data
+            frame.
         arms : sequence of (str, mapping)
             K >= 1 arms, each a distinct name and the value of every arm field; such as
             `ArmTable.eligible` returns.
@@ -223,8 +223,8 @@ class FeatureEncoder:
             clipped and counted instead.
         """
         require_positive("max_norm", max_norm)
-        require(isinstance(context, Mapping), "context", context, "a mapping")
-        values, outside = encoded_row("context", context, self._context)
+        given = mapping("context", context)
+        values, outside = encoded_row("context", given, self._context)
         encoded_arms = self._encoded_arms(arms)
         require(len(encoded_arms.key) > 0, "arms", arms, "one arm or more")
         blocks, factors = encoded_arms.blocks, encoded_arms.factors

@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, delivered, ensure_task_identity
+from flwr_fbo._conversion import plain
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.agents.tuning.blocks import run_together
@@ -88,6 +89,7 @@ class InProcessGrid(Grid):
         num_workers: int = 1,
     ) -> None:
         require(callable(client_app), "client_app", client_app, "a ClientApp")
+        num_nodes, num_workers = plain(num_nodes), plain(num_workers)
         require_int("num_nodes", num_nodes, 1)
         require_int("num_workers", num_workers, 1)
         ensure_task_identity()
@@ -96,6 +98,7 @@ class InProcessGrid(Grid):
                 {"partition-id": i, "num-partitions": num_nodes}
                 for i in range(num_nodes)
             ]
+        node_configs = list(node_configs)
         ok = len(node_configs) == num_nodes
         require(ok, "node_configs", node_configs, f"one a node, {num_nodes}")
         self.contexts = {
@@ -112,7 +115,7 @@ class InProcessGrid(Grid):
         self._num_workers = num_workers
         self._shuffle = None
         if shuffle_seed is not None:
-            self._shuffle = np.random.default_rng(shuffle_seed)
+            self._shuffle = np.random.default_rng(plain(shuffle_seed))
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
         self._run = Run.create_empty(1)

@@ -106,7 +106,7 @@ def names(field: str, value: Any) -> list[str]:
     return found
 
 
-def mapping(field: str, value: Any) -> Mapping[str, Any]:
+def mapping(field: str, value: Any) -> Mapping[Any, Any]:
     """Return a mapping: of a dict, a row of a data frame, or a frame of one row."""
     if isinstance(value, Mapping):
         return value
@@ -120,7 +120,7 @@ def mapping(field: str, value: Any) -> Mapping[str, Any]:
         value = value.to_dict()
     allowed = f"a mapping, or a row of a data frame, and it is a {_kind(value)}"
     require(isinstance(value, Mapping), field, value, allowed)
-    found: Mapping[str, Any] = value
+    found: Mapping[Any, Any] = value
     return found
 
 

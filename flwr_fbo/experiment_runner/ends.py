@@ -8,7 +8,7 @@ from typing import Any
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import curves_by_method
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.looks import Target, literal, save
+from flwr_fbo.experiment_runner.looks import Target, in_legend, save
 from flwr_fbo.experiment_runner.methods import Look
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.tuning_table import OptimisationExperiment
@@ -29,7 +29,7 @@ def draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
     """Draw an estimate that does not depend on x, with one standard error."""
     color, style, _ = look
     mean, error = estimate.mean, estimate.standard_error
-    axes.axhline(mean, color=color, ls=style, lw=1.4, label=literal(label))
+    axes.axhline(mean, color=color, ls=style, lw=1.4, label=in_legend(label))
     axes.axhspan(mean - error, mean + error, color=color, alpha=0.1, lw=0)
 
 
@@ -42,7 +42,7 @@ def draw_points(
         [x for x, _ in points],
         [estimate.mean for _, estimate in points],
         [estimate.standard_error for _, estimate in points],
-        label=literal(label),
+        label=in_legend(label),
         color=color,
         marker=marker,
         ls=style,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.experiment_runner.base import Experiment
 from flwr_fbo.experiment_runner.curves import common_seeds
+from flwr_fbo.experiment_runner.letters import spelt
 from flwr_fbo.experiment_runner.methods import Look
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.wording import counted
@@ -69,7 +70,7 @@ def line_styles(
             "marker": looks[name][2],
             "markersize": 4,
             "markevery": max(1, len(curve) // 10),
-            "label": literal(experiment.label_of(name)),
+            "label": in_legend(experiment.label_of(name)),
         }
         for name, curve in curves.items()
     }
@@ -90,11 +91,27 @@ def literal(label: str) -> str:
     return label.replace("$", r"\$")
 
 
+def drawable(label: str) -> str:
+    """Return a label as it is drawn: letters that no font has are code points.
+
+    Where letters stay text in the file, whoever reads it has fonts of their own.
+    """
+    from matplotlib import rcParams
+
+    return literal(label if rcParams["svg.fonttype"] == "none" else spelt(label))
+
+
+def in_legend(label: str) -> str:
+    """Return a label as a legend shows it, which leaves out those that begin with _."""
+    hair_space = "\u200a" if label.startswith("_") else ""
+    return hair_space + drawable(label)
+
+
 def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
     """Return what the figure says of itself."""
     compared = counted(experiment.num_compared, experiment.compared)
     # Two lines: one would run into names beside the axes.
-    title = f"{experiment.name}: mean over {compared}"
+    title = drawable(f"{experiment.name}: mean over {compared}")
     return f"{title}\n{seeds_of(experiment, runs)}"
 
 

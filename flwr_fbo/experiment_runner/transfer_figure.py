@@ -16,7 +16,7 @@ from flwr_fbo.experiment_runner.ends import (
     set_title,
 )
 from flwr_fbo.experiment_runner.estimates import Estimate
-from flwr_fbo.experiment_runner.looks import draw_mean, literal, looks_of, title_of
+from flwr_fbo.experiment_runner.looks import draw_mean, in_legend, looks_of, title_of
 from flwr_fbo.experiment_runner.runs import Run
 from flwr_fbo.experiment_runner.transfer_experiment import TransferExperiment
 
@@ -49,7 +49,7 @@ def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -
     for name, curves in curves_by_method(names, runs).items():
         seconds = times[name].mean() / experiment.num_targets
         color, style, _ = looks[name]
-        label = literal(f"{experiment.label_of(name)}: {seconds:.2g} s")
+        label = in_legend(f"{experiment.label_of(name)}: {seconds:.2g} s")
         x, y = part * seconds, curves[:, first:]
         draw_mean(axes, x, y, color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"

@@ -45,7 +45,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._conversion import plain
@@ -53,7 +52,12 @@ from flwr_fbo._validation import require_fraction
 from flwr_fbo.agents.durable.decision import Decision
 from flwr_fbo.models.linear import posterior_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.off_policy.matched_log import MatchedLog, matched, with_rewards
+from flwr_fbo.off_policy.matched_log import (
+    MatchedLog,
+    Probabilities,
+    matched,
+    with_rewards,
+)
 
 # The reward model is fitted anew for each block, with this penalty on its weights.
 _NUM_BLOCKS = 20
@@ -140,7 +144,7 @@ class PolicyValue:
 
 def ips(
     decisions: Sequence[Decision],
-    probabilities: Sequence[ArrayLike],
+    probabilities: Probabilities,
     confidence: float = 0.95,
 ) -> PolicyValue:
     """Estimate a policy's value by inverse propensity scores.
@@ -191,7 +195,7 @@ def ips(
 
 def snips(
     decisions: Sequence[Decision],
-    probabilities: Sequence[ArrayLike],
+    probabilities: Probabilities,
     confidence: float = 0.95,
 ) -> PolicyValue:
     """Estimate a policy's value by self-normalised inverse propensity scores.
@@ -227,7 +231,7 @@ def snips(
 
 def doubly_robust(
     decisions: Sequence[Decision],
-    probabilities: Sequence[ArrayLike],
+    probabilities: Probabilities,
     confidence: float = 0.95,
 ) -> PolicyValue:
     """Estimate a policy's value by a reward model that propensity scores correct.
@@ -295,7 +299,7 @@ def logged_mean(decisions: Sequence[Decision], confidence: float = 0.95) -> Poli
 
 def all_estimates(
     decisions: Sequence[Decision],
-    probabilities: Sequence[ArrayLike],
+    probabilities: Probabilities,
     confidence: float,
 ) -> dict[str, PolicyValue]:
     """Return the three estimates, by the estimator's name; the log is matched once.
@@ -378,8 +382,8 @@ def _estimate(
     require_fraction("confidence", confidence)
     reach = NormalDist().inv_cdf((1 + confidence) / 2)
     from_one = np.mean(log.weights) - 1
-    spread = np.std(log.weights, ddof=1) / math.sqrt(len(log.weights))
-    distance = float(from_one / max(spread, _LEAST_ERROR))
+    spread = float(np.std(log.weights, ddof=1)) / math.sqrt(len(log.weights))
+    distance = float(from_one) / max(spread, _LEAST_ERROR)
     score = _transformed(distance, _skewness_factor(log.weights))
     most, least = (_untransformed(end, skewness_factor) for end in (reach, -reach))
     return PolicyValue(

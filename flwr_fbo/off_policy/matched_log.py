@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from flwr_fbo._arrays import FloatArray
 from flwr_fbo._conversion import ROUNDING, float_array, mapping, mappings
 from flwr_fbo._validation import nearest, require
 from flwr_fbo.agents.durable.decision import Decision
+
+# Of each decision: in the order of its arms, or by their names.
+Probabilities = Iterable[ArrayLike | Mapping[str, float]]
 
 # By how much probabilities may miss a sum of 1.
 _TOLERANCE = 1e-9
@@ -113,9 +116,7 @@ def _listed(probabilities: Any) -> list[Any]:
     return list(float_array("probabilities", probabilities))
 
 
-def matched(
-    decisions: Sequence[Decision], probabilities: Sequence[ArrayLike]
-) -> MatchedLog:
+def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> MatchedLog:
     """Match the decisions that have a reward with a policy's probabilities.
 
     Raises

@@ -7,13 +7,13 @@ afterwards must be the same.
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import (
     Array,
     ArrayRecord,
     ConfigRecord,
-    Context,
     Message,
     MetricRecord,
     RecordDict,
@@ -26,7 +26,7 @@ server = ServerApp()
 
 
 @client.train()
-def train(message: Message, context: Context) -> Message:
+def train(message: Any, context: Any) -> Message:
     """Say what has come, and change all of it."""
     config = message.content["config"]
     metrics = message.content["metrics"]
@@ -55,9 +55,9 @@ def train(message: Message, context: Context) -> Message:
 
 
 @server.main()
-def main(grid: Grid, context: Context) -> None:
+def main(grid: Grid, context: Any) -> None:
     """Ask everybody twice with the very same records, and change the replies."""
-    content = RecordDict(
+    content: Any = RecordDict(
         {
             "arrays": ArrayRecord({"w": Array(np.zeros(2))}),
             "config": ConfigRecord({"lr": 1.0, "layers": [8, 4]}),
@@ -71,7 +71,8 @@ def main(grid: Grid, context: Context) -> None:
         asked = [
             Message(content, node, "train", group_id=str(number)) for node in nodes
         ]
-        for reply in grid.send_and_receive(asked):
+        replies: Any = grid.send_and_receive(asked)
+        for reply in replies:
             seen.append(json.loads(reply.content["seen"]["json"]))
             seen[-1]["round"] = number
             reply.content["kept"]["n"] = 100

@@ -280,7 +280,7 @@ def test_a_reply_that_cannot_be_sent_is_an_error_of_its_client() -> None:
         for node, fail in zip(grid.get_node_ids(), (False, True), strict=True)
     ]
     for message in asked:
-        message.content["config"]["numpy"] = np.float64(0.5)
+        message.content.config_records["config"]["numpy"] = np.float64(0.5)
     good, bad = grid.send_and_receive(asked)
     assert good.content["config"] == {"n": 2**63, "type": "float"}
     assert bad.error.code == CLIENT_APP_RAISED
@@ -294,18 +294,19 @@ def test_what_a_client_keeps_is_not_the_servers() -> None:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        context.state.setdefault("kept", message.content["config"])
-        context.state["kept"]["n"] += 1
+        kept: Any = context.state.setdefault("kept", message.content["config"])
+        kept["n"] += 1
         content = RecordDict({"kept": context.state["kept"]})
         return Message(content, reply_to=message)
 
     grid = InProcessGrid(app, 1)
     (node,) = grid.get_node_ids()
-    content = RecordDict({"config": ConfigRecord({"n": 0})})
+    content: Any = RecordDict({"config": ConfigRecord({"n": 0})})
     for number in (1, 2):
         (reply,) = grid.send_and_receive([Message(content, node, "train")])
-        assert reply.content["kept"]["n"] == number
-        reply.content["kept"]["n"] = 100
+        kept = reply.content.config_records["kept"]
+        assert kept["n"] == number
+        kept["n"] = 100
     assert content["config"]["n"] == 0
 
 

@@ -304,7 +304,7 @@ def test_choices_of_numpy_are_plain_ones() -> None:
     space = SearchSpace(
         {
             "x": CategoricalDistribution(np.array([1, 2])),  # type: ignore[arg-type]
-            "y": FloatDistribution(np.float32(0.5), np.int64(1)),
+            "y": FloatDistribution(np.float32(0.5), np.int64(1)),  # type: ignore[arg-type]
         }
     )
     assert space.distributions == wanted

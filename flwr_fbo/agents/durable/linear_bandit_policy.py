@@ -279,7 +279,7 @@ class LinearBanditPolicy(SharedBandit):
         Parameters and errors are those of `reward`.
         """
         with self._held() as bandit:
-            bandit.reward(mapping("values", values))
+            bandit.reward({plain(t): v for t, v in mapping("values", values).items()})
 
     def add_history(
         self,

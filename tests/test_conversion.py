@@ -4,9 +4,11 @@
 # mypy: disable-error-code="arg-type"
 
 import doctest
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,14 @@ from tests.agents.durable.policies import (
     enrolled,
 )
 
-torch = pytest.importorskip("torch")
+torch: Any = None
+if "FLWR_FBO_REQUIRE_TORCH" in os.environ or find_spec("torch"):
+    import torch
+
+
+def _tensor(value: Any, **options: Any) -> Any:
+    """Return a tensor; an array where PyTorch is missing."""
+    return np.array(value) if torch is None else torch.tensor(value, **options)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +82,7 @@ FRAME = pd.DataFrame([CONTEXT, {"age": 7, "way": "ambulance"}])
         {"age": np.int64(71), "way": np.str_("walk-in")},
         {"age": np.float32(71), "way": "walk-in"},
         {"age": np.array(71), "way": "walk-in"},
-        {"age": torch.tensor(71), "way": "walk-in"},
+        {"age": _tensor(71), "way": "walk-in"},
         FRAME.astype({"way": "category"}).iloc[0],
         FRAME.convert_dtypes().iloc[0],
     ],
@@ -144,7 +153,7 @@ def test_other_arms(eligible: Any, seen: str, policy: LinearBanditPolicy) -> Non
         policy.choose(CONTEXT, eligible)
 
 
-@pytest.mark.parametrize("as_ticket", [np.int64, np.uint8, np.array, torch.tensor])
+@pytest.mark.parametrize("as_ticket", [np.int64, np.uint8, np.array, _tensor])
 @pytest.mark.parametrize(
     ("reward", "recorded"),
     [
@@ -152,7 +161,7 @@ def test_other_arms(eligible: Any, seen: str, policy: LinearBanditPolicy) -> Non
         (np.bool_(False), 0.0),
         (np.float32(0.5), 0.5),
         (np.array(0.25), 0.25),
-        (torch.tensor(0.5, requires_grad=True), 0.5),
+        (_tensor(0.5, requires_grad=True), 0.5),
         (np.float32(1 + 1.2e-7), 1.0),
         (-1 - 9e-7, -1.0),
     ],
@@ -196,8 +205,8 @@ def _unit_vectors(seed: int) -> Any:
     [
         np.asarray,
         pd.DataFrame,
-        torch.from_numpy,
-        lambda x: torch.from_numpy(x).requires_grad_(),
+        _tensor,
+        lambda x: _tensor(x, requires_grad=True),
         lambda x: list(map(list, x)),
         lambda x: _generator(*x),
     ],
@@ -233,7 +242,7 @@ def test_a_log_in_single_precision(tmp_path: Path) -> None:
     assert site.add_history(pd.DataFrame(x), rewards) == len(x)
     site = enrolled(tmp_path / "named")
     actions = pd.Series(["ward", "home"], index=[3, 9])
-    assert site.add_history(actions, torch.tensor([True, False]), FRAME) == 2
+    assert site.add_history(actions, _tensor([True, False]), FRAME) == 2
 
 
 LOG = [
@@ -273,7 +282,7 @@ THIRDS = np.full(3, 1 / 3, dtype=np.float32)  # with a sum of 1 + 3e-8
         pd.DataFrame([FIXED] * 60)[["home", "ward"]],
         pd.DataFrame([[0.3, 0.7]] * 60),
         np.array([[0.3, 0.7]] * 60, dtype=np.float32),
-        torch.tensor([[0.3, 0.7]] * 60),
+        _tensor([[0.3, 0.7]] * 60),
         _generator(*[(0.3, 0.7)] * 60),
         np.array([[0.3, 0.7000004]] * 60),
     ],
@@ -299,7 +308,7 @@ def test_probabilities_are_those_of_their_arms_and_have_a_sum() -> None:
         pd.Series(FIXED),
         lambda context, arms, features: FIXED,
         lambda *_: pd.Series(FIXED),
-        lambda *_: torch.tensor([0.3, 0.7], dtype=torch.float64),
+        lambda *_: _tensor(np.array([0.3, 0.7])),
         from_function(lambda *_: (0.3, 0.7)),
     ],
 )
@@ -309,14 +318,14 @@ def test_policies(policy: Any) -> None:
         assert evaluate_policy(log, policy).ips == expected
 
 
-@pytest.mark.parametrize("answer", [np.array(1), torch.tensor(1), np.str_("home")])
+@pytest.mark.parametrize("answer", [np.array(1), _tensor(1), np.str_("home")])
 def test_answers_of_a_policy(answer: Any) -> None:
     [expected] = {evaluate_policy(LOG, {"home": 1}).ips}
     assert evaluate_policy(LOG, lambda *_: answer).ips == expected
 
 
 def test_an_estimate_is_an_array() -> None:
-    for theta in (torch.tensor([0.0, 1.0], requires_grad=True), pd.Series([0.0, 1.0])):
+    for theta in (_tensor([0.0, 1.0], requires_grad=True), pd.Series([0.0, 1.0])):
         assert greedy(theta).probabilities(LOG[0]) == pytest.approx([0, 1])
 
 

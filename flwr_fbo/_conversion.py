@@ -132,7 +132,7 @@ def mappings(field: str, value: Any) -> list[Any]:
     if _is_frame(value):
         return list(value.to_dict("records"))
     ok = isinstance(value, Iterable) and not isinstance(value, Mapping | str)
-    allowed = f"a sequence of mappings, or a data frame, and it is a {_kind(value)}"
+    allowed = f"a list of mappings, or a data frame, and it is a {_kind(value)}"
     require(ok, field, value, allowed)
     return list(value)
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo import _conversion as conversion
+from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.off_policy.policies import from_function, greedy
 from tests.agents.durable.policies import (
     ARMS,
@@ -45,9 +47,8 @@ from tests.agents.durable.policies import (
     enrolled,
 )
 
-torch: Any = None
-if "FLWR_FBO_REQUIRE_TORCH" in os.environ or find_spec("torch"):
-    import torch
+HAS_TORCH = "FLWR_FBO_REQUIRE_TORCH" in os.environ or find_spec("torch") is not None
+torch: Any = import_module("torch") if HAS_TORCH else None
 
 
 def _tensor(value: Any, **options: Any) -> Any:
@@ -352,8 +353,19 @@ def test_settings_have_plain_numbers() -> None:
     assert encoder == FeatureEncoder(fields, blocks=("a", "b"))
     frame = pd.DataFrame({"price": [9.0, 5.0, 1.0]}, index=["ward", "clinic", "home"])
     assert ArmTable(frame) == ARMS
-    app = tuning_app(lambda context: lambda trial: 0.0)
-    assert len(InProcessGrid(app, integer).contexts) == 7
+    pairs = np.array([["x", "y"]])
+    fields["y"] = Number(0, 1)
+    encoder = FeatureEncoder(fields, blocks=("a", "b"), interactions=pairs)
+    assert encoder.interactions == (("x", "y"),)
+    single: Any = np.float32(1)
+    arms = [("a", {}), ("b", pd.Series())]
+    assert encoder.encode(pd.Series({"x": 0.5, "y": 1}), arms, single).outside == {}
+    settings = pd.DataFrame({"x": [0.5, 0.25]})
+    app = tuning_app(lambda context: lambda trial: 0.0, enqueue=settings)
+    grid = InProcessGrid(app, integer)
+    assert len(grid.contexts) == 7
+    site = TuningSite(lambda context: lambda trial: 0.0, settings)
+    assert site.enqueue == [{"x": 0.5}, {"x": 0.25}]
 
 
 def test_an_objective_may_have_numpys_numbers_and_optunas_older_names() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import mapping, names
+from flwr_fbo._conversion import mapping, names, plain
 from flwr_fbo._validation import (
     nearest,
     require,
@@ -158,6 +158,8 @@ class FeatureEncoder:
         require(bool(self.arm or self.blocks), "arm", self.arm, allowed)
 
     def _check_interactions(self, names: list[str]) -> None:
+        if isinstance(self.interactions, np.ndarray):
+            object.__setattr__(self, "interactions", self.interactions.tolist())
         if self.interactions == "all":
             return
         allowed = "'all', or a list of pairs of different fields, each pair once"
@@ -222,6 +224,7 @@ class FeatureEncoder:
             an arm has no block. Values outside the bounds and unknown categories are
             clipped and counted instead.
         """
+        max_norm = plain(max_norm)
         require_positive("max_norm", max_norm)
         given = mapping("context", context)
         values, outside = encoded_row("context", given, self._context)
@@ -243,6 +246,7 @@ class FeatureEncoder:
         Parameters and errors are those of `encode`, with a context and the name of an
         arm for each decision.
         """
+        max_norm = plain(max_norm)
         require_positive("max_norm", max_norm)
         # One by one, for how many of the values of each are outside.
         each = {name: self._encoded_arms([(name, own)]) for name, own in arms}
@@ -363,7 +367,8 @@ class FeatureEncoder:
         """Return the arms' part, encoded only if they differ from the last ones."""
         try:
             # With types, as True equals 1 but is not allowed.
-            key = [(n, [*map(type, f.values())], dict(f)) for n, f in arms]
+            given = [(name, dict(mapping("arms", own))) for name, own in arms]
+            key = [(name, [*map(type, own.values())], own) for name, own in given]
         except (AttributeError, TypeError, ValueError) as error:
             allowed = "a list of names, each with a mapping of its features"
             text = f"arms={arms!r} is not allowed: {allowed}."

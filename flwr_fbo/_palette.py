@@ -1,4 +1,4 @@
-"""The colours of all pictures, and how names are written in them."""
+"""The colours of all pictures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,3 @@ from __future__ import annotations
 # A method without a look of its own takes these in turn.
 COLORS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#8c564b")
 BLUE, GREEN, PINK, ORANGE, SKY, VERMILION, BROWN = COLORS
-
-
-def literal(label: str) -> str:
-    """Return a label as matplotlib shows it, and reads no formula in it."""
-    return label.replace("$", r"\$")

@@ -1,7 +1,8 @@
 """A Flower `Grid` whose nodes live on this machine: no SuperLink, no Ray.
 
 For tests, experiments and a first run. Every message is answered by the `ClientApp` at
-once, in this process or in workers; the payloads are the bytes that would travel.
+once, in this process or in workers. Messages and replies are copied as Flower's
+serialisation does it: no client sees what another, or the server, does to its records.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from flwr_fbo._compat import CLIENT_APP_RAISED, Run, ensure_task_identity
+from flwr_fbo._compat import CLIENT_APP_RAISED, Run, delivered, ensure_task_identity
+from flwr_fbo._conversion import plain
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent
 from flwr_fbo.agents.tuning.blocks import run_together
@@ -87,6 +89,7 @@ class InProcessGrid(Grid):
         num_workers: int = 1,
     ) -> None:
         require(callable(client_app), "client_app", client_app, "a ClientApp")
+        num_nodes, num_workers = plain(num_nodes), plain(num_workers)
         require_int("num_nodes", num_nodes, 1)
         require_int("num_workers", num_workers, 1)
         ensure_task_identity()
@@ -95,6 +98,7 @@ class InProcessGrid(Grid):
                 {"partition-id": i, "num-partitions": num_nodes}
                 for i in range(num_nodes)
             ]
+        node_configs = list(node_configs)
         ok = len(node_configs) == num_nodes
         require(ok, "node_configs", node_configs, f"one a node, {num_nodes}")
         self.contexts = {
@@ -111,7 +115,7 @@ class InProcessGrid(Grid):
         self._num_workers = num_workers
         self._shuffle = None
         if shuffle_seed is not None:
-            self._shuffle = np.random.default_rng(shuffle_seed)
+            self._shuffle = np.random.default_rng(plain(shuffle_seed))
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
         self._run = Run.create_empty(1)
@@ -218,17 +222,10 @@ def _answer_all(client_app: ClientApp, jobs: Iterable[_Job]) -> Iterator[_Job]:
 
 
 def _answer(client_app: ClientApp, message: Message, context: Context) -> Message:
-    # The client's own copy of the records: a fault of one stays with one.
-    copy = Message(
-        RecordDict(dict(message.content)),
-        message.metadata.dst_node_id,
-        message.metadata.message_type,
-        ttl=message.metadata.ttl,
-        group_id=message.metadata.group_id,
-    )
-    copy.metadata.__dict__["_message_id"] = message.metadata.message_id
+    """Have one message answered; neither side has records of the other."""
+    asked = delivered(message)
     try:
-        return client_app(copy, context)
+        return delivered(client_app(asked, context))
     except Exception:
         error = Error(CLIENT_APP_RAISED, traceback.format_exc())
-        return Message(error, reply_to=copy)
+        return Message(error, reply_to=message)

@@ -15,10 +15,12 @@ STOREYS = [
     {
         "_version",
         "_arrays",
+        "_conversion",
         "_errors",
         "_faults",
         "_files",
         "_frames",
+        "_letters",
         "_palette",
         "_random",
         "_text",

@@ -1,13 +1,31 @@
 """The in-process grid keeps to Flower's `Grid`."""
 
+import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+    UserConfig,
+)
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_PARAMS_RECORD
 
 from flwr_fbo import DPFTSDE, FedVote, InProcessGrid, Seeds, VotingSettings
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run
@@ -15,6 +33,8 @@ from flwr_fbo.agents.tuning import expected_improvement
 from flwr_fbo.agents.tuning.expected_improvement import Found, Search
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.lab.simulation.loop import run_loop
+from tests import mutating_app
+from tests.engine import FlwrRun
 from tests.federation import (
     NUM_AGENTS,
     SPACE,
@@ -163,3 +183,196 @@ def test_agents_that_wait_for_each_other_end_as_alone(
         sizes.clear()
     for others in agents[1:]:
         assert_same(agents[0], others)
+
+
+MUTATING = """
+[project]
+name = "mutating"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = ["flwr-fbo"]
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.hatch.build.targets.wheel]
+packages = ["mutating"]
+
+[tool.flwr.app]
+publisher = "flwr-fbo"
+
+[tool.flwr.app.components]
+serverapp = "mutating.app:server"
+clientapp = "mutating.app:client"
+
+[tool.flwr.app.config]
+file = ""
+num-clients = 0
+"""
+NUM_MUTATING = 3
+
+
+def _as_sent(number: int, client: int) -> dict[str, Any]:
+    """Return what a client of the app sees if nobody has changed its records."""
+    return {
+        "client": client,
+        "names": ["arrays", "config", "metrics"],
+        "lr": 1.0,
+        "layers": [8, 4],
+        "losses": [0.25, 0.125],
+        "w": [0.0, 0.0],
+        "kept": number - 1,
+        "round": number,
+    }
+
+
+AS_SENT = {
+    "clients": [
+        _as_sent(number, client) for number in (1, 2) for client in range(NUM_MUTATING)
+    ],
+    "server": [["arrays", "config", "metrics"], 1.0, [8, 4], ["w"]],
+}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_nobody_sees_what_others_do_to_their_records(
+    num_workers: int, tmp_path: Path
+) -> None:
+    config: UserConfig = {
+        "file": str(tmp_path / "seen.json"),
+        "num-clients": NUM_MUTATING,
+    }
+    grid = InProcessGrid(
+        mutating_app.client, NUM_MUTATING, run_config=config, num_workers=num_workers
+    )
+    mutating_app.server(grid, Context(1, 1, {}, RecordDict(), dict(config)))
+    assert json.loads((tmp_path / "seen.json").read_text()) == AS_SENT
+
+
+@pytest.mark.gate
+def test_nor_on_the_engine(tmp_path: Path, flwr_run: FlwrRun) -> None:
+    package = tmp_path / "source" / "mutating"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    shutil.copy(mutating_app.__file__, package / "app.py")
+    (package.parent / "pyproject.toml").write_text(MUTATING)
+    file = tmp_path / "seen.json"
+    config: UserConfig = {"file": str(file), "num-clients": NUM_MUTATING}
+    flwr_run(package.parent, NUM_MUTATING, config)
+    assert json.loads(file.read_text()) == AS_SENT
+
+
+def test_a_reply_that_cannot_be_sent_is_an_error_of_its_client() -> None:
+    """As on the way to another machine: no number of more than 64 bits."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        config = message.content["config"]
+        kind = type(config["numpy"]).__name__
+        large = ConfigRecord({"n": 2 ** (64 if config["fail"] else 63), "type": kind})
+        return Message(RecordDict({"config": large}), reply_to=message)
+
+    grid = InProcessGrid(app, 2)
+    asked = [
+        _message(grid, node, fail)
+        for node, fail in zip(grid.get_node_ids(), (False, True), strict=True)
+    ]
+    for message in asked:
+        message.content.config_records["config"]["numpy"] = np.float64(0.5)
+    good, bad = grid.send_and_receive(asked)
+    assert good.content["config"] == {"n": 2**63, "type": "float"}
+    assert bad.error.code == CLIENT_APP_RAISED
+    assert good.metadata.reply_to_message_id == asked[0].metadata.message_id
+    assert bad.metadata.reply_to_message_id == asked[1].metadata.message_id
+
+
+def test_what_a_client_keeps_is_not_the_servers() -> None:
+    """Also where a reply has the very record, which Flower's simulation shares."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        kept: Any = context.state.setdefault("kept", message.content["config"])
+        kept["n"] += 1
+        content = RecordDict({"kept": context.state["kept"]})
+        return Message(content, reply_to=message)
+
+    grid = InProcessGrid(app, 1)
+    (node,) = grid.get_node_ids()
+    content: Any = RecordDict({"config": ConfigRecord({"n": 0})})
+    for number in (1, 2):
+        (reply,) = grid.send_and_receive([Message(content, node, "train")])
+        kept = reply.content.config_records["kept"]
+        assert kept["n"] == number
+        kept["n"] = 100
+    assert content["config"]["n"] == 0
+
+
+def test_configurations_are_each_clients_own() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        for config in (context.run_config, context.node_config):
+            config["n"] = int(config["n"]) + 1
+        return Message(RecordDict(), reply_to=message)
+
+    run_config: UserConfig = {"n": 0}
+    grid = InProcessGrid(app, 2, run_config=run_config, node_configs=[run_config] * 2)
+    grid.send_and_receive([_message(grid, node, False) for node in grid.get_node_ids()])
+    for context in grid.contexts.values():
+        assert context.run_config == context.node_config == {"n": 1}
+    assert run_config == {"n": 0}
+
+
+def test_arrays_are_not_copied() -> None:
+    grid = InProcessGrid(_echo_of_all(), 1)
+    array = Array(np.zeros(10))
+    content = RecordDict(
+        {"arrays": ArrayRecord({"w": array}), "config": ConfigRecord({"fail": False})}
+    )
+    (node,) = grid.get_node_ids()
+    (reply,) = grid.send_and_receive([Message(content, node, "train")])
+    back = reply.content["arrays"]["w"]
+    assert back == array
+    assert back is not array
+    assert back.data is array.data
+
+
+def _echo_of_all() -> ClientApp:
+    app = ClientApp()
+    app.train()(lambda message, context: Message(message.content, reply_to=message))
+    return app
+
+
+def test_secure_aggregation_of_flower_works() -> None:
+    app = ClientApp(mods=[secaggplus_mod])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        number = int(str(context.node_config["partition-id"])) + 1
+        content = RecordDict(
+            {
+                "fitres.parameters": ArrayRecord({"0": Array(np.full(3, number / 4))}),
+                "fitres.num_examples": MetricRecord({"num_examples": 1}),
+                "fitres.metrics": ConfigRecord(),
+                "fitres.status": ConfigRecord({"code": 0, "message": ""}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    context = LegacyContext(
+        Context(1, 1, {}, RecordDict(), {}),
+        config=ServerConfig(num_rounds=1),
+        strategy=FedAvg(
+            fraction_evaluate=0.0,
+            min_available_clients=4,
+            initial_parameters=ndarrays_to_parameters([np.zeros(3)]),
+        ),
+    )
+    workflow = SecAggPlusWorkflow(1.0, 0.5, max_weight=1.0)
+    DefaultWorkflow(fit_workflow=workflow)(InProcessGrid(app, 4), context)
+    (mean,) = context.state.array_records[MAIN_PARAMS_RECORD].to_numpy_ndarrays()
+    np.testing.assert_allclose(mean, (1 + 2 + 3 + 4) / 16, atol=1e-5)

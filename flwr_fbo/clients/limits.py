@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._errors import PublicError
 from flwr_fbo._validation import (
     is_number,
@@ -84,6 +85,7 @@ class SumLimits:
     min_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
+        take_plain(self)
         for name in ("min_agents", "min_threshold", "min_honest"):
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), 1)
@@ -227,6 +229,7 @@ class Limits:
     sums: SumLimits = SumLimits()
 
     def __post_init__(self) -> None:
+        take_plain(self)
         for field in ("max_epsilon", "max_delta"):
             value = getattr(self, field)
             ok = value is None or (is_number(value) and value > 0)

@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.recorded_agent import older_copy
 from flwr_fbo.clients.bandit_site import (
@@ -55,6 +56,7 @@ class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
     instruction_type = LinearBanditInstruction
 
     def __post_init__(self) -> None:
+        take_plain(self)
         folder = self.folder
         ok = folder is None or isinstance(folder, str | Path)
         ok = ok and (folder is None or Path(folder).is_absolute())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require
 from flwr_fbo.clients.bandit_site import (
     BanditSite,
@@ -52,6 +53,7 @@ class NeuralBanditSite(BanditSite[NeuralBanditInstruction, "RecordedNeuralAgent"
     instruction_type = NeuralBanditInstruction
 
     def __post_init__(self) -> None:
+        take_plain(self)
         make = self.make_environment
         require(callable(make), "make_environment", make, "a function")
         require_function("make_model", self.make_model)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
+from flwr_fbo._conversion import mapping, mappings, plain, take_plain
 from flwr_fbo._validation import require, require_positive
 from flwr_fbo.agents.durable.recorded_agent import of_another_slot
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
@@ -75,11 +76,14 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
     instruction_type = TuningInstruction
 
     def __post_init__(self) -> None:
+        take_plain(self)
         make = self.make_objective
         require(callable(make), "make_objective", make, "a function")
-        ok = isinstance(self.enqueue, Sequence)
-        ok = ok and all(isinstance(params, Mapping) for params in self.enqueue)
-        require(ok, "enqueue", self.enqueue, "a list of settings, a dict each")
+        settings = [
+            {name: plain(value) for name, value in mapping("enqueue", params).items()}
+            for params in mappings("enqueue", self.enqueue)
+        ]
+        object.__setattr__(self, "enqueue", settings)
         if self.trial_timeout is not None:
             require_positive("trial_timeout", self.trial_timeout)
         if self.space is not None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from itertools import islice
+from posixpath import normpath
 from typing import Any, TypeVar
 
 from flwr_fbo._validation import require
@@ -18,8 +22,12 @@ from flwr_fbo.integrations.tracked import (
 )
 from flwr_fbo.protocol.callbacks import Callback, DecidedRung, Round, Started
 
-# Of one call of MLflow's log_batch, and of one parameter.
-_MOST_PARAMS, _MOST_METRICS, _MOST_CHARACTERS = 100, 1000, 6000
+# Of one call of MLflow's log_batch, of one parameter, and of a name.
+_MOST_PARAMS, _MOST_METRICS, _MOST_CHARACTERS, _LONGEST_NAME = 100, 1000, 6000, 250
+# What MLflow does not allow in a name: it has no colons on Windows. An underscore that
+# looks like the beginning of a spelt character is spelt itself.
+_ALLOWED = r"/\w.\- " + ("" if os.name == "nt" else ":")
+_SPELT = re.compile(rf"[^{_ALLOWED}]|_(?=x[0-9A-F]+(?:[_/]|[^{_ALLOWED}]))")
 _STUDY = "flwr_fbo.study"
 
 T = TypeVar("T")
@@ -30,6 +38,12 @@ class MlflowCallback(Callback):
 
     A study has one MLflow run, also after a restart with the same folder. Settings are
     parameters of the run. Metrics have the round, or the number of the rung, as step.
+    The run ends as FINISHED with the study's result. It ends as FAILED if the result
+    could not be logged, or if there is none when the callback or the process ends.
+
+    Names stay as they are where MLflow allows them. Other characters are written as
+    their code point: ``lr [log]`` becomes ``lr _x5B_log_x5D_``. Longer names than 250
+    characters end in a hash. So different names have different keys.
 
     Examples
     --------
@@ -73,12 +87,16 @@ class MlflowCallback(Callback):
         self._tracking_uri = tracking_uri
         self._client: Any = None
         self._run = ""
+        self._end: Any = None
 
     def on_start(self, started: Started) -> None:
         """Begin the study's run, or go on with it, and log the settings."""
-        self._run = ""
+        self._fail()
         self._client = self._mlflow.MlflowClient(self._tracking_uri)
         self._run = self._run_of(started)
+        # Also called when the interpreter exits: a study that raises has no `on_end`.
+        end = self._client.set_terminated
+        self._end = weakref.finalize(self, end, self._run, "FAILED")
         self._log_params(texts_of({"method": started.method, **started.settings}))
 
     def on_round(self, finished: Round) -> None:
@@ -92,8 +110,19 @@ class MlflowCallback(Callback):
 
     def on_end(self, result: Any) -> None:
         """Log the setting that is recommended or chosen, and end the run."""
-        self._log_params(texts_of_result(result))
+        try:
+            self._log_params(texts_of_result(result))
+        except Exception:
+            self._fail()
+            raise
+        self._end.detach()
         self._client.set_terminated(self._run)
+
+    def _fail(self) -> None:
+        """End a run that is still going on."""
+        end, self._end, self._run = self._end, None, ""
+        if end is not None:
+            end()
 
     def _run_of(self, started: Started) -> str:
         """Return the id of the study's run."""
@@ -133,8 +162,20 @@ class MlflowCallback(Callback):
 
 
 def _key(name: str) -> str:
-    """Return a name that MLflow allows."""
-    return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:250]
+    """Return a name that MLflow allows: the same one where possible, else its own."""
+    key = _SPELT.sub(_spelt, name)
+    path = normpath(key)
+    if path != key or path == "." or path.startswith(("..", "/")):
+        # MLflow may make a file of it, which must not be another name's.
+        key = re.sub(r"/|^\.+", _spelt, key)
+    if len(key) > _LONGEST_NAME:
+        digest = sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
+        key = f"{key[: _LONGEST_NAME - 17]}-{digest}"
+    return key
+
+
+def _spelt(found: re.Match[str]) -> str:
+    return "".join(f"_x{ord(character):X}_" for character in found[0])
 
 
 def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:

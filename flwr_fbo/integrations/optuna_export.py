@@ -14,8 +14,10 @@ from datetime import datetime
 from pathlib import Path
 
 import optuna
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.tuning_record import recorded_agent
@@ -35,18 +37,21 @@ from flwr_fbo.tuner.tuner_record import (
     schedule_of,
 )
 
+Storage = str | Path | BaseStorage
+
 _NUMBER = "flwr-fbo:number"  # in the journal
 
 
-def export_journal(path: str | Path, storage: str) -> optuna.Study:
+def export_journal(path: str | Path, storage: Storage) -> optuna.Study:
     """Add a journal's finished trials to an Optuna study; those there already stay.
 
     Parameters
     ----------
     path : str or Path
         A client's journal.
-    storage : str
-        An Optuna storage, such as ``"sqlite:///trials.db"``.
+    storage : str, Path or optuna.storages.BaseStorage
+        An Optuna storage, such as ``"sqlite:///trials.db"``; or the path of an SQLite
+        file.
 
     Returns
     -------
@@ -60,10 +65,11 @@ def export_journal(path: str | Path, storage: str) -> optuna.Study:
     JournalError
         If the journal cannot be read, or a client is using it.
     ValueError
-        If the storage is in memory, or is the journal.
+        If the storage is a URL of a database in memory, no URL, or the journal.
     OSError
         If a new SQLite file cannot be made.
     """
+    storage = _storage_of(storage)
     file = _file_of(Path(path), storage)
     with Journal(None, Path(path)) as journal:
         agent = recorded_agent(journal)
@@ -86,15 +92,16 @@ def study_in_memory(trials: Sequence[Trial], agent: Agent) -> optuna.Study:
     return study
 
 
-def export_tuner(folder: str | Path, storage: str) -> optuna.Study:
+def export_tuner(folder: str | Path, storage: Storage) -> optuna.Study:
     """Add a tuner's trials that have ended to an Optuna study; those there stay.
 
     Parameters
     ----------
     folder : str or Path
         Of a `FederationTuner`.
-    storage : str
-        An Optuna storage, such as ``"sqlite:///trials.db"``.
+    storage : str, Path or optuna.storages.BaseStorage
+        An Optuna storage, such as ``"sqlite:///trials.db"``; or the path of an SQLite
+        file.
 
     Returns
     -------
@@ -111,11 +118,11 @@ def export_tuner(folder: str | Path, storage: str) -> optuna.Study:
     JournalError
         If the folder holds no tuner, or one that runs.
     ValueError
-        If the storage is in memory, or is the tuner's own file.
+        If the storage is a URL of a database in memory, no URL, or the tuner's file.
     OSError
         If a new SQLite file cannot be made.
     """
-    path = Path(folder) / FILE_NAME
+    path, storage = Path(folder) / FILE_NAME, _storage_of(storage)
     file = _file_of(path, storage)
     with Journal(None, path) as journal:
         journal.require_kind(KIND)
@@ -144,7 +151,7 @@ def export_tuner(folder: str | Path, storage: str) -> optuna.Study:
 
 
 def _open_study(
-    storage: str, file: Path | None, name: str, direction: Direction
+    storage: str | BaseStorage, file: Path | None, name: str, direction: Direction
 ) -> optuna.Study:
     """Return a study, new or old; its file is made once the source is known as one."""
     if file is not None:
@@ -162,16 +169,34 @@ def _add_new(study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
     study.add_trials([t for t in trials if t.system_attrs[_NUMBER] not in there])
 
 
-def _file_of(journal: Path, storage: str) -> Path | None:
+def _storage_of(storage: Storage) -> str | BaseStorage:
+    """Return a storage as Optuna takes it; a path is that of an SQLite file."""
+    if isinstance(storage, os.PathLike):
+        return f"sqlite:///{Path(storage)}"
+    allowed = (
+        f"a URL, a Path or an Optuna storage, and it is a {type(storage).__name__}"
+    )
+    require(isinstance(storage, str | BaseStorage), "storage", storage, allowed)
+    return storage
+
+
+def _file_of(journal: Path, storage: str | BaseStorage) -> Path | None:
     """Return the file that is the storage, if it is one and not the journal."""
-    url = make_url(storage)
+    text = getattr(storage, "url", storage)  # of one of Optuna's databases
+    if not isinstance(text, str):
+        return None
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        allowed = "a URL such as 'sqlite:///trials.db', or a Path"
+        raise ValueError(f"storage={text!r} is not allowed: {allowed}.") from error
     if url.get_backend_name() != "sqlite":
         return None
     allowed = "a file, and not the journal itself"
     name = url.database
     ok = name not in (None, "", ":memory:")
     file = Path(str(name))
-    require(ok and file.resolve() != journal.resolve(), "storage", storage, allowed)
+    require(ok and file.resolve() != journal.resolve(), "storage", text, allowed)
     return file
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -118,5 +120,11 @@ def _markdown(texts: Mapping[str, str]) -> str:
     return "\n".join(["| name | value |", "| --- | --- |", *rows])
 
 
+# What Markdown reads as more than a character; underscores within a word are not.
+_MARKS = re.compile(r"[\\`*|]|(?<=\])\(|(?<!\w)_+|_+(?!\w)")
+
+
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Return a text of one line that is shown as it is."""
+    shown = escape(" ".join(text.splitlines()), quote=False)
+    return _MARKS.sub(lambda found: "".join(f"\\{c}" for c in found[0]), shown)

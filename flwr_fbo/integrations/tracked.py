@@ -17,7 +17,7 @@ from flwr_fbo.tuner.federation_result import FederationResult
 def texts_of(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return nested settings as texts, by dotted name; what is empty is left out."""
     return {
-        name: value if isinstance(value, str) else json.dumps(value)
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in flat(values, prefix)
         if value is not None and value != {}
     }

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require_int, require_positive
 
 
@@ -85,6 +86,7 @@ class Network:
     spread: float = 8.0
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_int("dimension", self.dimension, 1)
         require_int("width", self.width, 1)
         require_positive("spread", self.spread)
@@ -143,6 +145,7 @@ class LinearModel:
     dimension: int
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_int("dimension", self.dimension, 1)
 
     @property

@@ -45,20 +45,26 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import plain
 from flwr_fbo._validation import require_fraction
 from flwr_fbo.agents.durable.decision import Decision
 from flwr_fbo.models.linear import posterior_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.off_policy.matched_log import MatchedLog, matched, with_rewards
+from flwr_fbo.off_policy.matched_log import (
+    MatchedLog,
+    Probabilities,
+    matched,
+    with_rewards,
+)
 
 # The reward model is fitted anew for each block, with this penalty on its weights.
 _NUM_BLOCKS = 20
 _PENALTY = 1.0
-# How far from 1 the mean weight may be without a warning.
-_FAR = 0.1
+# In how many right logs the mean weight may be further from 1 without a warning; and
+# its least standard error, so that rounding is none of it.
+_LEVEL, _LEAST_ERROR = 0.01, 1e-9
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class PolicyValue:
     Examples
     --------
     >>> from flwr_fbo import PolicyValue
-    >>> value = PolicyValue(0.5, 0.1, 0.3, 0.7, 40, 2, 25.0, 1.0, 4.0, "ips")
+    >>> value = PolicyValue(0.5, 0.1, 0.3, 0.7, 40, 2, 25.0, 1.0, 0.2, 4.0, "ips")
     >>> value.low < value.value < value.high
     True
 
@@ -96,6 +102,10 @@ class PolicyValue:
         decisions for arms that the policy takes and the log's own hardly ever took.
         What these arms would have earned is then not in the estimate, nor in its
         interval, and the effective sample size does not show it.
+    mean_weight_score : float
+        The mean weight's distance from 1 in standard errors, corrected for skewness as
+        in `ips`: about standard normal if the propensities are right, and no decision
+        is missing because of what it was.
     largest_weight : float
         The largest weight of one decision.
     estimator : str
@@ -110,24 +120,31 @@ class PolicyValue:
     num_awaited: int
     effective_sample_size: float
     mean_weight: float
+    mean_weight_score: float
     largest_weight: float
     estimator: str
 
     @property
     def warning(self) -> str:
-        """Why the interval may not hold; empty unless the mean weight is far from 1."""
-        if abs(self.mean_weight - 1) <= _FAR:
+        """Why the interval may not hold; empty unless the mean weight is far from 1.
+
+        That is further than the mean weight of a right log is by chance in 1 % of
+        cases. Of logs that are worth fewer than 30 decisions of the policy, about 5 %
+        are further.
+        """
+        if abs(self.mean_weight_score) <= NormalDist().inv_cdf(1 - _LEVEL / 2):
             return ""
+        kind = "few" if self.mean_weight < 1 else "many"
         return (
             f"The mean weight is {self.mean_weight:.2f}, and 1 is expected: the log "
-            "has too few decisions for what the policy takes. Do not rely on the "
-            "intervals."
+            f"has too {kind} decisions for what the policy takes, or its propensities "
+            "are wrong. Do not rely on the intervals."
         )
 
 
 def ips(
     decisions: Sequence[Decision],
-    probabilities: Sequence[ArrayLike],
+    probabilities: Probabilities,
     confidence: float = 0.95,
 ) -> PolicyValue:
     """Estimate a policy's value by inverse propensity scores.
@@ -160,9 +177,10 @@ def ips(
     ----------
     decisions : sequence of Decision
         The log of one site. At least two decisions need a reward.
-    probabilities : sequence of arrays
+    probabilities : sequence of arrays, or of mappings of str to float
         The target policy's probabilities of the eligible arms, one array of shape
-        (K_t,) for each decision.
+        (K_t,) for each decision, or by the arms' names. Also a data frame with a row
+        for each decision, and a column for each arm.
     confidence : float
         Confidence of the interval, between 0 and 1.
 
@@ -177,7 +195,7 @@ def ips(
 
 def snips(
     decisions: Sequence[Decision],
-    probabilities: Sequence[ArrayLike],
+    probabilities: Probabilities,
     confidence: float = 0.95,
 ) -> PolicyValue:
     """Estimate a policy's value by self-normalised inverse propensity scores.
@@ -213,7 +231,7 @@ def snips(
 
 def doubly_robust(
     decisions: Sequence[Decision],
-    probabilities: Sequence[ArrayLike],
+    probabilities: Probabilities,
     confidence: float = 0.95,
 ) -> PolicyValue:
     """Estimate a policy's value by a reward model that propensity scores correct.
@@ -270,8 +288,9 @@ def logged_mean(decisions: Sequence[Decision], confidence: float = 0.95) -> Poli
     ValueError
         If fewer than two decisions have a reward, or one is infinite.
     """
+    decisions = list(decisions)
     rewarded = [decision for decision, _ in with_rewards(decisions, decisions)]
-    rewards = np.array([decision.reward for decision in rewarded])
+    rewards = np.array([decision.reward for decision in rewarded], dtype=float)
     none = np.empty((len(rewards), 0))
     awaited = len(decisions) - len(rewards)
     log = MatchedLog(rewards, np.ones(len(rewards)), none, none, awaited)
@@ -280,7 +299,7 @@ def logged_mean(decisions: Sequence[Decision], confidence: float = 0.95) -> Poli
 
 def all_estimates(
     decisions: Sequence[Decision],
-    probabilities: Sequence[ArrayLike],
+    probabilities: Probabilities,
     confidence: float,
 ) -> dict[str, PolicyValue]:
     """Return the three estimates, by the estimator's name; the log is matched once.
@@ -359,8 +378,13 @@ def _estimate(
     skewness_factor: float = 0.0,
 ) -> PolicyValue:
     """Return an estimate with its interval: the normal one, if there is no skewness."""
+    confidence = plain(confidence)
     require_fraction("confidence", confidence)
     reach = NormalDist().inv_cdf((1 + confidence) / 2)
+    from_one = np.mean(log.weights) - 1
+    spread = float(np.std(log.weights, ddof=1)) / math.sqrt(len(log.weights))
+    distance = float(from_one) / max(spread, _LEAST_ERROR)
+    score = _transformed(distance, _skewness_factor(log.weights))
     most, least = (_untransformed(end, skewness_factor) for end in (reach, -reach))
     return PolicyValue(
         value=float(value),
@@ -371,9 +395,15 @@ def _estimate(
         num_awaited=log.num_awaited,
         effective_sample_size=float(np.sum(log.weights) ** 2 / np.sum(log.weights**2)),
         mean_weight=float(np.mean(log.weights)),
+        mean_weight_score=score,
         largest_weight=float(np.max(log.weights)),
         estimator=estimator,
     )
+
+
+def _transformed(t: float, a: float) -> float:
+    """Return the sum in `ips` for T = t."""
+    return t + a * t**2 + a**2 * t**3 / 3 + a / 2
 
 
 def _untransformed(z: float, a: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require
+from flwr_fbo._conversion import ROUNDING, float_array, mapping, mappings
+from flwr_fbo._validation import nearest, require
 from flwr_fbo.agents.durable.decision import Decision
+
+# Of each decision: in the order of its arms, or by their names.
+Probabilities = Iterable[ArrayLike | Mapping[str, float]]
 
 # By how much probabilities may miss a sum of 1.
 _TOLERANCE = 1e-9
+# With smaller ones the squares of weights would be infinite.
+_LEAST_PROPENSITY = 1e-100
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +73,50 @@ def with_rewards(
     return pairs
 
 
-def matched(
-    decisions: Sequence[Decision], probabilities: Sequence[ArrayLike]
-) -> MatchedLog:
+def of_arms(probabilities: Any, decision: Decision) -> FloatArray:
+    """Return probabilities as an array in the order of a decision's arms.
+
+    Parameters
+    ----------
+    probabilities : array, or mapping of str to float
+        A mapping may leave out arms, whose probability is 0.
+
+    Raises
+    ------
+    ValueError
+        If a name is not that of an eligible arm; or if it is neither.
+    """
+    field = f"probabilities of decision {decision.number}"
+    if not by_name(probabilities):
+        return float_array(field, probabilities)
+    given = mapping(field, probabilities)
+    for name, probability in given.items():
+        if probability != 0 and name not in decision.arms:
+            require(
+                False, field, name, f"an eligible arm, {nearest(name, decision.arms)}"
+            )
+    return float_array(field, [given.get(arm, 0.0) for arm in decision.arms])
+
+
+def by_name(probabilities: Any) -> bool:
+    """Return whether probabilities are given by the arms' names."""
+    if isinstance(probabilities, Mapping):
+        return True
+    is_series = hasattr(probabilities, "to_dict")
+    return is_series and all(isinstance(name, str) for name in probabilities.index)
+
+
+def _listed(probabilities: Any) -> list[Any]:
+    """Return what there is for each decision; of a data frame, by its columns."""
+    if not hasattr(probabilities, "to_dict"):
+        return list(probabilities)
+    columns = list(probabilities.columns)
+    if all(isinstance(name, str) for name in columns):
+        return mappings("probabilities", probabilities)
+    return list(float_array("probabilities", probabilities))
+
+
+def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> MatchedLog:
     """Match the decisions that have a reward with a policy's probabilities.
 
     Raises
@@ -78,29 +125,35 @@ def matched(
         If the log or the probabilities are not allowed, or the log cannot tell what the
         policy would have earned.
     """
+    decisions, given = list(decisions), _listed(probabilities)
     allowed = f"{len(decisions)}, an array for each decision"
-    fits = len(probabilities) == len(decisions)
-    require(fits, "len(probabilities)", len(probabilities), allowed)
-    pairs = with_rewards(decisions, probabilities)
+    fits = len(given) == len(decisions)
+    require(fits, "len(probabilities)", len(given), allowed)
+    pairs = with_rewards(decisions, given)
     rewarded = [decision for decision, _ in pairs]
-    policies = [np.asarray(policy, dtype=float) for _, policy in pairs]
+    policies = [of_arms(policy, decision) for decision, policy in pairs]
     features = [np.asarray(decision.features, dtype=float) for decision in rewarded]
     _require_shapes(rewarded, features, policies)
     starts = np.cumsum([0, *(len(decision.arms) for decision in rewarded[:-1])])
     policy, all_features = np.concatenate(policies), np.concatenate(features)
     sums = np.add.reduceat(policy, starts)
-    non_negative = np.minimum.reduceat(policy, starts) >= 0
-    are_probabilities = non_negative & (np.abs(sums - 1) <= _TOLERANCE)
+    least = np.minimum.reduceat(policy, starts)
     _require_each(
-        rewarded, are_probabilities, "probabilities", policies, ">= 0, with a sum of 1"
+        rewarded,
+        (least >= 0) & (np.abs(sums - 1) <= ROUNDING),
+        "probabilities",
+        [p.tolist() for p in policies],
+        lambda t: f">= 0, with a sum of 1, and their sum is {sums[t]:.9g}",
     )
+    rounded = np.where(np.abs(sums - 1) <= _TOLERANCE, 1.0, sums)
+    policy = policy / np.repeat(rounded, [len(own) for own in policies])
     finite = np.logical_and.reduceat(np.isfinite(all_features).all(axis=1), starts)
     _require_each(rewarded, finite, "features", features, "finite numbers")
     chosen = starts + [decision.chosen for decision in rewarded]
     _require_support(rewarded, policy[chosen])
     propensities = np.array([decision.propensity for decision in rewarded])
     return MatchedLog(
-        rewards=np.array([decision.reward for decision in rewarded]),
+        rewards=np.array([decision.reward for decision in rewarded], dtype=float),
         weights=policy[chosen] / propensities,
         features=all_features[chosen],
         policy_features=np.add.reduceat(policy[:, None] * all_features, starts),
@@ -113,13 +166,14 @@ def _require_each(
     passed: ArrayLike,
     field: str,
     values: Sequence[Any],
-    allowed: str,
+    allowed: str | Callable[[int], str],
 ) -> None:
     """Raise ValueError for the first decision whose value has not passed a check."""
     failed = np.flatnonzero(~np.asarray(passed, dtype=bool))
     if len(failed):
-        t = failed[0]
-        require(False, f"{field} of decision {decisions[t].number}", values[t], allowed)
+        t = int(failed[0])
+        text = allowed if isinstance(allowed, str) else allowed(t)
+        require(False, f"{field} of decision {decisions[t].number}", values[t], text)
 
 
 def _require_shapes(
@@ -149,6 +203,9 @@ def _require_support(decisions: Sequence[Decision], of_chosen: FloatArray) -> No
     propensities = [decision.propensity for decision in decisions]
     fit = [0 < propensity <= 1 for propensity in propensities]
     _require_each(decisions, fit, "propensity", propensities, "in (0, 1]")
+    fit = [propensity >= _LEAST_PROPENSITY for propensity in propensities]
+    allowed = f"{_LEAST_PROPENSITY} or more: no log has an action that improbable"
+    _require_each(decisions, fit, "propensity", propensities, allowed)
     allowed = (
         "below 1 in a decision at least. The log was made without randomised "
         "exploration, so it does not tell what other actions give. A study whose "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import float_array, plain
 from flwr_fbo._text import printable
 from flwr_fbo._validation import nearest, require, require_known
 from flwr_fbo.agents.durable.decision import Decision
@@ -23,6 +25,7 @@ from flwr_fbo.off_policy.estimators import (
     all_estimates,
     logged_mean,
 )
+from flwr_fbo.off_policy.matched_log import by_name, of_arms
 
 _FORMS = ("uniform", "always:NAME", "greedy", "python:MODULE:FUNCTION")
 # What a policy of a user's own takes: the context, the arms' names, their features.
@@ -98,7 +101,7 @@ def greedy(theta: ArrayLike) -> TargetPolicy:
     theta : array of shape (d,)
         Estimate of the bandit's parameter, such as `PolicySummary.estimate`.
     """
-    theta = np.asarray(theta, dtype=float)
+    theta = float_array("theta", theta)
     require(theta.ndim == 1, "theta", theta.shape, "shape (d,)")
     require(bool(np.isfinite(theta).all()), "theta", theta, "finite numbers")
 
@@ -118,7 +121,8 @@ def from_function(function: PolicyFunction, name: str = "") -> TargetPolicy:
     ----------
     function : callable
         Takes ``context``, ``arms`` and ``features`` as in `Decision`, and returns the
-        index of an arm, the name of an arm, or the probabilities of all eligible arms.
+        index of an arm, the name of an arm, or the probabilities of all eligible arms:
+        in their order, or by name.
     name : str
         Name for tables; that of the function by default.
 
@@ -137,14 +141,14 @@ def from_function(function: PolicyFunction, name: str = "") -> TargetPolicy:
 
     def probabilities(decision: Decision) -> ArrayLike:
         answer = function(decision.context, decision.arms, decision.features)
+        answer = plain(answer)
         where = f"answer of {label} for decision {decision.number}"
         if isinstance(answer, str):
             return _sure(_index_of(answer, where, decision.arms), decision)
-        if np.ndim(answer):
-            given: FloatArray = np.asarray(answer, dtype=float)
-            return given
+        if by_name(answer) or np.ndim(answer):
+            return of_arms(answer, decision)
         k = len(decision.arms)
-        is_int = isinstance(answer, (int, np.integer)) and not isinstance(answer, bool)
+        is_int = isinstance(answer, int) and not isinstance(answer, bool)
         allowed = f"an index from 0 to {k - 1}, an arm's name, or {k} probabilities"
         require(is_int and 0 <= answer < k, where, answer, allowed)
         return _sure(int(answer), decision)
@@ -298,7 +302,9 @@ def cells_of(estimate: PolicyValue) -> tuple[str, ...]:
 
 
 def evaluate_policy(
-    decisions: Sequence[Decision], policy: TargetPolicy, confidence: float = 0.95
+    decisions: Iterable[Decision],
+    policy: TargetPolicy | PolicyFunction | Mapping[str, float],
+    confidence: float = 0.95,
 ) -> PolicyEvaluation:
     """Estimate what a policy would have earned in the recorded decisions.
 
@@ -324,10 +330,12 @@ def evaluate_policy(
 
     Parameters
     ----------
-    decisions : sequence of Decision
+    decisions : iterable of Decision
         The log of one site. At least two decisions need a reward.
-    policy : TargetPolicy
-        The policy to evaluate; see `flwr_fbo.off_policy.policies`.
+    policy : TargetPolicy, callable or mapping of str to float
+        The policy to evaluate; see `flwr_fbo.off_policy.policies`. A function is one as
+        `from_function` takes it. A mapping has the probability of each arm by name,
+        the same in all decisions.
     confidence : float
         Confidence of each interval, between 0 and 1.
 
@@ -342,8 +350,14 @@ def evaluate_policy(
         If the log or the policy is not allowed, or the log cannot tell what the policy
         would have earned.
     """
-    ok = isinstance(policy, TargetPolicy)
-    require(ok, "policy", policy, "a TargetPolicy: see `parse_policy`")
+    decisions = list(decisions)
+    if by_name(policy):
+        policy = TargetPolicy("fixed", partial(of_arms, policy))
+    elif callable(policy):
+        policy = from_function(policy)
+    allowed = "a TargetPolicy, a function or a mapping: see `parse_policy`"
+    require(isinstance(policy, TargetPolicy), "policy", policy, allowed)
+    assert isinstance(policy, TargetPolicy)
     logged = logged_mean(decisions, confidence)
     arms = sorted({arm for decision in decisions for arm in decision.arms})
     if policy.arm is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain, within
 from flwr_fbo._validation import is_number, require, require_choice, require_int
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
@@ -114,6 +115,7 @@ class ContinualSettings:
     sliding_window: int | None = None
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_int("num_streams", self.num_streams, 1, _MOST_STREAMS)
         require_int("dimension", self.dimension, 1, LARGEST_DIMENSION)
         for field in ("max_action_norm", "max_reward"):
@@ -312,15 +314,29 @@ class ContinualSettings:
     def check_norms(self, actions: FloatArray) -> None:
         """Raise ValueError unless all actions, shape (K, d), are of norm at most L."""
         largest = self.max_action_norm
+        norms = np.linalg.norm(actions, axis=1)
         # A NaN compares false, as it should.
-        short = np.linalg.norm(actions, axis=1) <= largest * (1 + _NORM_TOLERANCE)
-        _require_all(short, "actions", actions, f"vectors of norm up to {largest}")
+        short = norms <= largest * (1 + _NORM_TOLERANCE)
+        if not np.all(short):
+            norm = norms[np.argmin(short)]
+            allowed = f"vectors of norm up to {largest}, and it has norm {norm:.9g}"
+            _require_all(short, "actions", actions, allowed)
 
     def check_rewards(self, rewards: FloatArray) -> None:
         """Raise ValueError unless all rewards, shape (T,), are in [-B, B]."""
         highest = self.max_reward
         small = np.abs(rewards) <= highest * (1 + _NORM_TOLERANCE)
         _require_all(small, "rewards", rewards, f"numbers from {-highest} to {highest}")
+
+    def without_excess(self, values: FloatArray) -> FloatArray:
+        """Return actions, shape (T, d), or rewards, (T,), within the bounds.
+
+        Those that exceed them by rounding, as in single precision, are scaled down to
+        the bound; others stay as they are.
+        """
+        if values.ndim == 1:
+            return within(values, np.abs(values), self.max_reward)
+        return within(values, np.linalg.norm(values, axis=1), self.max_action_norm)
 
     def _trials(self, actions: ArrayLike, rewards: ArrayLike) -> FloatArray:
         """Return the rows [x, y], shape (T, d + 1), if all are within the bounds."""

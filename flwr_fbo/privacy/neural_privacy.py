@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import is_number, require, require_int
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
@@ -80,6 +81,7 @@ class NeuralPrivacy:
     mechanism: Mechanism = "toeplitz"
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_int("num_synchronisations", self.num_synchronisations, 1)
         if self.num_features is not None:
             require_int("num_features", self.num_features, 2)

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import (
     is_number,
     require,
@@ -63,6 +64,7 @@ class WeightSchedule:
     adaptive: bool = True
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_choice("form", self.form, WeightForm)
         least, most = _PEAKS[self.form]
         ok = is_number(self.peak) and least <= self.peak <= most

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from flwr_fbo import _conversion as conversion
+from flwr_fbo._conversion import plain
 from flwr_fbo._validation import (
     require,
     require_finite,
@@ -15,7 +17,6 @@ from flwr_fbo._validation import (
     require_name,
 )
 from flwr_fbo.protocol.feature_encoder import FeatureEncoder
-from flwr_fbo.protocol.feature_fields import plain
 
 Value = float | str
 Features = Mapping[str, Value] | Sequence[tuple[str, Value]]
@@ -43,7 +44,7 @@ class ArmTable:
     ----------
     arms : mapping of str to mapping of str to float or str
         Features of each arm, by name; kept as tuples of pairs, the arms in their order.
-        May be empty.
+        May be empty. Also a data frame whose index has the names.
     version : int
         Version of the table, from 1. Each change adds 1.
 
@@ -107,12 +108,10 @@ class ArmTable:
         """
         wanted = set(self._features)
         if names is not None:
-            is_list = isinstance(names, Collection) and not isinstance(names, str)
-            require(is_list, "names", names, "a collection of names")
-            for name in names:
+            wanted = set(conversion.names("names", names))
+            for name in wanted:
                 require_known("name", name, self._features)
-            wanted = set(names)
-        require(len(wanted) > 0, "names", names or (), "one arm or more")
+        require(len(wanted) > 0, "names", (), "one arm or more")
         return tuple(
             (name, dict(features))
             for name, features in self._features.items()
@@ -147,6 +146,8 @@ class ArmTable:
 def _pairs(where: str, given: Any) -> list[tuple[str, Any]]:
     """Return the items of a mapping, or pairs as JSON has them; each name once."""
     allowed = "a mapping, or pairs with a distinct name each"
+    if hasattr(given, "to_dict"):  # a row for each, or a row
+        given = given.to_dict(*["index"] * (given.ndim - 1))
     pairs = given.items() if isinstance(given, Mapping) else given
     ok = isinstance(given, Mapping | tuple | list)
     ok = ok and all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require_positive
 
 
@@ -32,6 +33,7 @@ class DeterminantTrigger:
     threshold: float
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_positive("threshold", self.threshold)
 
     def fires(self, growth: FloatArray, num_since: int) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import (
     is_number,
@@ -143,6 +144,7 @@ class EllipsoidSampling(Exploration):
     kind: ClassVar[str] = "ellipsoid-sampling"
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_int("num_draws", self.num_draws, 1, 10_000)
         share, radius = self.uniform_share, self.radius
         ok = is_number(share) and 0 < share <= 1
@@ -216,6 +218,7 @@ class InverseGapWeighting(Exploration):
     kind: ClassVar[str] = "inverse-gap-weighting"
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_positive("scale", self.scale)
 
     @property

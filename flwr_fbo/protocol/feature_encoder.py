@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import mapping, names, plain
 from flwr_fbo._validation import (
     nearest,
     require,
@@ -148,17 +149,17 @@ class FeatureEncoder:
         require(not twice, "feature_names", twice, allowed)
 
     def _check_blocks(self) -> None:
-        is_list = isinstance(self.blocks, tuple | list)
-        require(is_list, "blocks", self.blocks, "a list of arm names")
+        object.__setattr__(self, "blocks", tuple(names("blocks", self.blocks)))
         for name in self.blocks:
             require_name("blocks", name)
-        object.__setattr__(self, "blocks", tuple(self.blocks))
         ok = len(set(self.blocks)) == len(self.blocks) != 1
         require(ok, "blocks", self.blocks, "none, or two or more distinct arm names")
         allowed = "not empty without blocks: the arms could not be told apart"
         require(bool(self.arm or self.blocks), "arm", self.arm, allowed)
 
     def _check_interactions(self, names: list[str]) -> None:
+        if isinstance(self.interactions, np.ndarray):
+            object.__setattr__(self, "interactions", self.interactions.tolist())
         if self.interactions == "all":
             return
         allowed = "'all', or a list of pairs of different fields, each pair once"
@@ -208,7 +209,8 @@ class FeatureEncoder:
         Parameters
         ----------
         context : mapping of str to value
-            The value of every context field: a number or a text.
+            The value of every context field: a number or a text. Also a row of a data
+            frame.
         arms : sequence of (str, mapping)
             K >= 1 arms, each a distinct name and the value of every arm field; such as
             `ArmTable.eligible` returns.
@@ -222,9 +224,10 @@ class FeatureEncoder:
             an arm has no block. Values outside the bounds and unknown categories are
             clipped and counted instead.
         """
+        max_norm = plain(max_norm)
         require_positive("max_norm", max_norm)
-        require(isinstance(context, Mapping), "context", context, "a mapping")
-        values, outside = encoded_row("context", context, self._context)
+        given = mapping("context", context)
+        values, outside = encoded_row("context", given, self._context)
         encoded_arms = self._encoded_arms(arms)
         require(len(encoded_arms.key) > 0, "arms", arms, "one arm or more")
         blocks, factors = encoded_arms.blocks, encoded_arms.factors
@@ -243,6 +246,7 @@ class FeatureEncoder:
         Parameters and errors are those of `encode`, with a context and the name of an
         arm for each decision.
         """
+        max_norm = plain(max_norm)
         require_positive("max_norm", max_norm)
         # One by one, for how many of the values of each are outside.
         each = {name: self._encoded_arms([(name, own)]) for name, own in arms}
@@ -363,7 +367,8 @@ class FeatureEncoder:
         """Return the arms' part, encoded only if they differ from the last ones."""
         try:
             # With types, as True equals 1 but is not allowed.
-            key = [(n, [*map(type, f.values())], dict(f)) for n, f in arms]
+            given = [(name, dict(mapping("arms", own))) for name, own in arms]
+            key = [(name, [*map(type, own.values())], own) for name, own in given]
         except (AttributeError, TypeError, ValueError) as error:
             allowed = "a list of names, each with a mapping of its features"
             text = f"arms={arms!r} is not allowed: {allowed}."

@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import mapping, names, plain, take_plain
 from flwr_fbo._validation import (
     did_you_mean,
     require,
@@ -47,6 +47,7 @@ class Number:
     high: float
 
     def __post_init__(self) -> None:
+        take_plain(self)
         for name in ("low", "high"):
             require_finite(name, getattr(self, name))
             object.__setattr__(self, name, float(getattr(self, name)))
@@ -69,7 +70,7 @@ class Number:
         ValueError names ``where`` if the value is not a number.
         """
         number = plain(value)
-        is_number = isinstance(number, Real) and not isinstance(number, bool)
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
         if not is_number or number != number:
             require(False, where, value, self.allowed)
         clipped = float(min(max(number, self.low), self.high))
@@ -113,12 +114,10 @@ class Category:
 
     def __post_init__(self) -> None:
         allowed = "a list of two or more distinct, printable texts"
-        ok = isinstance(self.values, tuple | list) and len(self.values) >= 2
-        require(ok, "values", self.values, allowed)
-        texts = all(isinstance(v, str) and v.isprintable() for v in self.values)
-        ok = texts and len(set(self.values)) == len(self.values)
-        require(ok, "values", self.values, allowed)
-        object.__setattr__(self, "values", tuple(self.values))
+        values = tuple(names("values", self.values))
+        ok = len(values) >= 2 and all(value.isprintable() for value in values)
+        require(ok and len(set(values)) == len(values), "values", values, allowed)
+        object.__setattr__(self, "values", values)
 
     @property
     def allowed(self) -> str:
@@ -170,19 +169,6 @@ class Encoded:
 
     features: FloatArray
     outside: dict[str, int]
-
-
-def plain(value: Any) -> Any:
-    """Return a number as an int or float of Python, and anything else as it is.
-
-    numpy rounds bounds to float32 to compare them with a float32: it could exceed them.
-    Other numbers, as fractions, could not be recorded.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()  # of a long double itself
-    if isinstance(value, Real) and not isinstance(value, int | float):
-        return float(value)
-    return value
 
 
 def field_to_dict(field: Field) -> dict[str, Any]:
@@ -247,10 +233,10 @@ def encoded_rows(
     encodings: list[list[float]] = []
     outside: Counter[str] = Counter()
     for i, row in enumerate(rows, first):
-        require(isinstance(row, Mapping), f"{where}[{i}]", row, "a mapping")
-        encoding, names = encoded_row(f"{where}[{i}]", row, fields)
+        here = f"{where}[{i}]"
+        encoding, clipped = encoded_row(here, mapping(here, row), fields)
         encodings.append(encoding)
-        outside.update(names)
+        outside.update(clipped)
     return np.array(encodings), outside
 
 

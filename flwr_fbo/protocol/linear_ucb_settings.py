@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import (
     require,
     require_fraction,
@@ -102,6 +103,7 @@ class LinearUCBSettings:
     site_deviation: SiteDeviation | None = None
 
     def __post_init__(self) -> None:
+        take_plain(self)
         for name in ("noise_scale", "parameter_norm", "ridge"):
             require_positive(name, getattr(self, name))
         require_fraction("alpha", self.alpha)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
@@ -68,6 +69,7 @@ class NeuralUCBSettings:
     privacy: NeuralPrivacy | None = None
 
     def __post_init__(self) -> None:
+        take_plain(self)
         if self.num_exploration is not None:
             require_int("num_exploration", self.num_exploration, 0)
         for name in ("ridge", "beta", "threshold"):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_int, require_known
 
@@ -77,6 +78,7 @@ class PeerGraph:
     num_estimators: int | None = None
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_int("num_agents", self.num_agents, 2)
         is_iterable = isinstance(self.edges, Iterable)
         require(is_iterable, "edges", self.edges, "pairs of slots")

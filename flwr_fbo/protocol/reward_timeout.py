@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require_finite, require_positive
 
 
@@ -45,6 +46,7 @@ class RewardTimeout:
     reward: float = 0.0
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_positive("seconds", self.seconds)
         require_finite("reward", self.reward)
 

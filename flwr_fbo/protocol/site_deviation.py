@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require, require_known, require_name, require_positive
 
 
@@ -59,6 +60,7 @@ class SiteDeviation:
     features: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_positive("bound", self.bound)
         is_list = isinstance(self.features, tuple | list)
         require(is_list, "features", self.features, "a list of names")

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import (
     require,
@@ -63,6 +64,7 @@ class SearchSettings(ABC):
     num_starts: int = 20
 
     def __post_init__(self) -> None:
+        take_plain(self)
         for name in (
             "num_features",
             "num_sub_regions",
@@ -278,6 +280,7 @@ class RandomSearchSettings:
     sub_region_axes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_int("num_sub_regions", self.num_sub_regions, 1)
         require_int("num_initial", self.num_initial, 1)
         object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))

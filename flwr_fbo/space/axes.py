@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Protocol
@@ -18,6 +19,7 @@ from optuna.distributions import (
 )
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import plain
 from flwr_fbo._validation import require
 
 # Continuous axes are read on this grid: fine enough for any tuning, coarse enough that
@@ -207,19 +209,52 @@ def _bin_border(u: float, num_values: int) -> float:
     return math.floor(u * num_values + 0.5) / num_values
 
 
+def plain_distribution(name: str, distribution: BaseDistribution) -> BaseDistribution:
+    """Return the same distribution as Optuna's present class, of Python's numbers.
+
+    Optuna's `UniformDistribution` and its like are older names of the same ones.
+
+    Raises
+    ------
+    ValueError
+        If it is of another kind, or a bound, step or choice is not finite.
+    """
+    field, kind = f"space[{name!r}]", distribution
+    if isinstance(kind, CategoricalDistribution):
+        choices = tuple(map(plain, kind.choices))
+        _require_finite(field, kind, choices)
+        return CategoricalDistribution(choices)
+    ok = isinstance(kind, FloatDistribution | IntDistribution)
+    require(ok, field, kind, "an Optuna Float-, Int- or CategoricalDistribution")
+    assert isinstance(kind, FloatDistribution | IntDistribution)
+    _require_finite(field, kind, (kind.low, kind.high, kind.step))
+    if type(kind) in (FloatDistribution, IntDistribution):
+        return kind
+    is_float = isinstance(kind, FloatDistribution)
+    present: type[Any] = FloatDistribution if is_float else IntDistribution
+    found: BaseDistribution = present(kind.low, kind.high, kind.log, kind.step)
+    return found
+
+
+def _require_finite(
+    field: str, distribution: BaseDistribution, values: Iterable[Any]
+) -> None:
+    for value in values:
+        if isinstance(value, float) and not math.isfinite(value):
+            allowed = f"finite numbers, and there is {value}"
+            require(False, field, distribution, allowed)
+
+
 def make_axis(name: str, distribution: BaseDistribution) -> Axis:
     """Return the axis of a distribution.
 
     Raises
     ------
     ValueError
-        If it is of another kind, has a single value, repeats a choice, does not survive
-        JSON, or is too large to count.
+        If it has a single value, repeats a choice, does not survive JSON, or is too
+        large to count.
     """
     field = f"space[{name!r}]"
-    if not isinstance(distribution, BaseDistribution):
-        allowed = "an Optuna Float-, Int- or CategoricalDistribution"
-        require(False, field, distribution, allowed)
     allowed = "at least two values (write a constant into the objective instead)"
     require(not distribution.single(), field, distribution, allowed)
     allowed = (

@@ -21,7 +21,7 @@ from optuna.distributions import (
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._validation import require, require_known
-from flwr_fbo.space.axes import axis_edges, make_axis
+from flwr_fbo.space.axes import axis_edges, make_axis, plain_distribution
 from flwr_fbo.space.sub_regions import SubRegions, prime_factors
 
 Params = dict[str, Any]
@@ -59,8 +59,9 @@ class SearchSpace:
     Raises
     ------
     ValueError
-        If the mapping is empty, or a distribution is of another kind, has a single
-        value, repeats a choice, does not survive JSON, or is too large to count.
+        If the mapping is empty, or a distribution is of another kind, is not finite,
+        has a single value, repeats a choice, does not survive JSON, or is too large to
+        count.
 
     Notes
     -----
@@ -77,7 +78,10 @@ class SearchSpace:
         for name in distributions:
             named = isinstance(name, str) and name != ""
             require(named, "space", name, "names are non-empty strings")
-        self.distributions = dict(distributions)
+        self.distributions = {
+            name: plain_distribution(name, distribution)
+            for name, distribution in distributions.items()
+        }
         self._axes = [make_axis(name, d) for name, d in self.distributions.items()]
         self.dim = len(self._axes)
         self.continuous = np.array([axis.continuous for axis in self._axes])

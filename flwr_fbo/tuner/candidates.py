@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
 from flwr_fbo._random import Purpose, generator
 from flwr_fbo._validation import require, require_known
 from flwr_fbo.space.search_space import Params, SearchSpace
@@ -17,11 +19,29 @@ def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
     Raises
     ------
     ValueError
-        If a key is not in the run config.
+        If a key is not in the run config, or its value is not of a type that trials
+        have: training with the others could not be what it is with this one.
     """
-    for key in space.distributions:
+    for key, distribution in space.distributions.items():
         require_known("space", key, run_config)
+        wanted = _kinds(distribution)
+        value = run_config[key]
+        allowed = f"{' or '.join(sorted(wanted))}, as in space[{key!r}]={distribution}"
+        require(_kind(value) in wanted, f"run_config[{key!r}]", value, allowed)
     return {key: run_config[key] for key in space.distributions}
+
+
+def _kinds(distribution: BaseDistribution) -> set[str]:
+    """Return of which kinds a parameter's values are."""
+    if isinstance(distribution, CategoricalDistribution):
+        return set(map(_kind, distribution.choices))
+    return {"a number"}
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "a number"
+    return f"a {type(value).__name__}"
 
 
 def check_enqueued(

@@ -113,7 +113,7 @@ def test_a_policy_refuses_what_would_not_be_protected(tmp_path: Path) -> None:
     for value in (1.1, -2.0, np.nan, "much"):
         with pytest.raises(ValueError, match=r"rewards\[0\]|value"):
             policy.reward(ticket, value)  # type: ignore[arg-type]
-    for unknown in (ticket + 1, -1, 2**70, str(ticket), np.int64(ticket)):
+    for unknown in (ticket + 1, -1, 2**70, str(ticket), float(ticket), True):
         with pytest.raises(ValueError, match="ticket"):
             policy.reward(unknown, 0.5)  # type: ignore[arg-type]
     for actions in (

@@ -12,6 +12,7 @@ import pytest
 from flwr_fbo import FTS, Halving, InProcessGrid, MlflowCallback
 from flwr_fbo.integrations import mlflow_callback
 from flwr_fbo.protocol.callbacks import DecidedRung, Started
+from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
 from tests.tuner.apps import in_process, main_of, server_context, tuner
 
@@ -109,11 +110,70 @@ def test_after_a_restart_the_run_is_the_same(uri: str, tmp_path: Path) -> None:
     assert _metric(uri, run, "answered") == {1: NUM_AGENTS, 2: NUM_AGENTS}
 
 
-def test_a_study_that_fails_stays_unfinished(uri: str) -> None:
+def test_a_study_that_fails_ends_its_run(uri: str) -> None:
+    """With the callback, with its next study, or with the process."""
     told = MlflowCallback("unfinished", tracking_uri=uri)
     told.on_start(Started("a", "FedVote", {}, 0))
     (run,) = _runs(uri, "unfinished")
     assert run.info.status == "RUNNING"
+    told.on_start(Started("b", "FedVote", {}, 0))
+    assert sorted(_statuses(uri, "unfinished")) == ["FAILED", "RUNNING"]
+    assert told._end.atexit
+    del told
+    assert _statuses(uri, "unfinished") == ["FAILED"] * 2
+
+
+def test_a_result_that_cannot_be_logged_ends_the_run(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = MlflowCallback("lost", tracking_uri=uri)
+    told.on_start(Started("a", "FedVote", {}, 0))
+
+    def refused(*arguments: Any, **records: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(told._client, "log_batch", refused)
+    with pytest.raises(OSError, match="full"):
+        told.on_end(
+            FederationResult(({}, {}), (Rung(1, (0, 1), (0.0, 0.5), (1,)),), None)
+        )
+    assert _statuses(uri, "lost") == ["FAILED"]
+
+
+def _statuses(uri: str, experiment: str) -> list[str]:
+    return [run.info.status for run in _runs(uri, experiment)]
+
+
+# Each is another name, and MLflow allows the first ones.
+NAMES = [
+    *(
+        "学習率",
+        "正則化",
+        "opt momentum",
+        "opt_momentum",
+        "opt.momentum",
+        "opt/momentum",
+    ),
+    *("опт", "معدل", "é", "e\u0301", "lr [log]", "lr (log)", "lr _log_", "lr$", "lr€"),
+    *("_", "__", ".", "..", "../lr", ".lr", "/lr", "lr/", "a//b", "a/b", "a/./b"),
+    *("lr\n", "lr\t", " lr", "lr ", "🚀", "🛸", "न\u0947", "[", "_x5B_", "_x5F_x5B_"),
+    *("_x5[", "\x05x5B_", "_x5/", "\x05x2F_", "grid_x1", "a=b", "a|b", "a\\b"),
+    *("n" * 250, "n" * 251, "n" * 252, "学" * 300, "学" * 301, "[" * 100, "[" * 101),
+]
+
+
+def test_different_names_are_different_keys(uri: str) -> None:
+    settings = {name: str(i) for i, name in enumerate(NAMES)}
+    told = MlflowCallback("names", tracking_uri=uri)
+    for _ in range(2):  # the same ones after a restart
+        told.on_start(Started("a", "FedVote", settings, 0))
+    (run,) = _runs(uri, "names")
+    params = run.data.params
+    assert params.pop("method") == "FedVote"
+    assert sorted(params.values()) == sorted(settings.values())
+    for name in NAMES[:8]:
+        assert params[name] == settings[name]
+    assert params["lr _x5B_log_x5D_"] == settings["lr [log]"]
 
 
 def test_what_mlflow_does_not_allow_is_made_so(uri: str) -> None:
@@ -124,7 +184,7 @@ def test_what_mlflow_does_not_allow_is_made_so(uri: str) -> None:
     told.on_start(Started("a", "FederationTuner", settings, 0))
     told.on_rung(DecidedRung(1, 2, (0, 1), ({}, {}), (-math.inf, 0.5), (1,), math.inf))
     (run,) = _runs(uri, "odd")
-    assert run.data.params["learning_rate__149__"] == "0.5"
+    assert run.data.params["learning rate _x5B_149_x5D__x21_"] == "0.5"
     assert len(run.data.params["long"]) == 6000
     assert "none" not in run.data.params
     assert set(run.data.metrics) == {"rounds", "trials", "score.trial-1"}

@@ -2,10 +2,14 @@
 
 import math
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import InMemoryStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
@@ -92,6 +96,40 @@ def test_the_command_takes_a_folder(tuners: dict[str, Path], tmp_path: Path) -> 
     assert done.output.startswith("6 trials in study federation-tuner-")
 
 
+@pytest.mark.parametrize("kind", ["path", "database", "memory", "journal"])
+def test_storages_that_are_no_text(
+    kind: str, tuners: dict[str, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "trials.db"
+    storages: dict[str, Callable[[], Any]] = {
+        "path": lambda: path,
+        "database": lambda: RDBStorage(f"sqlite:///{path}"),
+        "memory": InMemoryStorage,
+        "journal": lambda: JournalStorage(JournalFileBackend(str(path))),
+    }
+    study = export_tuner(tuners["private"], storages[kind]())
+    assert len(study.trials) == 6
+    if kind in ("path", "database"):
+        [name] = optuna.get_all_study_names(f"sqlite:///{path}")
+        assert name == study.study_name
+
+
+@pytest.mark.parametrize(
+    ("storage", "seen"),
+    [
+        ("trials.db", "storage='trials.db' is not allowed: a URL such as"),
+        (3, "and it is a int"),
+        (None, "and it is a NoneType"),
+        ("sqlite://", "a file, and not"),
+    ],
+)
+def test_other_storages_are_refused(
+    storage: Any, seen: str, tuners: dict[str, Path]
+) -> None:
+    with pytest.raises(ValueError, match=seen):
+        export_tuner(tuners["private"], storage)
+
+
 def test_what_is_no_tuner_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/trials.db"
     with pytest.raises(JournalError, match="There is no journal"):
@@ -101,4 +139,6 @@ def test_what_is_no_tuner_is_refused(tmp_path: Path) -> None:
         export_tuner(tmp_path, url)
     with pytest.raises(ValueError, match="storage="):
         export_tuner(tmp_path, f"sqlite:///{tmp_path / FILE_NAME}")
+    with pytest.raises(ValueError, match="not the journal itself"):
+        export_tuner(tmp_path, tmp_path / FILE_NAME)
     assert not (tmp_path / "trials.db").exists()

@@ -12,6 +12,7 @@ import pytest
 
 from flwr_fbo import FTS, Halving, InProcessGrid, TensorBoardCallback
 from flwr_fbo.integrations import tensorboard_callback
+from flwr_fbo.protocol.callbacks import Started
 from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
 from tests.tuner.apps import in_process, main_of, server_context, tuner
 
@@ -143,6 +144,28 @@ def test_without_torch_and_killed_what_was_written_is_there(tmp_path: Path) -> N
     scalars, texts = _read(tmp_path)
     assert scalars["answered"] == dict.fromkeys(range(1, 200), 5)
     assert "| a\\|b | 1 |" in texts["settings"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("学習率", "学習率"),
+        ("svc__C", "svc__C"),
+        ("_lr_", r"\_lr\_"),
+        ("__lr", r"\_\_lr"),
+        ("a*b*", r"a\*b\*"),
+        ("`a`", r"\`a\`"),
+        ("a\\b", r"a\\b"),
+        ("<b>&", "&lt;b&gt;&amp;"),
+        ("[a](b)", r"[a]\(b)"),
+        ("a\r\nb\u2028c", "a b c"),
+    ],
+)
+def test_a_name_is_shown_as_it_is(tmp_path: Path, name: str, shown: str) -> None:
+    told = TensorBoardCallback(tmp_path)
+    told.on_start(Started("a", "FedVote", {name: 1}, 0))
+    _, texts = _read(tmp_path)
+    assert f"| {shown} | 1 |" in texts["settings"]
 
 
 def test_a_folder_that_cannot_be_used_does_not_stop_the_study(

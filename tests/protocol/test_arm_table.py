@@ -98,7 +98,7 @@ def test_tables_that_do_not_fit(
         (lambda: TABLE.add("tea", price=1), "name='tea' .*`change`"),
         (lambda: TABLE.remove("te"), "name='te' .*did you mean 'tea'"),
         (lambda: TABLE.change("te", price=1), "name='te'"),
-        (lambda: TABLE.eligible([["tea"]]), r"name=\['tea'\] "),  # type: ignore[list-item]
+        (lambda: TABLE.eligible([["tea"]]), r"names=\['tea'\] .*a list"),  # type: ignore[list-item]
         (lambda: TABLE.eligible("tea"), "names='tea' .*a collection"),
         (lambda: TABLE.eligible(()), r"names=\(\) .*one arm or more"),
         (lambda: ArmTable({"a\n": {}}), r"arms='a\\n'.*printable"),

@@ -188,7 +188,7 @@ def test_the_order_of_fields_matters() -> None:
         (lambda: FeatureEncoder({"a\n": ARRIVAL}), r"context='a\\n'.*printable"),
         (lambda: FeatureEncoder({"a": 3}), r"context\['a'\]=3 .*Number"),  # type: ignore[dict-item]
         (lambda: replace(BLOCKS, blocks=("a",)), "blocks=.*two or more"),
-        (lambda: replace(BLOCKS, blocks="ab"), "blocks='ab' .*list"),
+        (lambda: replace(BLOCKS, blocks="ab"), "blocks='ab' .*collection"),
         (lambda: replace(BLOCKS, blocks=[*map(str, range(251))]), "dimension=1004 "),
         (lambda: replace(SHARED, interactions=("ab",)), "interactions='ab'.*pairs"),  # type: ignore[arg-type]
         (

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
+    DiscreteUniformDistribution,
     FloatDistribution,
     IntDistribution,
+    IntLogUniformDistribution,
+    IntUniformDistribution,
+    LogUniformDistribution,
+    UniformDistribution,
 )
 
 from flwr_fbo.lab.tasks.har import HarTask
@@ -288,10 +293,59 @@ def test_what_json_would_change_is_refused() -> None:
     for distribution in (
         FloatDistribution(0, 1, step=1 / 13),
         CategoricalDistribution([(1, 2), (3, 4)]),  # type: ignore[list-item]
-        CategoricalDistribution([np.int64(1), np.int64(2)]),  # type: ignore[list-item]
     ):
         with pytest.raises(ValueError, match="JSON"):
             SearchSpace({"x": distribution})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_choices_of_numpy_are_plain_ones() -> None:
+    wanted = {"x": CategoricalDistribution([1, 2]), "y": FloatDistribution(0.5, 1.0)}
+    space = SearchSpace(
+        {
+            "x": CategoricalDistribution(np.array([1, 2])),  # type: ignore[arg-type]
+            "y": FloatDistribution(np.float32(0.5), np.int64(1)),  # type: ignore[arg-type]
+        }
+    )
+    assert space.distributions == wanted
+    assert type(space.from_unit(space.center)["x"]) is int
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_older_names_of_distributions_are_the_same() -> None:
+    space = SearchSpace(
+        {
+            "a": UniformDistribution(0, 1),
+            "b": LogUniformDistribution(0.1, 1),
+            "c": DiscreteUniformDistribution(0, 1, 0.25),
+            "d": IntUniformDistribution(1, 5, 2),
+            "e": IntLogUniformDistribution(1, 9),
+        }
+    )
+    assert space.distributions == {
+        "a": FloatDistribution(0, 1),
+        "b": FloatDistribution(0.1, 1, log=True),
+        "c": FloatDistribution(0, 1, step=0.25),
+        "d": IntDistribution(1, 5, step=2),
+        "e": IntDistribution(1, 9, log=True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("distribution", "seen"),
+    [
+        (CategoricalDistribution([math.nan, 1.0]), "there is nan"),
+        (CategoricalDistribution([1.0, -math.inf]), "there is -inf"),
+        (FloatDistribution(math.nan, 1.0), "there is nan"),
+        (FloatDistribution(0.0, math.nan), "there is nan"),
+        (FloatDistribution(0.0, math.inf), "there is inf"),
+    ],
+)
+def test_what_is_not_finite_is_refused_where_it_is_declared(
+    distribution: BaseDistribution, seen: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"space\['x'\]=.* {seen}"):
+        SearchSpace({"x": distribution})
 
 
 def test_sub_regions_that_do_not_fit_are_named() -> None:

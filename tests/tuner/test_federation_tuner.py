@@ -55,6 +55,28 @@ def test_with_little_noise_it_chooses_as_without(schedule: Halving) -> None:
     assert 990 < private.privacy_spent.epsilon <= 1000
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "seen"),
+    [
+        ("learning-rate", "0.1", r"run_config\['learning-rate'\]='0.1' .* a number"),
+        ("learning-rate", True, r"run_config\['learning-rate'\]=True .* a number"),
+        ("local-epochs", "3", r"run_config\['local-epochs'\]='3' .* a number"),
+        ("optimizer", 1, r"run_config\['optimizer'\]=1 .* a str"),
+        ("optimizer", True, r"run_config\['optimizer'\]=True .* a str"),
+    ],
+)
+def test_defaults_of_another_type_are_named_before_anything_runs(
+    key: str, value: Any, seen: str
+) -> None:
+    space = {**SPACE, "optimizer": CategoricalDistribution(["sgd", "adam"])}
+    grid, calls = recording(), []
+    context = server_context(**{"optimizer": "sgd", key: value})
+    with pytest.raises(ValueError, match=seen):
+        tuner(space=space).start(lambda *_: calls.append(1), grid, context)
+    assert not calls
+    assert not grid.sends
+
+
 def test_exact_means_are_those_that_the_app_would_report() -> None:
     """Of the same trainings, one by one, without the tuner."""
     result = _exactly_best(ONE_RUNG)

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import float_array, mapping, names, take_plain
 from flwr_fbo._frames import frame_of
 
 
@@ -55,6 +58,16 @@ class Decision:
     chosen: int
     propensity: float
     reward: float
+
+    def __post_init__(self) -> None:
+        take_plain(self)
+        if self.context is not None and not isinstance(self.context, Mapping):
+            object.__setattr__(self, "context", mapping("context", self.context))
+        if not isinstance(self.arms, tuple):
+            object.__setattr__(self, "arms", tuple(names("arms", self.arms)))
+        if not isinstance(self.features, np.ndarray):
+            features = float_array("features", self.features)
+            object.__setattr__(self, "features", features)
 
 
 # `pscore` and the like are what libraries for off-policy evaluation call them.

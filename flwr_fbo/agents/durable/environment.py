@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import float_array, number, within
 from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.trial import OutOfTimeError
 from flwr_fbo.journal.journal_file import JournalError
@@ -59,6 +60,7 @@ def fitting_actions(
         return None
     shape, allowed = actions.shape, f"an array of shape (K, {dimension}) with K >= 1"
     require(len(shape) == 2 and shape[1] == dimension, "actions", shape, allowed)
+    actions = within(actions, np.linalg.norm(actions, axis=1), longest)
     # A NaN compares false, as it should.
     if not np.all(np.linalg.norm(actions, axis=1) <= longest * (1 + 1e-9)):
         _leave_out(t, f"an action is longer than {longest:g}, or not finite")
@@ -73,7 +75,7 @@ def fitting_reward(
     environment: BanditEnvironment, t: int, x: FloatArray, largest: float = math.inf
 ) -> float | None:
     """Return what an action gives in trial t, clipped; None if it is left out."""
-    given = _unless_it_fails(lambda: float(environment.reward(x)), t)
+    given = _unless_it_fails(lambda: number("reward", environment.reward(x)), t)
     if given is None:
         return None
     if math.isnan(given) or (math.isinf(given) and math.isinf(largest)):
@@ -97,8 +99,8 @@ def _unless_it_fails(play: Callable[[], T], t: int) -> T | None:
 
 def _numbers(given: object) -> FloatArray | None:
     try:
-        return np.asarray(given, dtype=float)
-    except (TypeError, ValueError):
+        return float_array("actions", given)
+    except ValueError:
         return None
 
 

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import float_array
 from flwr_fbo._validation import require, require_index, require_name
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.environment import (
@@ -197,15 +198,16 @@ class RecordedBandit(RecordedDecisions):
         """Record what logged trials add; see `LinearBanditPolicy.add_history`."""
         require_name("name", name)
         settings, outside = self.study.settings, Counter(self.outside)
-        y = _numbers("rewards", rewards)
+        y = settings.releases.without_excess(float_array("rewards", rewards))
         require(y.ndim == 1 and len(y) > 0, "rewards", y.shape, "(T,), with T >= 1")
         settings.releases.check_rewards(y)
         if settings.encoder is None:
             for field, given in (("contexts", contexts), ("arms", arms)):
                 require(given is None, field, given, "None, without an encoder")
-            x = _numbers("actions", actions)
+            x = float_array("actions", actions)
             shape = (len(y), settings.releases.dimension)
             require(x.shape == shape, "actions", x.shape, f"an array of shape {shape}")
+            x = settings.releases.without_excess(x)
             settings.releases.check_norms(x)
             log = LogSum.of(settings.releases, [x], y)
         else:
@@ -323,15 +325,6 @@ class RecordedBandit(RecordedDecisions):
                 self.cancel(ticket)
             else:
                 self.reward({ticket: value})
-
-
-def _numbers(field: str, given: Any) -> FloatArray:
-    """Return an array of floats; what is None or missing is NaN."""
-    try:
-        return np.asarray(given, dtype=float)
-    except (TypeError, ValueError) as error:
-        text = f"{field} is not allowed: an array of numbers ({error})."
-        raise ValueError(text) from error
 
 
 def _counted(blocks: Iterable[Encoded], outside: Counter[str]) -> Iterator[FloatArray]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from numpy.typing import ArrayLike
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import mapping, mappings, plain
 from flwr_fbo._validation import is_number, require
 from flwr_fbo.agents.durable.bandit_journals import last_journal
 from flwr_fbo.agents.durable.decision import Decision, decisions_frame
@@ -75,6 +76,7 @@ class LinearBanditPolicy(SharedBandit):
             If there is no journal, or the server did not enrol the site. The server
             sends the study's settings in the first round of `FedUCB`.
         """
+        patience = plain(patience)
         ok = is_number(patience) and patience >= 0
         require(ok, "patience", patience, "a number of seconds >= 0")
         deadline = time.monotonic() + patience
@@ -96,9 +98,11 @@ class LinearBanditPolicy(SharedBandit):
         Parameters
         ----------
         context : mapping of str to value, or array of shape (K, d)
-            Where the study has a `FeatureEncoder`: the value of each of its fields.
-            Else K >= 1 actions, each of norm at most L.
-        eligible : collection of str, optional
+            Where the study has a `FeatureEncoder`: the value of each of its fields, in
+            a mapping or a row of a data frame. Else K >= 1 actions, each of norm at
+            most L. One that exceeds it by rounding, as in single precision, is scaled
+            down to L.
+        eligible : collection or array of str, optional
             Names of the arms that are possible now. All of the site's by default; only
             with an encoder.
 
@@ -126,6 +130,7 @@ class LinearBanditPolicy(SharedBandit):
 
         Much faster than `choose` for each: the disk is waited for once. After an error
         none is recorded. Parameters and errors are those of `choose`, one a context.
+        The contexts may be a data frame with a row for each.
         """
         return self._with_offers(contexts, eligible, RecordedBandit.choose)
 
@@ -251,8 +256,8 @@ class LinearBanditPolicy(SharedBandit):
         ----------
         ticket : int
             Ticket that `choose` returned.
-        value : float
-            The reward, in [-B, B].
+        value : float or bool
+            The reward, in [-B, B]; True is 1.
 
         Raises
         ------
@@ -266,16 +271,15 @@ class LinearBanditPolicy(SharedBandit):
             If the reward could not be recorded.
         """
         with self._held() as bandit:
-            bandit.reward({ticket: value})
+            bandit.reward({plain(ticket): value})
 
     def reward_many(self, values: Mapping[int, float]) -> None:
         """Record many rewards, by ticket: all at once, or none after an error.
 
         Parameters and errors are those of `reward`.
         """
-        require(isinstance(values, Mapping), "values", values, "a mapping")
         with self._held() as bandit:
-            bandit.reward(values)
+            bandit.reward({plain(t): v for t, v in mapping("values", values).items()})
 
     def add_history(
         self,
@@ -299,7 +303,7 @@ class LinearBanditPolicy(SharedBandit):
             study has an encoder, the name of an arm.
         rewards : array of shape (T,)
             What each was rewarded with, in [-B, B].
-        contexts : sequence of T mappings, optional
+        contexts : sequence of T mappings or data frame, optional
             The contexts, where the study has an encoder: as in `choose`.
         arms : ArmTable, optional
             The arms at that time, for a study with an encoder. By default those that
@@ -392,7 +396,12 @@ class LinearBanditPolicy(SharedBandit):
         use: Callable[[RecordedBandit, list[Offer]], list[T]],
     ) -> list[T]:
         """Return what is made of each context's offer, in one call of the journal."""
-        some = [None] * len(contexts) if eligible is None else eligible
+        contexts = (
+            list(contexts)
+            if not hasattr(contexts, "to_dict")
+            else mappings("contexts", contexts)
+        )
+        some = [None] * len(contexts) if eligible is None else list(eligible)
         allowed = f"{len(contexts)}, one a context"
         require(len(some) == len(contexts), "len(eligible)", len(some), allowed)
         with self._held() as bandit:

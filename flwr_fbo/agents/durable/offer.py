@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import float_array
 from flwr_fbo._validation import require
 from flwr_fbo.journal.trial_table import Trial
 
@@ -86,7 +87,7 @@ class Offer:
         allowed = "an array of shape (K, d), as there is no encoder"
         is_mapping = isinstance(actions, Mapping)
         require(not is_mapping, "context", actions, allowed)
-        features = np.asarray(actions, dtype=float)
+        features = float_array("actions", actions)
         require(features.ndim == 2, "actions", features.shape, allowed)
         return cls(features, tuple(map(str, range(len(features)))))
 

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import number, whole_number
 from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
 from flwr_fbo.agents.durable.decision import Decision
@@ -95,7 +95,9 @@ class RecordedDecisions(RecordedBanditAgent):
         if self.study.settings.encoder is not None:
             return self.arms.offer(context, eligible)
         require(eligible is None, "eligible", eligible, "None, without an encoder")
-        return Offer.of_vectors(context)
+        offer = Offer.of_vectors(context)
+        features = self.study.settings.releases.without_excess(offer.features)
+        return replace(offer, features=features)
 
     def probabilities(self, offers: Sequence[Offer]) -> list[dict[str, float]]:
         """Return with which probability each action would be chosen, by name."""
@@ -132,6 +134,7 @@ class RecordedDecisions(RecordedBanditAgent):
 
     def choose_slate(self, offer: Offer, num_slots: int) -> list[Choice]:
         """Choose several different actions of one offer, and record all: at once."""
+        num_slots = whole_number("num_slots", num_slots)
         require_int("num_slots", num_slots, 1, len(offer.arms))
         first, left = self.num_trials, list(range(len(offer.arms)))
         offers, chosen, places = [], [], []
@@ -202,21 +205,20 @@ class RecordedDecisions(RecordedBanditAgent):
 
     def reward(self, values: Mapping[int, float]) -> None:
         """Record what actions were rewarded with, by ticket: all at once, or none."""
-        for ticket, value in values.items():
-            ok = isinstance(value, Real) and not isinstance(value, bool)
-            require(ok, "value", value, "a number")
-            self._check_ticket(ticket)
-        trials = [self._awaited(ticket) for ticket in values]
-        self._complete(trials, [float(value) for value in values.values()], {})
+        rewards = np.array([number("value", value) for value in values.values()])
+        trials = [self._awaited(self._checked(ticket)) for ticket in values]
+        rewards = self.study.settings.releases.without_excess(rewards)
+        self._complete(trials, rewards.tolist(), {})
 
     def cancel(self, ticket: int) -> None:
         """Record that a decision gets no reward."""
-        self._check_ticket(ticket)
-        self._journal.end_trial(self._awaited(ticket).number, math.nan)
+        trial = self._awaited(self._checked(ticket))
+        self._journal.end_trial(trial.number, math.nan)
 
-    def _check_ticket(self, ticket: Any) -> None:
-        ok = type(ticket) is int and 0 <= ticket < 2**63
-        require(ok, "ticket", ticket, "an int, as `choose` gave it")
+    def _checked(self, ticket: Any) -> int:
+        found = whole_number("ticket", ticket)
+        require(0 <= found < 2**63, "ticket", ticket, "an int, as `choose` gave it")
+        return found
 
     def _awaited(self, ticket: int) -> Trial:
         """Return the trial of a ticket, if its reward is still awaited."""

@@ -6,12 +6,13 @@ arms-v       version v of them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from flwr_fbo._conversion import mapping, mappings, plain
 from flwr_fbo._validation import require
 from flwr_fbo.agents.durable.offer import Offer
 from flwr_fbo.journal.journal import Journal
@@ -19,7 +20,7 @@ from flwr_fbo.journal.npy import from_json_array, to_json_array
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.protocol.arm_table import ArmTable
 from flwr_fbo.protocol.feature_encoder import FeatureEncoder
-from flwr_fbo.protocol.feature_fields import Encoded, plain
+from flwr_fbo.protocol.feature_fields import Encoded
 
 # Of the table that the encoder's blocks make, where none was set.
 _OF_BLOCKS = 0
@@ -86,6 +87,7 @@ class SiteArms:
     def offer(self, context: Any, eligible: Collection[str] | None = None) -> Offer:
         """Return what a decision is among, for a context and names of arms."""
         arms = self.newest.eligible(eligible)
+        context = mapping("context", context)
         encoded = self._encoded(context, arms)
         names = tuple(name for name, _ in arms)
         record = {
@@ -105,10 +107,7 @@ class SiteArms:
         """
         encoder, table = self._encoder, self.newest if arms is None else arms
         require(isinstance(table, ArmTable), "arms", arms, "an ArmTable")
-        allowed = "a sequence with a mapping for each action"
-        ok = isinstance(contexts, Iterable) and not isinstance(contexts, Mapping)
-        require(ok, "contexts", contexts, allowed)
-        rows = list(contexts)
+        rows = mappings("contexts", contexts)
         require(len(rows) == len(chosen), "len(contexts)", len(rows), f"{len(chosen)}")
         return encoder.encode_log(rows, chosen, table.eligible(), self._max_norm)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flwr_fbo._conversion import plain
 from flwr_fbo._errors import PublicError
 
 if TYPE_CHECKING:
@@ -95,6 +96,20 @@ class Trial(dict[str, Any]):
 
         return float(self._value(name, FloatDistribution(low, high, log, step)))
 
+    def suggest_uniform(self, name: str, low: float, high: float) -> float:
+        """Return the value of a float parameter, as the older Optuna."""
+        return self.suggest_float(name, low, high)
+
+    def suggest_loguniform(self, name: str, low: float, high: float) -> float:
+        """Return the value of a float parameter on a log scale, as the older Optuna."""
+        return self.suggest_float(name, low, high, log=True)
+
+    def suggest_discrete_uniform(
+        self, name: str, low: float, high: float, q: float
+    ) -> float:
+        """Return the value of a float parameter in steps, as the older Optuna."""
+        return self.suggest_float(name, low, high, step=q)
+
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
@@ -107,7 +122,7 @@ class Trial(dict[str, Any]):
         """Return the value of a categorical parameter, as in Optuna."""
         from optuna.distributions import CategoricalDistribution
 
-        return self._value(name, CategoricalDistribution(choices))
+        return self._value(name, CategoricalDistribution(list(map(plain, choices))))
 
     def __getattr__(self, name: str) -> Any:
         # No failed trial, of which every one would be: the app's fault.

@@ -13,6 +13,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._letters import fonts_for, without_glyph_warnings
 from flwr_fbo._palette import BLUE
 from flwr_fbo._text import humanised
 from flwr_fbo.cli.report.page import Figure
@@ -52,15 +53,22 @@ def drawn(name: str, caption: str, draw: Callable[[Any], None]) -> Figure:
     """
     from matplotlib import rc_context
 
-    file = BytesIO()
-    with rc_context({**_STYLE, "svg.hashsalt": name}):
-        draw(file)
-    text = file.getvalue().decode()
+    with rc_context({**_STYLE, "svg.hashsalt": name}), without_glyph_warnings():
+        text = _saved(draw)
+        # Whoever reads the page has fonts of their own: these measure the letters.
+        with fonts_for(text) as fonts:
+            text = _saved(draw) if fonts else text
     text = text[text.index("<svg") :]
     text = _OUTSIDE.sub("", _METADATA.sub("", text)).replace("xlink:href", "href")
     text = _NAME.sub(rf"\g<1>{name}-", _BLACK.sub("currentColor", text))
     label = f'<svg role="img" aria-label="{escape(caption)}"'
     return Figure(Markup(text.replace("<svg", label, 1)), caption)
+
+
+def _saved(draw: Callable[[Any], None]) -> str:
+    file = BytesIO()
+    draw(file)
+    return file.getvalue().decode()
 
 
 def chart(

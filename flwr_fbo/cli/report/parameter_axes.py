@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
+from unicodedata import east_asian_width
 
 from optuna.distributions import (
     BaseDistribution,
@@ -11,7 +13,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo._palette import literal
+from flwr_fbo._letters import literal
 from flwr_fbo._text import printable
 
 # More slices, or axes side by side, do not fit a page that is 400 pixels wide.
@@ -29,7 +31,7 @@ def number_of(value: Any, distribution: BaseDistribution) -> float:
 def name_choices(axis: Any, distribution: BaseDistribution) -> None:
     """Put a tick with a name at each choice of a category."""
     if isinstance(distribution, CategoricalDistribution):
-        names = [short(choice) for choice in distribution.choices]
+        names = all_short(distribution.choices)
         axis.set_ticks(range(len(names)), names)
 
 
@@ -67,6 +69,33 @@ def left_out(order: Sequence[str]) -> list[str]:
 
 
 def short(value: Any, most: int = _MOST_LETTERS) -> str:
-    """Return a name as matplotlib can draw it, in so many letters."""
-    text = printable(str(value))
-    return literal(text if len(text) <= most else f"{text[: most - 1]}…")
+    """Return a name as matplotlib can draw it, in so many letters.
+
+    Letters of China, Japan and Korea are as wide as two.
+    """
+    return literal(_cut(printable(str(value)), most))
+
+
+def all_short(values: Iterable[Any]) -> list[str]:
+    """Return what `short` does for each, but different names stay different."""
+    texts = [printable(str(value)) for value in values]
+    for at_end in (0, 5):
+        cut = [_cut(text, _MOST_LETTERS, at_end) for text in texts]
+        if len(set(cut)) == len(set(texts)):
+            return [literal(text) for text in cut]
+    return [short(f"{number} {text}") for number, text in enumerate(texts, 1)]
+
+
+def _cut(text: str, most: int, at_end: int = 0) -> str:
+    """Return a text of so many letters, with the last ones of a longer one."""
+    if _num_within(text, most) == len(text):
+        return text
+    first = text[: _num_within(text, most - 1 - at_end)]
+    last = text[len(text) - _num_within(text[::-1], at_end) :]
+    return f"{first}…{last}"
+
+
+def _num_within(text: str, most: int) -> int:
+    """Return how many of the first characters are not wider than so many letters."""
+    widths = accumulate(1 + (east_asian_width(c) in "WF") for c in text)
+    return sum(width <= most for width in widths)

@@ -15,6 +15,7 @@ from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table
 from flwr_fbo.cli.report.parameter_axes import (
     MOST_SHOWN,
+    all_short,
     is_log,
     is_whole,
     label_of,
@@ -144,7 +145,7 @@ def _parallel(
             axes.axvline(place, color="#7f7f7f", lw=0.5)
             axes.text(place, -0.03, bottom, va="top", ha="center")
             axes.text(place, 1.03, top, va="bottom", ha="center")
-        names = [short(name) for name in (*shown, "value")]
+        names = all_short((*shown, "value"))
         axes.set_xticks(places, names, rotation=25, ha="right")
         axes.tick_params(axis="x", length=0)
         axes.set_yticks([])

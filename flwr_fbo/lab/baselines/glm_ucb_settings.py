@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.lab.baselines.glm import IdentityLink, Link, LogisticLink
 
@@ -47,6 +48,7 @@ class GLMUCBSettings:
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
+        take_plain(self)
         for name in ("ridge", "beta", "threshold", "parameter_norm", "accuracy"):
             require_positive(name, getattr(self, name))
         require_positive("curvature", self.curvature)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flwr_fbo._palette import literal
+from flwr_fbo._letters import in_legend
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.curves import curves_by_method
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
@@ -30,7 +30,7 @@ def draw_level(axes: Any, estimate: Estimate, look: Look, label: str) -> None:
     """Draw an estimate that does not depend on x, with one standard error."""
     color, style, _ = look
     mean, error = estimate.mean, estimate.standard_error
-    axes.axhline(mean, color=color, ls=style, lw=1.4, label=literal(label))
+    axes.axhline(mean, color=color, ls=style, lw=1.4, label=in_legend(label))
     axes.axhspan(mean - error, mean + error, color=color, alpha=0.1, lw=0)
 
 
@@ -43,7 +43,7 @@ def draw_points(
         [x for x, _ in points],
         [estimate.mean for _, estimate in points],
         [estimate.standard_error for _, estimate in points],
-        label=literal(label),
+        label=in_legend(label),
         color=color,
         marker=marker,
         ls=style,

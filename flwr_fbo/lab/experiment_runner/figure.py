@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo._letters import drawable, fonts_for
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.curves import curves_by_method
 from flwr_fbo.lab.experiment_runner.ends import name_beside, set_title
@@ -65,14 +66,16 @@ def draw(experiment: Experiment, runs: Sequence[Run], path: Target) -> None:
 
     A PNG, unless matplotlib's settings say otherwise.
     """
-    if has_own_form(experiment):
-        figure, axes = new_figure()
-        draw_own_form(axes, experiment, runs)
-        name_beside(figure, runs, path)
-    elif experiment.counts_scalars:
-        _draw_communication(experiment, runs, path)
-    else:
-        _draw_convergence(experiment, runs, path)
+    names = [experiment.name, *map(experiment.label_of, experiment.methods)]
+    with fonts_for("".join(names)):
+        if has_own_form(experiment):
+            figure, axes = new_figure()
+            draw_own_form(axes, experiment, runs)
+            name_beside(figure, runs, path)
+        elif experiment.counts_scalars:
+            _draw_communication(experiment, runs, path)
+        else:
+            _draw_convergence(experiment, runs, path)
 
 
 def _draw_convergence(
@@ -112,7 +115,7 @@ def _draw_communication(
     x_label, y_label = experiment.axes
     left.set(xlabel=x_label, ylabel=y_label, yscale="log")
     right.set(xlabel=x_label, ylabel="scalars sent so far", yscale="log")
-    title = f"{experiment.name}: {experiment.num_agents} agents"
+    title = drawable(f"{experiment.name}: {experiment.num_agents} agents")
     figure.suptitle(f"{title}, {seeds_of(experiment, runs)}", fontsize=10)
     _name_lines(figure, left)
     save(figure, runs, path)

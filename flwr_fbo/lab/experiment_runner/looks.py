@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._palette import BLUE, COLORS, GREEN, VERMILION, literal
+from flwr_fbo._letters import drawable, in_legend
+from flwr_fbo._palette import BLUE, COLORS, GREEN, VERMILION
 from flwr_fbo._text import counted
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.curves import common_seeds
@@ -66,7 +67,7 @@ def line_styles(
             "marker": looks[name][2],
             "markersize": 4,
             "markevery": max(1, len(curve) // 10),
-            "label": literal(experiment.label_of(name)),
+            "label": in_legend(experiment.label_of(name)),
         }
         for name, curve in curves.items()
     }
@@ -86,7 +87,7 @@ def title_of(experiment: Experiment, runs: Sequence[Run]) -> str:
     """Return what the figure says of itself."""
     compared = counted(experiment.num_compared, experiment.compared)
     # Two lines: one would run into names beside the axes.
-    title = f"{experiment.name}: mean over {compared}"
+    title = drawable(f"{experiment.name}: mean over {compared}")
     return f"{title}\n{seeds_of(experiment, runs)}"
 
 

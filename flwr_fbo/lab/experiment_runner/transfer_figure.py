@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._palette import literal
+from flwr_fbo._letters import in_legend
 from flwr_fbo.lab.experiment_runner.curves import curves_by_method
 from flwr_fbo.lab.experiment_runner.ends import (
     draw_level,
@@ -50,7 +50,7 @@ def draw_times(axes: Any, experiment: TransferExperiment, runs: Sequence[Run]) -
     for name, curves in curves_by_method(names, runs).items():
         seconds = times[name].mean() / experiment.num_targets
         color, style, _ = looks[name]
-        label = literal(f"{experiment.label_of(name)}: {seconds:.2g} s")
+        label = in_legend(f"{experiment.label_of(name)}: {seconds:.2g} s")
         x, y = part * seconds, curves[:, first:]
         draw_mean(axes, x, y, color=color, ls=style, label=label)
     x_label = "CPU seconds of a target, on a log scale"

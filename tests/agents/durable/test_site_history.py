@@ -187,7 +187,7 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((X, Y), {"name": " "}, "name=' ' is not allowed"),
 ]
 WRONG_NAMED: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-    ((NAMES, Y), {}, "contexts=None is not allowed: a sequence with a mapping"),
+    ((NAMES, Y), {}, "contexts=None is not allowed: a list of mappings"),
     ((NAMES, Y, CONTEXTS[1:]), {}, r"len\(contexts\)=39"),
     ((NAMES[1:], Y, CONTEXTS), {}, r"len\(actions\)=39"),
     ((["clinik", *NAMES[1:]], Y, CONTEXTS), {}, r"actions\[0\]='clinik'.*'clinic'"),

@@ -1,0 +1,114 @@
+"""Letters that the default font lacks: fonts that have them, or their code points."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from warnings import catch_warnings, filterwarnings
+
+# With a glyph for all letters, which shows none of them.
+_LAST_RESORT = "LastResort"
+
+
+@contextmanager
+def fonts_for(text: str) -> Iterator[list[str]]:
+    """Have matplotlib use more fonts of this machine, if they have letters of a text.
+
+    Gives their names.
+    """
+    from matplotlib import rc_context, rcParams
+
+    fonts = list(dict.fromkeys(filter(None, map(_font_with, _missing(text)))))
+    with rc_context({"font.family": [*rcParams["font.family"], *fonts]}):
+        yield fonts
+
+
+@contextmanager
+def without_glyph_warnings() -> Iterator[None]:
+    """Ignore that fonts lack letters: where these stay text, the reader has fonts."""
+    with catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        yield
+
+
+def spelt(text: str) -> str:
+    """Return a text with the code points of letters that no font in use has.
+
+    Examples
+    --------
+    >>> spelt("C of ward \U0001f6f8")
+    'C of ward [U+1F6F8]'
+    """
+    missing = _missing(text)
+    if not missing:
+        return text
+    run = f"[{re.escape(''.join(missing))}]+"
+    return re.sub(run, lambda found: f"[{' '.join(map(_name, found[0]))}]", text)
+
+
+def _name(letter: str) -> str:
+    return f"U+{ord(letter):04X}"
+
+
+def _missing(text: str) -> list[str]:
+    """Return the letters that the fonts in use lack, in order, each once."""
+    if text.isascii():
+        return []
+    from matplotlib import rcParams
+
+    known = frozenset[int]().union(*map(_letters_of_family, rcParams["font.family"]))
+    return [letter for letter in dict.fromkeys(text) if ord(letter) not in known]
+
+
+def _font_with(letter: str) -> str | None:
+    """Return the first font of this machine that has a letter, if there is one."""
+    from matplotlib.font_manager import fontManager
+
+    for font in fontManager.ttflist:
+        if _LAST_RESORT not in font.fname and ord(letter) in _letters(font.fname):
+            return font.name
+    return None
+
+
+def _letters_of_family(family: str) -> frozenset[int]:
+    from matplotlib.font_manager import FontProperties, findfont
+
+    try:
+        path = findfont(FontProperties(family=[family]), fallback_to_default=False)
+    except ValueError:  # matplotlib passes over it
+        return frozenset()
+    return _letters(str(path))
+
+
+@cache
+def _letters(path: str) -> frozenset[int]:
+    """Return the code points that a font has glyphs for."""
+    from matplotlib.font_manager import get_font
+
+    try:
+        return frozenset(get_font(path).get_charmap())
+    except (OSError, RuntimeError):  # removed since, or no font
+        return frozenset()
+
+
+def literal(label: str) -> str:
+    """Return a label as matplotlib shows it, and reads no formula in it."""
+    return label.replace("$", r"\$")
+
+
+def drawable(label: str) -> str:
+    """Return a label as it is drawn: letters that no font has are code points.
+
+    Where letters stay text in the file, whoever reads it has fonts of their own.
+    """
+    from matplotlib import rcParams
+
+    return literal(label if rcParams["svg.fonttype"] == "none" else spelt(label))
+
+
+def in_legend(label: str) -> str:
+    """Return a label as a legend shows it, which leaves out those that begin with _."""
+    hair_space = "\u200a" if label.startswith("_") else ""
+    return hair_space + drawable(label)

@@ -5,15 +5,20 @@ pandas and PyTorch are not imported: their objects are known by what they can do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
+from functools import wraps
 from numbers import Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require
+from flwr_fbo._validation import did_you_mean, require
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # By how much numbers in single precision miss a bound that they keep.
 ROUNDING = 1e-6
@@ -44,6 +49,27 @@ def take_plain(settings: Any) -> None:
     """Replace the NumPy numbers among a frozen dataclass's fields by plain ones."""
     for field in fields(settings):
         object.__setattr__(settings, field.name, plain(getattr(settings, field.name)))
+
+
+def takes_plain(function: Callable[P, R]) -> Callable[P, R]:
+    """Have NumPy numbers taken as plain ones, and name the nearest of the parameters.
+
+    An unknown keyword is answered as Python 3.13 does. The signature stays as it is,
+    for readers and for tools.
+    """
+    known = inspect.signature(function).parameters
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs.keys() - known:
+            owner = function.__qualname__.removesuffix(".__init__")
+            hint = did_you_mean(name, known) or f": it has {', '.join(list(known)[1:])}"
+            raise TypeError(f"{owner}() has no parameter {name!r}{hint}")
+        plain_args: Any = [args[0], *map(plain, args[1:])] if args else []
+        plain_kwargs: Any = {name: plain(value) for name, value in kwargs.items()}
+        return function(*plain_args, **plain_kwargs)
+
+    return checked
 
 
 def number(field: str, value: Any) -> float:

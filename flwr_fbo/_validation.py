@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable
-from functools import wraps
-from typing import Any, ParamSpec, TypeGuard, TypeVar, get_args
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from collections.abc import Collection, Iterable
+from typing import Any, TypeGuard, get_args
 
 
 def require(condition: bool, field: str, value: object, allowed: str) -> None:
@@ -88,24 +83,6 @@ def require_known(field: str, value: Any, known: Collection[str]) -> None:
     """Raise ValueError unless ``value`` is a known name; it has the nearest one."""
     if not (isinstance(value, str) and value in known):
         require(False, field, value, nearest(value, known))
-
-
-def names_its_parameters(function: Callable[P, R]) -> Callable[P, R]:
-    """Have an unknown keyword answered with the nearest parameter, as Python 3.13 does.
-
-    The signature stays as it is, for readers and for tools.
-    """
-    known = inspect.signature(function).parameters
-
-    @wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs.keys() - known:
-            owner = function.__qualname__.removesuffix(".__init__")
-            hint = did_you_mean(name, known) or f": it has {', '.join(list(known)[1:])}"
-            raise TypeError(f"{owner}() has no parameter {name!r}{hint}")
-        return function(*args, **kwargs)
-
-    return checked
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

@@ -3,10 +3,28 @@
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
+from optuna.distributions import FloatDistribution
 
 import flwr_fbo
-from flwr_fbo import DPFTSDE, FTS, FedGOUCB, FedUCB, FedVote, FedWarmStart
+from flwr_fbo import (
+    DPFTSDE,
+    FTS,
+    Durability,
+    FedGOUCB,
+    FedUCB,
+    FedVote,
+    FedWarmStart,
+    Halving,
+    InProcessGrid,
+    Privacy,
+    PrivateChoice,
+    Seeds,
+    VotingSettings,
+    tuning_app,
+)
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
 
 STRATEGIES: list[Any] = [
     FedVote,
@@ -77,6 +95,43 @@ def test_a_wrong_keyword_is_answered_with_the_right_one(
     words = rf"\(\) has no parameter '{wrong}'.*did you mean '{right}'"
     with pytest.raises(TypeError, match=words):
         strategy(**{wrong: 1})
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    space = {"x": FloatDistribution(0, 1)}
+    numbers: Any = [np.int64(4), np.float32(8), np.uint8(2), np.int32(3)]
+    four, eight, two, rounds = numbers
+    study = FedVote(
+        space,
+        "maximize",
+        four,
+        epsilon=eight,
+        delta=np.float64(1e-3),
+        durability=Durability(min_agents=two, patience=np.float64(0)),
+        seeds=Seeds(study=two),
+        privacy=Privacy(min_answers=two),
+    )
+    app = tuning_app(lambda context: lambda trial: trial["x"])
+    result = study.start(InProcessGrid(app, 4), num_rounds=rounds)
+    assert result.privacy_spent is not None
+    assert type(study.study.study_seed) is int
+    assert type(Halving(four, (1,)).trials) is int
+    assert type(PrivateChoice(epsilon=eight, delta=1e-3).epsilon) is float
+
+
+def test_what_sites_refuse_by_default_is_said_before_they_are_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = VotingSettings(num_candidates=10_000, num_features=2_048)
+    space = {f"x{d}": FloatDistribution(0, 1) for d in range(200)}
+    study = FedVote(space, "maximize", 4, epsilon=8.0, delta=1e-3, agent=agent)
+    app = tuning_app(lambda context: lambda trial: trial["x0"])
+    with pytest.raises(TooFewAgentsError, match="more than max_steps"):
+        study.start(InProcessGrid(app, 4), num_rounds=3)
+    assert "Sites refuse this study, but for those that allow more" in caplog.text
+    first = caplog.text.index("Sites refuse this study")
+    assert first < caplog.text.index("could not answer its server")
+    assert "max_steps=50000000" in caplog.text[first:]
 
 
 def test_one_that_is_like_none_is_answered_with_all() -> None:

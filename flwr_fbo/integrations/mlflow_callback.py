@@ -38,8 +38,9 @@ class MlflowCallback(Callback):
 
     A study has one MLflow run, also after a restart with the same folder. Settings are
     parameters of the run. Metrics have the round, or the number of the rung, as step.
-    The run ends as FINISHED with the study's result. It ends as FAILED if the result
-    could not be logged, or if there is none when the callback or the process ends.
+    The run ends as FINISHED with the study's result. It ends as FAILED if the study
+    ends with an error, if the result could not be logged, or if there is none when the
+    callback or the process ends.
 
     Names stay as they are where MLflow allows them. Other characters are written as
     their code point: ``lr [log]`` becomes ``lr _x5B_log_x5D_``. Longer names than 250
@@ -107,6 +108,10 @@ class MlflowCallback(Callback):
         """Log scores and epsilon, and the settings of the trials."""
         self._log_metrics(numbers_of_rung(decided), decided.number)
         self._log_params(texts_of_rung(decided))
+
+    def on_error(self, error: BaseException) -> None:
+        """End the run as FAILED."""
+        self._fail()
 
     def on_end(self, result: Any) -> None:
         """Log the setting that is recommended or chosen, and end the run."""

@@ -136,6 +136,12 @@ class Callback:
     def on_rung(self, decided: DecidedRung) -> None:
         """Take note of a rung of a `FederationTuner`."""
 
+    def on_error(self, error: BaseException) -> None:
+        """Take note that the study ends without a result, with what is raised.
+
+        A run that goes on with it begins with `on_start` again.
+        """
+
     def on_end(self, result: Any) -> None:
         """Take note of the result: what ``start`` returns.
 
@@ -173,6 +179,10 @@ class Callbacks(Callback):
     def on_rung(self, decided: DecidedRung) -> None:
         """Tell all."""
         self._tell("on_rung", decided)
+
+    def on_error(self, error: BaseException) -> None:
+        """Tell all."""
+        self._tell("on_error", error)
 
     def on_end(self, result: Any) -> None:
         """Tell all."""

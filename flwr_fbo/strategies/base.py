@@ -25,8 +25,11 @@ from flwr_fbo._compat import (
     reply_arrays,
     to_array_record,
 )
+from flwr_fbo._conversion import plain
 from flwr_fbo._text import ranges_text
 from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.clients.limits import StudyRefusedError, size_limits
+from flwr_fbo.clients.message_sizes import check_config, check_steps
 from flwr_fbo.protocol.callbacks import Callbacks, Round, Started
 from flwr_fbo.protocol.codec import Config, Study
 from flwr_fbo.servers.base import Server, Step
@@ -147,6 +150,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             Result of the whole study. If the folder holds a complete study, its result
             is returned again without any message.
         """
+        num_rounds, timeout = plain(num_rounds), plain(timeout)
         if num_rounds is None:
             num_rounds = self.default_rounds()
         require_int("num_rounds", num_rounds, 2)
@@ -159,6 +163,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         self._timeout = timeout
         self._num_rounds = num_rounds
         self.plan(num_rounds - 1)
+        self._warn_of_refusal()
         identity = self._identity(num_rounds)
         with StudyRecord(self._folder, identity, self._patience) as self._record:
             self._resume(num_rounds)
@@ -175,12 +180,27 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                     evaluate_config,
                     evaluate_fn,
                 )
+            except BaseException as error:
+                self._callbacks.on_error(error)
+                raise
             finally:
                 self._running = False
                 self._stop_waiting()
         self._end(result)
         self._callbacks.on_end(result)
         return result
+
+    def _warn_of_refusal(self) -> None:
+        """Say now what sites would refuse that have set no limits of their own."""
+        sizes = size_limits(())
+        try:
+            check_config(sizes, self.study.enrolment())
+            check_steps(sizes, self.study)
+        except StudyRefusedError as error:
+            _log.warning(
+                "Sites refuse this study, but for those that allow more: %s",
+                str(error).removeprefix("This site takes no part: "),
+            )
 
     def _identity(self, num_rounds: int) -> dict[str, Any]:
         """Return the settings that may not change while a study goes on, as JSON."""

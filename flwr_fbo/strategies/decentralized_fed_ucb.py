@@ -11,7 +11,8 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 
 from flwr_fbo._compat import ClientApi, reply_arrays, reply_metrics, to_array_record
-from flwr_fbo._validation import names_its_parameters, require
+from flwr_fbo._conversion import takes_plain
+from flwr_fbo._validation import require
 from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.linear_bandit_study import (
@@ -120,7 +121,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     server: PeerServer
     record_kind = PEER_KIND
 
-    @names_its_parameters
+    @takes_plain
     def __init__(
         self,
         settings: LinearUCBSettings,

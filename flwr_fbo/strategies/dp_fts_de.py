@@ -8,7 +8,8 @@ from pathlib import Path
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import ClientApi
-from flwr_fbo._validation import names_its_parameters, require
+from flwr_fbo._conversion import takes_plain
+from flwr_fbo._validation import require
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.tuning_settings import Direction, ThompsonSettings
@@ -84,7 +85,7 @@ class DPFTSDE(PrivateTuningStrategy):
     its best setting lies. With ``aggregation`` it is covered: see `SecureRelease`.
     """
 
-    @names_its_parameters
+    @takes_plain
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],

@@ -12,8 +12,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 
 from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
+from flwr_fbo._conversion import takes_plain
 from flwr_fbo._validation import (
-    names_its_parameters,
     require,
     require_int,
     require_seed,
@@ -111,7 +111,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     result_type = NeuralBanditResult
     record_kind = NEURAL_KIND
 
-    @names_its_parameters
+    @takes_plain
     def __init__(
         self,
         settings: NeuralUCBSettings,

@@ -14,7 +14,8 @@ from flwr.app import Message
 
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo._compat import ClientApi, reply_metrics
-from flwr_fbo._validation import names_its_parameters, require
+from flwr_fbo._conversion import takes_plain
+from flwr_fbo._validation import require
 from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.codec import Phase
 from flwr_fbo.protocol.confidence import Confidence
@@ -113,7 +114,7 @@ class FedUCB(LinearBanditStrategy):
     server: LinearBanditServer
     record_kind = BANDIT_KIND
 
-    @names_its_parameters
+    @takes_plain
     def __init__(
         self,
         settings: LinearUCBSettings,

@@ -16,7 +16,8 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import ClientApi
-from flwr_fbo._validation import names_its_parameters, require
+from flwr_fbo._conversion import takes_plain
+from flwr_fbo._validation import require
 from flwr_fbo.agents.tuning.fed_vote import even_votes
 from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
@@ -98,7 +99,7 @@ class FedVote(PrivateTuningStrategy):
 
     _readable = "its exact best setting"
 
-    @names_its_parameters
+    @takes_plain
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],

@@ -16,7 +16,8 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import ClientApi
-from flwr_fbo._validation import names_its_parameters, require, require_int
+from flwr_fbo._conversion import takes_plain
+from flwr_fbo._validation import require, require_int
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.protocol.callbacks import Callback
@@ -129,7 +130,7 @@ class FedWarmStart(PrivateTuningStrategy):
     _from_when = ", once its cohort has begun"
     _readable = "how it ranks the pool's points, and so where its best setting lies"
 
-    @names_its_parameters
+    @takes_plain
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],

@@ -9,7 +9,8 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from flwr_fbo._compat import ClientApi
-from flwr_fbo._validation import names_its_parameters, require
+from flwr_fbo._conversion import takes_plain
+from flwr_fbo._validation import require
 from flwr_fbo.protocol.callbacks import Callback
 from flwr_fbo.protocol.codec import fresh_seed
 from flwr_fbo.protocol.tuning_settings import Direction, FTSSettings
@@ -69,7 +70,7 @@ class FTS(TuningStrategy):
 
     record_kind = RELAY_KIND
 
-    @names_its_parameters
+    @takes_plain
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],

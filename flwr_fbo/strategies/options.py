@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from flwr_fbo._compat import ClientApi, check_client_api
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import (
     is_number,
     require,
@@ -124,6 +125,7 @@ class Privacy:
     noise_only: bool = False
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_bool("noise_only", self.noise_only)
         ok = self.when_exhausted in ("halt", "raise")
         require(ok, "when_exhausted", self.when_exhausted, "'halt' or 'raise'")
@@ -252,6 +254,7 @@ class Durability:
     max_empty_rounds: int = 1
 
     def __post_init__(self) -> None:
+        take_plain(self)
         if self.min_agents is not None:
             require_int("min_agents", self.min_agents, 1)
         ok = is_number(self.patience) and self.patience >= 0
@@ -349,5 +352,6 @@ class Seeds:
     noise: int | None = None
 
     def __post_init__(self) -> None:
+        take_plain(self)
         for field in fields(self):
             require_seed(field.name, getattr(self, field.name))

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require, require_bool, require_choice
 from flwr_fbo._version import __version__
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
@@ -101,6 +102,7 @@ class PrivateChoice:
     noise_only: bool = False
 
     def __post_init__(self) -> None:
+        take_plain(self)
         check_epsilon(self.epsilon)
         check_delta(self.delta)
         require_choice("ballot", self.ballot, Ballot)

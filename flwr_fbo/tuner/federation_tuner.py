@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from flwr_fbo._conversion import takes_plain
 from flwr_fbo._faults import end_of_faults
 from flwr_fbo._validation import require, require_choice, require_int
 from flwr_fbo.protocol.callbacks import Callback, Callbacks, Started
@@ -163,6 +164,7 @@ class FederationTuner:
     the process does. So do trials without ``folder``, which write the same files.
     """
 
+    @takes_plain
     def __init__(
         self,
         space: Mapping[str, BaseDistribution],
@@ -288,6 +290,9 @@ class FederationTuner:
                 )
                 try:
                     run.climb(record, rungs)
+                except BaseException as error:
+                    self._callbacks.on_error(error)
+                    raise
                 finally:
                     end_of_faults()
         spent = self._chooser.spent(len(rungs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flwr_fbo._conversion import take_plain
 from flwr_fbo._validation import require, require_int
 
 
@@ -65,6 +66,7 @@ class Halving:
     parallel: int = 4
 
     def __post_init__(self) -> None:
+        take_plain(self)
         require_int("trials", self.trials, 2)
         ok = isinstance(self.rounds, tuple) and len(self.rounds) > 0
         require(ok, "rounds", self.rounds, "a tuple of at least one integer")

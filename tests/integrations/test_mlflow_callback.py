@@ -12,6 +12,7 @@ import pytest
 from flwr_fbo import FTS, Halving, InProcessGrid, MlflowCallback
 from flwr_fbo.integrations import mlflow_callback
 from flwr_fbo.protocol.callbacks import DecidedRung, Started
+from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
 from tests.tuner.apps import in_process, main_of, server_context, tuner
@@ -110,7 +111,15 @@ def test_after_a_restart_the_run_is_the_same(uri: str, tmp_path: Path) -> None:
     assert _metric(uri, run, "answered") == {1: NUM_AGENTS, 2: NUM_AGENTS}
 
 
-def test_a_study_that_fails_ends_its_run(uri: str) -> None:
+def test_a_study_that_raises_ends_its_run_at_once(uri: str) -> None:
+    told = MlflowCallback("raised", tracking_uri=uri)
+    study = strategy(callbacks=[told])
+    with pytest.raises(TooFewAgentsError):
+        study.start(InProcessGrid(numpy_app(), 1), num_rounds=2)
+    assert _statuses(uri, "raised") == ["FAILED"]
+
+
+def test_a_run_without_an_end_is_ended(uri: str) -> None:
     """With the callback, with its next study, or with the process."""
     told = MlflowCallback("unfinished", tracking_uri=uri)
     told.on_start(Started("a", "FedVote", {}, 0))

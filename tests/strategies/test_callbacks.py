@@ -21,6 +21,7 @@ class Recorded(Callback):
         self.started: list[Started] = []
         self.rounds: list[Round] = []
         self.results: list[Any] = []
+        self.errors: list[BaseException] = []
         self.dies_in = dies_in
 
     def on_start(self, started: Started) -> None:
@@ -32,6 +33,9 @@ class Recorded(Callback):
         if finished.server_round == self.dies_in:
             raise KeyboardInterrupt
         self.rounds.append(finished)
+
+    def on_error(self, error: BaseException) -> None:
+        self.errors.append(error)
 
     def on_end(self, result: Any) -> None:
         self.results.append(result)
@@ -128,9 +132,11 @@ def test_one_that_fails_changes_nothing(
 def test_no_round_is_reported_twice(tmp_path: Path, dies_in: int) -> None:
     """Its replies were lost: the round is played again, and reported then."""
     first, second = Recorded(), Recorded()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as raised:
         _run(tmp_path, first, dies_in=dies_in)
+    assert first.errors == [raised.value]
     result = _run(tmp_path, second)
+    assert not second.errors
     assert first.rounds + second.rounds == result.rounds
     assert second.started[0].num_done == len(first.rounds) == dies_in - 1
     assert second.started[0].study == first.started[0].study

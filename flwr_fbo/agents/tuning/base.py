@@ -255,9 +255,17 @@ class Agent(ABC):
         known = np.array(self.iterations, dtype=np.int64) <= iteration
         return self.points[known], sign * np.array(self.values, dtype=np.float64)[known]
 
+    @property
+    def _failed(self) -> NDArray[np.bool_]:
+        """Which trials have failed, or were penalised; shape (t,)."""
+        failed = np.isnan(self.values)
+        if failed.all():
+            return failed
+        return self._all_trials(max(self.iterations)).failed
+
     def _is_near_failure(self, x: FloatArray) -> bool:
         """Return whether the trial nearest to x, shape (D,), failed."""
-        failed = np.isnan(self.values)
+        failed = self._failed
         if not failed.any():
             return False
         distances = np.sum((self.points - x) ** 2, axis=1)
@@ -276,7 +284,7 @@ class Agent(ABC):
         for x in points:
             if not self._is_near_failure(x):
                 return np.asarray(x)
-        away = points[:, None, :] - self.points[np.isnan(self.values)]
+        away = points[:, None, :] - self.points[self._failed]
         return np.asarray(points[np.argmax(np.sum(away**2, axis=-1).min(axis=1))])
 
 

@@ -128,6 +128,20 @@ def test_initial_points_leave_the_part_that_failed() -> None:
     assert failed < 60  # of 160; 80 by uniform draws
 
 
+@pytest.mark.parametrize("bad", [math.nan, -1e12])
+def test_initial_points_go_on_where_every_draw_is_near_a_failure(bad: float) -> None:
+    who = agent(SETTINGS[0])
+
+    def objective(trial: Any) -> float:
+        return float(trial["x"]) if trial.number < 3 else bad
+
+    play_round(who, objective, 0, None, send_message=False)
+    who.values = [0.1, 0.2, 0.3] + [bad] * (len(who.values) - 3)
+    who.points[:3] = [[9.0, 9.0], [9.1, 9.0], [9.2, 9.0]]  # farther than all draws
+    x = who._away_from_failures(1, len(who.values))
+    assert np.all((x >= 0) & (x <= 1))
+
+
 def test_enqueued_settings_are_evaluated_whatever_failed() -> None:
     known = [{"x": 0.8, "y": 0.8}, {"x": 0.81, "y": 0.8}]
     who = agent(VotingSettings())

@@ -50,6 +50,7 @@ from flwr_fbo import (
 )
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.lab.baselines.local_server import LocalServer
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
@@ -59,7 +60,6 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 )
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy

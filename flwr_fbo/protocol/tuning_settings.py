@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
 
 from flwr_fbo._conversion import take_plain
 from flwr_fbo._random import Purpose, generator
@@ -22,6 +22,26 @@ if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures
 
 Direction = Literal["maximize", "minimize"]
+
+
+class AgentSettings(Protocol):
+    """What the settings of every kind of tuning agent have: a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def num_sub_regions(self) -> int:
+        """P."""
+
+    @property
+    def num_initial(self) -> int:
+        """Initial points of an agent."""
+
+    def sub_regions(self, space: SearchSpace) -> SubRegions:
+        """Return the P boxes of the space."""
+
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
 
 
 def check_direction(direction: Any) -> None:
@@ -261,34 +281,3 @@ class FTSSettings(ThompsonSettings):
         """Return 1 - p_t for t >= 1."""
         since = iteration - (self.share_after or 0)
         return super().follow_probability(max(since, 2))
-
-
-@dataclass(frozen=True)
-class RandomSearchSettings:
-    """Which initial points to share with the methods it is compared to.
-
-    Attributes
-    ----------
-    num_sub_regions, num_initial : int
-        As in `ThompsonSettings`.
-    sub_region_axes : tuple of str
-        As in `ThompsonSettings`.
-    """
-
-    num_sub_regions: int = 4
-    num_initial: int = 10
-    sub_region_axes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("num_sub_regions", self.num_sub_regions, 1)
-        require_int("num_initial", self.num_initial, 1)
-        object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
-
-    def sub_regions(self, space: SearchSpace) -> SubRegions:
-        """Return the P boxes of the space; see `SearchSpace.sub_regions`."""
-        return space.sub_regions(self.num_sub_regions, self.sub_region_axes)
-
-    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
-        """Return what a message takes: see `SearchSettings`."""
-        return {f"num_initial={self.num_initial}": 1500 * self.num_initial * dim}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr_fbo._validation import require, require_seed
 from flwr_fbo.privacy.spending import Promise
+from flwr_fbo.protocol.agent_kinds import kind_named, kind_of
 from flwr_fbo.protocol.codec import (
     Config,
     Instruction,
@@ -17,34 +18,14 @@ from flwr_fbo.protocol.codec import (
     fresh_seed,
     require_study_id,
 )
-from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
+from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
 from flwr_fbo.protocol.knowledge import Knowledge
-from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
-from flwr_fbo.protocol.tuning_settings import (
-    Direction,
-    FTSSettings,
-    RandomSearchSettings,
-    SearchSettings,
-    ThompsonSettings,
-    check_direction,
-)
+from flwr_fbo.protocol.tuning_settings import AgentSettings, Direction, check_direction
 from flwr_fbo.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from flwr_fbo.protocol.secure_sums import SecureSums
-
-AgentSettings = SearchSettings | RandomSearchSettings
-
-_SETTINGS: dict[str, type[AgentSettings]] = {
-    "thompson": ThompsonSettings,
-    "fts": FTSSettings,
-    "rgpe": RGPESettings,
-    "taf": TAFSettings,
-    "voting": VotingSettings,
-    "warm-start": WarmStartSettings,
-    "random": RandomSearchSettings,
-}
 
 
 @dataclass(frozen=True)
@@ -124,11 +105,10 @@ class TuningStudy(Study):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
-        kinds = {cls: kind for kind, cls in _SETTINGS.items()}
         return {
             "space": self.space.to_json(),
             "direction": self.direction,
-            "agent": {"kind": kinds[type(self.agent)], **asdict(self.agent)},
+            "agent": {"kind": kind_of(self.agent).name, **asdict(self.agent)},
             "study_seed": self.study_seed,
             "feature_seed": self.feature_seed,
             "study_id": self.study_id,
@@ -144,7 +124,7 @@ class TuningStudy(Study):
         """Return the study that ``to_dict`` gave."""
         agent, votes = dict(fields["agent"]), fields["votes"]
         cohorts, known = fields["cohorts"], fields["known"]
-        settings = _SETTINGS[agent.pop("kind")]
+        settings: Any = kind_named(agent.pop("kind")).settings
         return cls(
             space=SearchSpace.from_json(fields["space"]),
             direction=fields["direction"],

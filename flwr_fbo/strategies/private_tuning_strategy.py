@@ -28,8 +28,8 @@ from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.protocol.codec import Phase, fresh_seed
 from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.protocol.secure_sums import SecureSums
-from flwr_fbo.protocol.tuning_settings import Direction, SearchSettings
-from flwr_fbo.protocol.tuning_study import AgentSettings, TuningInstruction, TuningStudy
+from flwr_fbo.protocol.tuning_settings import AgentSettings, Direction, SearchSettings
+from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.secure_sum.terms import SumFailedError
 from flwr_fbo.servers.base import Step

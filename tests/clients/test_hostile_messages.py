@@ -36,6 +36,7 @@ from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.protocol.codec import Phase
@@ -56,7 +57,6 @@ from flwr_fbo.protocol.neural_bandit_study import (
 )
 from flwr_fbo.protocol.reward_timeout import RewardTimeout
 from flwr_fbo.protocol.site_deviation import SiteDeviation
-from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from tests.adversaries.hostile_messages import (
     APPS,

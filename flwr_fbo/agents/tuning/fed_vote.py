@@ -175,17 +175,17 @@ class VotingAgent(LeanAgent):
 
     Parameters
     ----------
-    count : VoteCount, optional
+    votes : VoteCount, optional
         How votes are counted; given, where it receives any.
     """
 
     settings: VotingSettings
 
     def __init__(
-        self, *about: Any, count: VoteCount | None = None, **more: Any
+        self, *about: Any, votes: VoteCount | None = None, **more: Any
     ) -> None:
         super().__init__(*about, **more)
-        self._count = count
+        self._count = votes
         self._made_after = 0
 
     @one_blas_thread

@@ -22,6 +22,8 @@ from flwr_fbo._validation import require, require_int
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.lab.baselines.local_server import LocalServer
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
+from flwr_fbo.lab.baselines.transfer_settings import TransferSettings
 from flwr_fbo.lab.experiment_runner.runs import Run
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.transfer_methods import (
@@ -39,14 +41,14 @@ from flwr_fbo.lab.experiment_runner.tuning_table import (
 from flwr_fbo.lab.experiment_runner.wording import ONE_SEED, helped
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.protocol.transfer_settings import TransferSettings
 from flwr_fbo.protocol.tuning_settings import (
+    AgentSettings,
     Follow,
     FTSSettings,
-    RandomSearchSettings,
+    SearchSettings,
     ThompsonSettings,
 )
-from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 
 
@@ -177,6 +179,7 @@ class TransferExperiment(OptimisationExperiment):
         settings = self.settings_of(method)
         if isinstance(settings, RandomSearchSettings) or method == "alone":
             return 0
+        assert isinstance(settings, SearchSettings)
         return settings.message_length
 
     def num_senders(self, method: str) -> int:

@@ -10,16 +10,12 @@ from pydantic import ConfigDict
 
 from flwr_fbo import _palette
 from flwr_fbo._validation import require, require_bool, require_int
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
+from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.methods import Method, by_name
 from flwr_fbo.lab.tasks.base import STRICT
-from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
-from flwr_fbo.protocol.tuning_settings import (
-    Follow,
-    FTSSettings,
-    RandomSearchSettings,
-)
-from flwr_fbo.protocol.tuning_study import AgentSettings
+from flwr_fbo.protocol.tuning_settings import AgentSettings, Follow, FTSSettings
 
 _CONTROLS = ("alone", "random", "noise-only")
 

@@ -16,8 +16,7 @@ from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.tuning_settings import Follow, InitialRegion
-from flwr_fbo.protocol.tuning_study import AgentSettings
+from flwr_fbo.protocol.tuning_settings import AgentSettings, Follow, InitialRegion
 from flwr_fbo.strategies.presets import Preset, preset_of
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from flwr_fbo import _palette
 from flwr_fbo._random import Purpose, generator, sobol_points
 from flwr_fbo.lab.baselines.local_server import LocalServer
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.methods import Method, by_name
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
@@ -29,8 +30,7 @@ from flwr_fbo.lab.experiment_runner.tuning_design import (
     Curve,
     TuningDesign,
 )
-from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
-from flwr_fbo.protocol.tuning_study import AgentSettings
+from flwr_fbo.protocol.tuning_settings import AgentSettings
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_vote import FedVote

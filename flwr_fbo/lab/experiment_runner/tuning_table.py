@@ -23,7 +23,8 @@ from flwr_fbo.lab.experiment_runner.runs import Run, run_reader, six_digits
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.known_tasks import task_reader
-from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.protocol.tuning_settings import AgentSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]

@@ -9,11 +9,12 @@ import pytest
 from flwr_fbo import FTSSettings, ThompsonSettings, VotingSettings
 from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
+from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.fed_vote_settings import VoteCount
 from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
-from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
-from flwr_fbo.protocol.tuning_study import AgentSettings, TuningStudy
+from flwr_fbo.protocol.tuning_settings import AgentSettings
+from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
 from tests.federation import SPACE, objective_of
 

@@ -14,8 +14,9 @@ from flwr_fbo.agents.tuning.base import Agent, evaluate, play_round
 from flwr_fbo.agents.tuning.dp_fts_de import ThompsonAgent
 from flwr_fbo.agents.tuning.registry import create_agent
 from flwr_fbo.agents.tuning.trial import ObjectiveFailedError, Trial
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.tuning_settings import RandomSearchSettings, ThompsonSettings
+from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from tests.federation import AGENT, SPACE, assert_same, objective_of

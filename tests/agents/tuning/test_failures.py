@@ -16,8 +16,8 @@ from flwr_fbo import (
 )
 from flwr_fbo.agents.tuning.base import Agent, play_round
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
-from flwr_fbo.protocol.tuning_settings import RandomSearchSettings
+from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
+from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 
 SPACE = SearchSpace({"x": FloatDistribution(0, 1), "y": FloatDistribution(0, 1)})

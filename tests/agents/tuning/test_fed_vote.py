@@ -38,7 +38,7 @@ def agent(
     """Return one of 30 agents."""
     count = VoteCount(more.pop("num_agents", 30), more.pop("noise_std", 0.0))
     settings = VotingSettings(**more)
-    return VotingAgent(space, direction, settings, slot, slot, 7, count=count)
+    return VotingAgent(space, direction, settings, slot, slot, 7, votes=count)
 
 
 def vectors(*places: tuple[float, float]) -> FloatArray:

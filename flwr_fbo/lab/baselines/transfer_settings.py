@@ -6,6 +6,7 @@ from abc import ABC
 from dataclasses import dataclass
 
 from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo.protocol.agent_kinds import AgentKind, register
 from flwr_fbo.protocol.tuning_settings import SearchSettings
 
 
@@ -103,3 +104,11 @@ class TAFSettings(TransferSettings):
     def message_length(self) -> int:
         """M + M^2 + 1: the incumbent too, which no formula here needs."""
         return super().message_length + 1
+
+
+register(
+    AgentKind("rgpe", RGPESettings, "flwr_fbo.lab.baselines.transfer_agents:RGPEAgent")
+)
+register(
+    AgentKind("taf", TAFSettings, "flwr_fbo.lab.baselines.transfer_agents:TAFAgent")
+)

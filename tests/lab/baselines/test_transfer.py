@@ -16,7 +16,7 @@ from flwr_fbo import Durability, SearchSpace
 from flwr_fbo._arrays import FloatArray
 from flwr_fbo.agents.tuning.acquisition import maximize_function
 from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.agents.tuning.transfer import (
+from flwr_fbo.lab.baselines.transfer_agents import (
     RGPEAgent,
     Surrogates,
     TAFAgent,
@@ -29,11 +29,11 @@ from flwr_fbo.agents.tuning.transfer import (
     misranked_pairs,
     transfer_improvement,
 )
+from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, Posterior
 from flwr_fbo.models.linear import posterior_weights
-from flwr_fbo.protocol.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.strategies.options import StudyOptions

@@ -32,15 +32,15 @@ from flwr_fbo.agents.tuning.acquisition import maximize_function
 from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
 from flwr_fbo.agents.tuning.own_search import SearchAgent
 from flwr_fbo.agents.tuning.relayed import checked, others_present
-from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import Posterior, root
-from flwr_fbo.models.linear import posterior_weights
-from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.transfer_settings import (
+from flwr_fbo.lab.baselines.transfer_settings import (
     RGPESettings,
     TAFSettings,
     TransferSettings,
 )
+from flwr_fbo.models.features import RandomFeatures
+from flwr_fbo.models.gp import Posterior, root
+from flwr_fbo.models.linear import posterior_weights
+from flwr_fbo.models.threads import one_blas_thread
 
 # Of the target's model in TAF: the Epanechnikov kernel at no discordance.
 _OWN_WEIGHT = 0.75

@@ -1,0 +1,83 @@
+"""The control: after the same initial points, uniform draws from the cube."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flwr_fbo._arrays import FloatArray
+from flwr_fbo._conversion import take_plain
+from flwr_fbo._random import Purpose, generator
+from flwr_fbo._validation import require_int
+from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.protocol.agent_kinds import AgentKind, register
+from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.space.sub_regions import SubRegions
+
+
+@dataclass(frozen=True)
+class RandomSearchSettings:
+    """Which initial points to share with the methods it is compared to.
+
+    Attributes
+    ----------
+    num_sub_regions, num_initial : int
+        As in `ThompsonSettings`.
+    sub_region_axes : tuple of str
+        As in `ThompsonSettings`.
+    """
+
+    num_sub_regions: int = 4
+    num_initial: int = 10
+    sub_region_axes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        take_plain(self)
+        require_int("num_sub_regions", self.num_sub_regions, 1)
+        require_int("num_initial", self.num_initial, 1)
+        object.__setattr__(self, "sub_region_axes", tuple(self.sub_region_axes))
+
+    def sub_regions(self, space: SearchSpace) -> SubRegions:
+        """Return the P boxes of the space; see `SearchSpace.sub_regions`."""
+        return space.sub_regions(self.num_sub_regions, self.sub_region_axes)
+
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
+        return {f"num_initial={self.num_initial}": 1500 * self.num_initial * dim}
+
+
+class RandomSearchAgent(Agent):
+    """Draws each point uniformly; sends nothing."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        direction: Direction,
+        settings: RandomSearchSettings,
+        slot: int,
+        entropy: int,
+        feature_seed: int,
+    ) -> None:
+        regions = settings.sub_regions(space)
+        super().__init__(space, direction, regions, settings.num_initial, slot, entropy)
+
+    def receive(self, vectors: FloatArray, made_after: int = 0) -> None:
+        """Ignore what others know."""
+
+    def message(self, iteration: int) -> FloatArray:
+        """Return an empty vector: there is nothing to share."""
+        return np.empty(0)
+
+    def _suggest(self, iteration: int) -> FloatArray:
+        return generator(self.entropy, self.slot, iteration, Purpose.SEARCH).random(
+            self.space.dim
+        )
+
+
+register(
+    AgentKind(
+        "random", RandomSearchSettings, f"{__name__}:{RandomSearchAgent.__name__}"
+    )
+)

@@ -39,6 +39,8 @@ _MAX_CUTS = 5
 # Where all first points failed, so many more are tried at once; and of so many uniform
 # draws the one is taken that is farthest from every failure.
 _MORE_STARTS, _NUM_DRAWS = 5, 8
+# So many failures, and no success, are enough of a box.
+_MOST_IN_BOX = 3
 
 
 class Agent(ABC):
@@ -275,10 +277,13 @@ class Agent(ABC):
         """Return where to be after failures, shape (D,), for a trial of that number.
 
         Of some uniform draws the first that is nearest to a trial that did not fail;
-        else the one that is farthest from all that did.
+        else the one that is farthest from all that did. In the box of the initial
+        points, until nothing but failures has been found there.
         """
         rng = generator(self.entropy, self.slot, iteration, number, Purpose.SEARCH)
         lower, upper = self._initial_box()
+        if self.best_value is None and len(self.values) >= _MOST_IN_BOX:
+            lower, upper = np.zeros(self.space.dim), np.ones(self.space.dim)
         draws = rng.uniform(lower, upper, (_NUM_DRAWS, self.space.dim))
         points = np.array([self.space.snap(x) for x in draws])
         for x in points:

@@ -1,6 +1,7 @@
 """What agents do where trials fail: every method, with none, some and all failing."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,26 @@ def test_initial_points_leave_the_part_that_failed() -> None:
         play_round(who, objective, 0, None, send_message=False)
         failed += int(np.isnan(who.values[:4]).sum())
     assert failed < 60  # of 160; 80 by uniform draws
+
+
+def test_an_agent_whose_own_part_fails_leaves_it() -> None:
+    """Its initial points are to lie in the one of two boxes where all trials fail."""
+    settings = replace(SETTINGS[0], num_initial=10)
+    study = TuningStudy(SPACE, "maximize", settings, 1, 2)
+    for slot in (0, 1):
+        own = create_agent(study, slot, 3)
+        lower, upper = own._initial_box()
+
+        def objective(trial: Any, lower: Any = lower, upper: Any = upper) -> float:
+            x = np.array([trial["x"], trial["y"]])
+            if np.all((lower <= x) & (x <= upper)):
+                raise ValueError
+            return float(x.sum())
+
+        play_round(own, objective, 0, None, send_message=False)
+        assert np.isnan(own.values[:3]).all()
+        assert own.best_value is not None
+        assert np.isnan(own.values).sum() <= 6
 
 
 @pytest.mark.parametrize("bad", [math.nan, -1e12])

@@ -16,12 +16,12 @@ from flwr_fbo import (
     FedUCB,
     FedVote,
     FedWarmStart,
+    FTSSettings,
     Halving,
     InProcessGrid,
     Privacy,
     PrivateChoice,
     Seeds,
-    VotingSettings,
     tuning_app,
 )
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
@@ -122,9 +122,10 @@ def test_numpy_numbers_are_numbers() -> None:
 def test_what_sites_refuse_by_default_is_said_before_they_are_asked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    agent = VotingSettings(num_candidates=10_000, num_features=2_048)
+    agent = FTSSettings(num_candidates=10_000, num_starts=2_000, num_features=2_048)
     space = {f"x{d}": FloatDistribution(0, 1) for d in range(200)}
-    study = FedVote(space, "maximize", 4, epsilon=8.0, delta=1e-3, agent=agent)
+    durability = Durability(patience=0.0)
+    study = FTS(space, "maximize", 4, agent=agent, durability=durability)
     app = tuning_app(lambda context: lambda trial: trial["x0"])
     with pytest.raises(TooFewAgentsError, match="more than max_steps"):
         study.start(InProcessGrid(app, 4), num_rounds=3)

@@ -19,12 +19,12 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS
 from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
 from flwr_fbo.lab.audit.study_audit import AuditResult, audit
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))
 DEFAULT: dict[str, Any] = {

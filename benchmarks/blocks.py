@@ -24,10 +24,10 @@ import numpy as np
 from benchmarks.measure import Bar, Row, Section, compare
 from benchmarks.scale import peak_memory
 from benchmarks.study import SPACE, objective
-from flwr_fbo import FedVote, Privacy, VotingSettings
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo import FedVote, FedVoteSettings, Privacy
+from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.lab.simulation.loop import run_loop
-from flwr_fbo.servers.base import Step
+from flwr_fbo.study.server import Step
 
 NUM_AGENTS = (10, 100, 1000, 10_000, 100_000)
 STUDY = (1000, 60)
@@ -67,7 +67,7 @@ class Reading:
 
 def play(num_agents: int, num_rounds: int) -> Reading:
     """Play one study in this process."""
-    agent = VotingSettings()
+    agent = FedVoteSettings()
     privacy = Privacy(noise_multiplier=1.0, min_follow_probability=0.0)
     strategy = FedVote(
         SPACE, "maximize", num_agents, agent=agent, privacy=privacy, delta=1e-6

@@ -26,29 +26,30 @@ from flwr_fbo import (
     FTS,
     ContinualSettings,
     DecentralizedFedUCB,
+    DPFTSDESettings,
     EllipsoidSampling,
     FedGOUCB,
+    FedGOUCBSettings,
     FedUCB,
     FedVote,
+    FedVoteSettings,
     FTSSettings,
     InProcessGrid,
     Limits,
     LinearUCBSettings,
     Network,
     NeuralPrivacy,
-    NeuralUCBSettings,
     Optimism,
     PeerGraph,
     Privacy,
     Seeds,
-    ThompsonSettings,
-    VotingSettings,
     WeightSchedule,
     linear_bandit_app,
     neural_bandit_app,
     tuning_app,
 )
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of
@@ -59,8 +60,6 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     NonlinearBanditEnvironment,
 )
 from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 
@@ -174,9 +173,9 @@ def _search() -> dict[str, Any]:
     }
 
 
-def _voting() -> VotingSettings:
+def _voting() -> FedVoteSettings:
     return explicit(
-        VotingSettings,
+        FedVoteSettings,
         **_search(),
         num_sub_regions=1,
         num_cells=16,
@@ -192,9 +191,9 @@ _WHERE: dict[str, Any] = {
 }
 
 
-def _thompson(num_sub_regions: int, follow: str) -> ThompsonSettings:
+def _thompson(num_sub_regions: int, follow: str) -> DPFTSDESettings:
     return explicit(
-        ThompsonSettings,
+        DPFTSDESettings,
         **_search(),
         **_WHERE,
         num_sub_regions=num_sub_regions,
@@ -204,8 +203,8 @@ def _thompson(num_sub_regions: int, follow: str) -> ThompsonSettings:
     )
 
 
-def _dp_fts_de(agent: VotingSettings | ThompsonSettings, **options: Any) -> Steps:
-    votes = isinstance(agent, VotingSettings)
+def _dp_fts_de(agent: FedVoteSettings | DPFTSDESettings, **options: Any) -> Steps:
+    votes = isinstance(agent, FedVoteSettings)
     usual: dict[str, Any] = {
         "clip_norm": 1.0 if votes else 5.0,
         "sampling_probability": 1.0 if votes else 0.7,
@@ -425,7 +424,7 @@ def _fed_go_ucb(privacy: NeuralPrivacy | None) -> Steps:
         start="model",
     )
     settings = explicit(
-        NeuralUCBSettings,
+        FedGOUCBSettings,
         num_exploration=0 if privacy else 2,
         regression=regression,
         ridge=1e-2,

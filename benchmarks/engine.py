@@ -23,7 +23,7 @@ from benchmarks.measure import Section, compare
 from benchmarks.scale import NUM_WORKERS, make_objective
 from benchmarks.study import NUM_AGENTS, NUM_ROUNDS, SPACE
 from flwr_fbo import FedVote, InProcessGrid, tuning_app
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 ENGINE = "simulation engine"
 MANY_CLIENTS, ROUNDS_OF_MANY = 1000, 3

@@ -29,7 +29,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from benchmarks.scale import make_objective
 from benchmarks.study import ECHO, SPACE, echo
-from flwr_fbo import FedVote, Privacy, VotingSettings, tuning_app
+from flwr_fbo import FedVote, FedVoteSettings, Privacy, tuning_app
 
 # Seconds between two looks at the memory.
 _PAUSE = 0.25
@@ -108,7 +108,7 @@ class _TimedAverage(FedAvg):
 
 
 def _votes(num_clients: int) -> Strategy:
-    agent = VotingSettings()
+    agent = FedVoteSettings()
     privacy = Privacy(noise_multiplier=1.0, min_follow_probability=0.0)
     return _TimedVotes(
         SPACE, "maximize", num_clients, agent=agent, privacy=privacy, delta=1e-6

@@ -19,16 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
-from flwr_fbo.lab.experiment_runner.config import find_experiment
-from flwr_fbo.lab.experiment_runner.estimates import Estimate
-from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
-from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation, play_together
-from flwr_fbo.protocol.exploration import (
+from flwr_fbo.algorithms.linear_bandit.exploration import (
     EllipsoidSampling,
     Exploration,
     Optimism,
 )
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.lab.experiment_runner.config import find_experiment
+from flwr_fbo.lab.experiment_runner.estimates import Estimate
+from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
+from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation, play_together
 
 KINDS: dict[str, Exploration] = {
     "Optimism()": Optimism(),

@@ -35,7 +35,7 @@ from optuna.distributions import FloatDistribution
 
 from benchmarks.problems import Problem, branin, hartmann
 from flwr_fbo import DPFTSDE, FedVote, FedWarmStart, InProcessGrid, Seeds, tuning_app
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 NUM_TRIALS, NUM_SITES, MOST_FAILURES, MOST_WORSE = 20, 5, 6, 0.1
 KINDS = ("raises", "NaN", "penalty")

@@ -16,14 +16,13 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from benchmarks.measure import Section, alternate, compare
-from flwr_fbo.agents.tuning.acquisition import maximize
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.search.acquisition import maximize
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import fit_hyperparameters
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 
@@ -40,9 +39,7 @@ def measure(quick: bool) -> list[Section]:
     weights = rng.standard_normal((1, M))
     plane = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
     agent = create_agent(
-        TuningStudy(
-            plane, "maximize", ThompsonSettings(), study_seed=1, feature_seed=2
-        ),
+        TuningStudy(plane, "maximize", DPFTSDESettings(), study_seed=1, feature_seed=2),
         0,
         1,
     )

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed, parallel_config
 
-from flwr_fbo._text import humanised
+from flwr_fbo._common.text import humanised
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_design import (

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.durable.decision import Decision
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.clients.bandits.decision import Decision
 from flwr_fbo.off_policy.estimators import PolicyValue, doubly_robust, ips, snips
 
 NUM_DECISIONS, NUM_ARMS, DIMENSION, NUM_CONTEXTS = 1000, 5, 5, 40

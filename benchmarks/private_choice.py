@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.choice_methods import METHODS, Design, Method, Question
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 NUM_EXAMPLES, DIFFERENCE = 50, 0.05
 

@@ -3,7 +3,7 @@
     python -m benchmarks.private_go_ucb
     python -m benchmarks.private_go_ucb --agents 100
 
-All at the defaults of `NeuralPrivacy` and `NeuralUCBSettings`, but for ``reward_range``
+All at the defaults of `NeuralPrivacy` and `FedGOUCBSettings`, but for ``reward_range``
 on Cosine-8: (-5, 1). Its rewards are below 0.8, and nearly all above -5.
 On the same seeds: the private agents, the same agents whose releases are noise only
 (epsilon 0.001, with as many features), and random play.
@@ -23,13 +23,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.lab.simulation.turns import Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import Function, FunctionBanditTask
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 _REWARD_RANGES: dict[Function, tuple[float, float]] = {
     "hartmann": (-1.0, 1.0),
@@ -58,10 +58,10 @@ class Comparison:
         self.num_features = privacy.releases.dimension
         self._task = FunctionBanditTask(function=function)
         self._size = agents, rounds
-        self._private = NeuralUCBSettings(privacy=privacy)
-        self._blind = NeuralUCBSettings(privacy=blind)
+        self._private = FedGOUCBSettings(privacy=privacy)
+        self._blind = FedGOUCBSettings(privacy=blind)
         # Exploration that ends with the last round; nobody uses the regression.
-        self._random = NeuralUCBSettings(
+        self._random = FedGOUCBSettings(
             num_exploration=rounds, regression=LangevinSettings(num_iterations=1)
         )
 
@@ -72,9 +72,7 @@ class Comparison:
         regrets = [self._regret(settings, "triggered", seed) for settings in both]
         return np.array(regrets) / random
 
-    def _regret(
-        self, settings: NeuralUCBSettings, sharing: Sharing, seed: int
-    ) -> float:
+    def _regret(self, settings: FedGOUCBSettings, sharing: Sharing, seed: int) -> float:
         model = Network(self._task.dimension)
         about = settings, self._task, *self._size, sharing
         return float(NeuralBanditSimulation(*about, model=model).run(seed).regret.sum())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.tasks.nonlinear_bandit import hartmann as hartmann_6
 from flwr_fbo.space.search_space import SearchSpace
 

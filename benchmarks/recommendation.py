@@ -33,7 +33,7 @@ from scipy.optimize import minimize
 from scipy.stats.qmc import Sobol
 
 from flwr_fbo import FedVote, FedWarmStart, InProcessGrid, Privacy, Seeds, tuning_app
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 _NUM_AGENTS, _EPSILONS, _NUM_SEEDS = (3, 10, 30), (1.0, 2.0, 8.0), 50
 _LENGTHSCALE, _NUM_FEATURES = 0.3, 400

@@ -32,9 +32,9 @@ from benchmarks.measure import Bar, Row, Section, compare, figure
 from benchmarks.study import SPACE, objective
 from flwr_fbo import (
     FedVote,
+    FedVoteSettings,
     InProcessGrid,
     Privacy,
-    VotingSettings,
     tuning_app,
 )
 
@@ -152,7 +152,7 @@ def play(num_agents: int, num_rounds: int, num_workers: int, folder: str) -> Rea
             SPACE,
             "maximize",
             num_agents,
-            agent=VotingSettings(),
+            agent=FedVoteSettings(),
             privacy=Privacy(noise_multiplier=1.0, min_follow_probability=0.0),
             delta=1e-6,
             client_api="message",

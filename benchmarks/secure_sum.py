@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.graph import MaskGraph
 from flwr_fbo.secure_sum.member import Member

@@ -11,14 +11,14 @@ import numpy as np
 from flwr.app import RecordDict
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._compat import reply_arrays, to_array_record
+from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Sampling
-from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 
 M, NUM_AGENTS = 100, (30, 300, 3000, 30_000, 100_000)
 SUB_REGIONS, N_OF_REGIONS = (1, 2, 4, 8, 16), 1000
@@ -63,7 +63,7 @@ def measure(quick: bool) -> list[Section]:
 def step(num_agents: int, num_sub_regions: int) -> Callable[[], None]:
     """Return a round of the server half, for the next iteration at each call."""
     release = Release(ReleaseSettings(num_agents, num_sub_regions), SeededEntropy(0))
-    server = DistributedExplorationServer(release, M, delta=1e-6)
+    server = DPFTSDEServer(release, M, delta=1e-6)
     messages = dict(enumerate(np.random.default_rng(0).random((num_agents, M))))
 
     def receive() -> None:

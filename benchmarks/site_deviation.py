@@ -40,7 +40,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.linear_bandit.belief import Belief
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
+from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.simulation.agent_group import AgentGroup
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
@@ -48,11 +53,6 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.belief import Belief
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
-from flwr_fbo.protocol.site_belief import SiteBelief
-from flwr_fbo.protocol.site_deviation import SiteDeviation
 
 NUM_SITES, NUM_RELEASES = 20, 40
 DISTANCES, LEAST_BOUND = (0.0, 0.1, 0.3, 0.6), 0.03

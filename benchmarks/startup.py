@@ -17,11 +17,11 @@ import numpy as np
 from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
+from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.lab.datasets.digits import partition
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.study.codec import Phase
 
 LIMITS = {"flwr-fbo --help": 0.7, "import flwr_fbo": 0.3}
 HEAVY = ("flwr", "ray", "torch", "matplotlib", "optuna")
@@ -112,7 +112,7 @@ def instruction(phase: Phase) -> Mapping[str, Any]:
             "gamma": FloatDistribution(1e-6, 1e1, log=True),
         }
     )
-    study = TuningStudy(space, "maximize", VotingSettings())
+    study = TuningStudy(space, "maximize", FedVoteSettings())
     slot, iteration = (-1, 0) if phase is Phase.ENROL else (0, 1)
     return TuningInstruction(phase, study, slot, iteration=iteration).to_config()
 

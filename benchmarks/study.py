@@ -26,20 +26,19 @@ from optuna.distributions import FloatDistribution
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
 from flwr_fbo import (
+    DPFTSDESettings,
     FedVote,
     InProcessGrid,
     Privacy,
     Seeds,
-    ThompsonSettings,
     tuning_app,
 )
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.tuning import own_search as search
-from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.algorithms.search import own_search as search
+from flwr_fbo.algorithms.search.agent import Agent, play_round
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.clients.tuning_site import TuningSite
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 
 NUM_AGENTS, NUM_ROUNDS = 30, 60
@@ -169,7 +168,7 @@ def _play_quietly() -> None:
 def iterations(num_agents: int, num_iterations: int) -> Section:
     """Return the parts of an agent's iteration, with the published settings."""
     clock, rng = Clock(), np.random.default_rng(0)
-    settings = ThompsonSettings()
+    settings = DPFTSDESettings()
     space = SearchSpace(SPACE)
     study = TuningStudy(space, "maximize", settings, study_seed=1, feature_seed=2)
     shape = (settings.num_sub_regions, settings.num_features)

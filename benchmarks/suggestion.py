@@ -24,11 +24,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare, figure
 from benchmarks.problems import Problem, branin, hartmann, landmine
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
-from flwr_fbo.protocol.tuning_settings import SearchSettings, ThompsonSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.space.search_space import SearchSpace
 
 SIZES, NUM_FIRST, BUDGET = (10, 30, 60), 10, 30
@@ -153,9 +153,9 @@ class BoTorch(Suggester):
 
 
 OURS = "flwr_fbo"
-THOMPSON = ThompsonSettings(num_sub_regions=1, follow="never")
+THOMPSON = DPFTSDESettings(num_sub_regions=1, follow="never")
 SUGGESTERS: Mapping[str, Callable[[int, int], Suggester]] = {
-    OURS: partial(Ours, settings=VotingSettings()),
+    OURS: partial(Ours, settings=FedVoteSettings()),
     "flwr_fbo, Thompson": partial(Ours, settings=THOMPSON),
     "Optuna GPSampler": partial(OptunaSuggester, sampler=_gp_sampler),
     "BoTorch LogEI": BoTorch,

@@ -17,7 +17,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from scipy.stats.qmc import Sobol
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.emnist import EmnistTask

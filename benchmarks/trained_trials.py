@@ -36,8 +36,8 @@ from sklearn.datasets import load_digits
 from sklearn.preprocessing import StandardScaler
 
 from flwr_fbo import InProcessGrid
-from flwr_fbo._files import write_whole
-from flwr_fbo._random import Purpose, generator
+from flwr_fbo._common.files import write_whole
+from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.lab.datasets import digits, emnist, har
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.models.threads import one_blas_thread

@@ -28,7 +28,7 @@ from joblib import Parallel, delayed
 from benchmarks.choice_methods import METHODS, Design, Method, Question
 from benchmarks.trained_trials import RUNGS, SPACE, read_lines
 from flwr_fbo import Halving
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.tuner.choice import survivors
 
 SCHEDULE = Halving(trials=16, rounds=RUNGS)

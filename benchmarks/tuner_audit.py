@@ -44,7 +44,7 @@ from joblib import Parallel, delayed
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import FederationTuner, Halving, InProcessGrid, PrivateChoice, tuner_mod
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.audit.evidence import Evidence
 from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan, audit
 from flwr_fbo.privacy.accounting import PrivacySpent

@@ -20,7 +20,7 @@ import importlib.util
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.factorisation import Toeplitz
 from flwr_fbo.privacy.stationary import OpenHorizon
 

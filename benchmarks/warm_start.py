@@ -49,19 +49,19 @@ from joblib import Parallel, delayed
 from optuna.distributions import FloatDistribution
 from scipy.stats import ttest_1samp
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.tuning.base import play_round
-from flwr_fbo.agents.tuning.blocks import run_together
-from flwr_fbo.agents.tuning.fed_warm_start import WarmStartAgent, head_start
-from flwr_fbo.lab.tasks.table import names_of, tables
-from flwr_fbo.models.shared_function import matern, rank_vector
-from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
-from flwr_fbo.protocol.fed_warm_start_settings import (
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent, head_start
+from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
-    WarmStartSettings,
+    FedWarmStartSettings,
     default_cohorts,
 )
+from flwr_fbo.algorithms.fed_warm_start.shared_function import matern, rank_vector
+from flwr_fbo.algorithms.search.agent import play_round
+from flwr_fbo.algorithms.search.blocks import run_together
+from flwr_fbo.lab.tasks.table import names_of, tables
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace
 
 TASKS = (
@@ -76,7 +76,7 @@ TASKS = (
 )
 NUM_SITES, DELTA, LOW, HIGH = 30, 1e-3, 2.0, 8.0
 FEWER_EVALUATIONS = {"oboe_ksvm": 15}
-SETTINGS = WarmStartSettings()
+SETTINGS = FedWarmStartSettings()
 LEAST = -0.005  # what counts as no loss
 # Arms that are drawn; evaluations, and rounds of the calendar, that a line keeps.
 DRAWN = ("epsilon 2", "epsilon 8")
@@ -131,12 +131,12 @@ class Federation:
         cohorts: Cohorts | None,
         vectors: FloatArray | None,
         first: FloatArray | None = None,
-    ) -> list[WarmStartAgent]:
+    ) -> list[FedWarmStartAgent]:
         """Return agents that have done all their evaluations."""
         agents = []
         for slot in slots:
             about = self.space, "maximize", SETTINGS, slot, self.seed, self.seed
-            agents.append(WarmStartAgent(*about, cohorts=cohorts))
+            agents.append(FedWarmStartAgent(*about, cohorts=cohorts))
             if first is not None:
                 agents[-1].enqueue([self.space.from_unit(x) for x in first[slot]])
         num_first = agents[0].num_first
@@ -155,7 +155,7 @@ class Federation:
             list(run_together(rounds))
         return agents
 
-    def after_random_points(self, num: int) -> list[WarmStartAgent]:
+    def after_random_points(self, num: int) -> list[FedWarmStartAgent]:
         """Return agents that begin with random points in place of the centre."""
         rng = np.random.default_rng([self.seed, 17])
         first = rng.random((len(self._objectives), num, self.space.dim))
@@ -163,7 +163,7 @@ class Federation:
 
     def play(
         self, epsilon: float, messages: Message, num: int | None = None
-    ) -> tuple[list[WarmStartAgent], list[bool], tuple[int, ...]]:
+    ) -> tuple[list[FedWarmStartAgent], list[bool], tuple[int, ...]]:
         """Return agents with a head start, which releases were followed, and cohorts.
 
         Only of the first ``num`` sites, where given.
@@ -223,19 +223,19 @@ def colluding(federation: Federation, slots: range) -> list[FloatArray]:
     return [opposite / np.linalg.norm(opposite)] * num + sent[num:]
 
 
-def best_so_far(agents: Sequence[WarmStartAgent]) -> FloatArray:
+def best_so_far(agents: Sequence[FedWarmStartAgent]) -> FloatArray:
     """Return each agent's best value after each evaluation, shape (N, E)."""
     return np.maximum.accumulate([agent.values for agent in agents], axis=1)
 
 
-def _figures(agents: Sequence[WarmStartAgent]) -> dict[str, Any]:
+def _figures(agents: Sequence[FedWarmStartAgent]) -> dict[str, Any]:
     """Return an arm's figures."""
     curve = best_so_far(agents).mean(axis=0)
     return {"mean": round(float(curve.mean()), 5), "last": round(float(curve[-1]), 5)}
 
 
 def _curves(
-    agents: Sequence[WarmStartAgent], waits: Sequence[int]
+    agents: Sequence[FedWarmStartAgent], waits: Sequence[int]
 ) -> dict[str, list[float]]:
     """Return mean best values, by evaluation, and by round where agents have waited."""
     best = best_so_far(agents)

@@ -8,7 +8,7 @@ import logging
 
 import lazy_loader
 
-from flwr_fbo._text import PrintableFilter
+from flwr_fbo._common.text import PrintableFilter
 
 logging.getLogger("flwr.fbo").addFilter(PrintableFilter())
 

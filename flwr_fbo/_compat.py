@@ -48,7 +48,7 @@ from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
 from numpy.lib import format as npy
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 
 ClientApi = Literal["both", "message", "numpy", "action"]
 

@@ -17,13 +17,13 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run, delivered, ensure_task_identity
-from flwr_fbo._conversion import plain
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.blocks import run_together
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.blocks import run_together
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.clients.tuning_journals import kept_agent
-from flwr_fbo.protocol.tuning_study import TuningStudy
 
 _FIRST_NODE_ID = 1001
 

@@ -12,15 +12,15 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from flwr_fbo import (
     DPFTSDE,
+    DPFTSDESettings,
     FedVote,
+    FedVoteSettings,
     InProcessGrid,
-    ThompsonSettings,
     TuningClient,
-    VotingSettings,
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.algorithms.search.agent import Agent
 from tests.grouped import grouped
 
 NUM_AGENTS, NUM_ITERATIONS = 4, 5
@@ -35,7 +35,7 @@ SPACE: dict[str, BaseDistribution] = {
     "C": FloatDistribution(1e-3, 1e3, log=True),
     "depth": IntDistribution(1, 9),
 }
-AGENT = ThompsonSettings(num_initial=4, num_features=30, num_candidates=100)
+AGENT = DPFTSDESettings(num_initial=4, num_features=30, num_candidates=100)
 Objective = Callable[[dict[str, Any]], float]
 
 
@@ -126,7 +126,7 @@ def strategy(**options: Any) -> DPFTSDE | FedVote:
         "patience": 0.0,
         "min_follow_probability": 0.0,
     }
-    votes = isinstance(options.get("agent"), VotingSettings)
+    votes = isinstance(options.get("agent"), FedVoteSettings)
     return (FedVote if votes else DPFTSDE)(**grouped({**defaults, **options}))
 
 

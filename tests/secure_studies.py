@@ -16,24 +16,24 @@ from optuna.distributions import FloatDistribution
 
 from flwr_fbo import (
     DPFTSDE,
+    DPFTSDESettings,
     Durability,
     FedVote,
+    FedVoteSettings,
     FedWarmStart,
     InProcessGrid,
     Privacy,
     SecureAggregation,
     Seeds,
-    ThompsonSettings,
-    VotingSettings,
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
+from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.secure_release import SecureRelease
-from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.study.secure_sums import SecureSums
 
 N, NUM_FEATURES = 5, 16
 SPACE = {"x": FloatDistribution(0.0, 1.0)}
@@ -92,19 +92,19 @@ def node_configs(num_sites: int = N, **entries: Any) -> list[UserConfig]:
 
 
 def fed_vote(**options: Any) -> FedVote:
-    agent = VotingSettings(num_initial=2, **_SIZES)
+    agent = FedVoteSettings(num_initial=2, **_SIZES)
     return FedVote(SPACE, "maximize", N, agent=agent, **_defaults(PRIVACY, options))
 
 
 def dp_fts_de(**options: Any) -> DPFTSDE:
-    agent = ThompsonSettings(num_initial=2, num_sub_regions=2, **_SIZES)
+    agent = DPFTSDESettings(num_initial=2, num_sub_regions=2, **_SIZES)
     privacy = Privacy(noise_multiplier=1.0, num_releases=2, sampling_probability=1.0)
     return DPFTSDE(SPACE, "maximize", N, agent=agent, **_defaults(privacy, options))
 
 
 def fed_warm_start(**options: Any) -> FedWarmStart:
     """Return a study of two cohorts, of three sites and two; two more follow."""
-    agent = WarmStartSettings(share_after=2, num_led=2, **_SIZES)
+    agent = FedWarmStartSettings(share_after=2, num_led=2, **_SIZES)
     options = {"aggregation": SecureAggregation(), "cohorts": (3, 2), **options}
     privacy = Privacy(noise_multiplier=1.0)
     defaults = _defaults(privacy, options)

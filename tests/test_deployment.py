@@ -16,10 +16,10 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import FedWarmStart, InProcessGrid, Privacy, Seeds, WarmStartSettings
-from flwr_fbo.agents.durable.tuning_record import recorded_agent
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo import FedWarmStart, FedWarmStartSettings, InProcessGrid, Privacy, Seeds
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.study import create_agent
+from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.trial_table import Trial
@@ -91,7 +91,7 @@ WARM_SERVER = """
 from flwr.serverapp import ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import Durability, FedWarmStart, Privacy, Seeds, WarmStartSettings
+from flwr_fbo import Durability, FedWarmStart, Privacy, Seeds, FedWarmStartSettings
 
 app = ServerApp()
 
@@ -103,7 +103,7 @@ def main(grid, context):
         {"x": FloatDistribution(0, 1)},
         "maximize",
         4,
-        agent=WarmStartSettings(share_after=3),
+        agent=FedWarmStartSettings(share_after=3),
         cohorts=(3,),
         privacy=Privacy(noise_multiplier=0.001),
         delta=1e-3,
@@ -372,7 +372,7 @@ def test_a_site_that_joins_late_starts_from_what_the_others_know(
         {"x": FloatDistribution(0, 1)},
         "maximize",
         4,
-        agent=WarmStartSettings(share_after=3),
+        agent=FedWarmStartSettings(share_after=3),
         cohorts=(3,),
         privacy=Privacy(noise_multiplier=0.001),
         delta=1e-3,

@@ -10,7 +10,7 @@ from benchmarks import digests
 from benchmarks.digest_studies import STUDIES, explicit
 from benchmarks.digests import compare, digest_of, first_difference, played
 from benchmarks.instruction_sets import differ
-from flwr_fbo import VotingSettings
+from flwr_fbo import FedVoteSettings
 
 SOME = ("votes", "FedUCB", "FedGOUCB, private", "experiment, transfer")
 
@@ -30,9 +30,9 @@ def test_every_study_is_played_without_defaults() -> None:
 
 
 def test_a_setting_that_is_left_out_is_named() -> None:
-    settings = {k: v for k, v in vars(VotingSettings()).items() if k != "max_tries"}
+    settings = {k: v for k, v in vars(FedVoteSettings()).items() if k != "max_tries"}
     with pytest.raises(TypeError, match=r"defaults: \['max_tries'\]"):
-        explicit(VotingSettings, **settings)
+        explicit(FedVoteSettings, **settings)
 
 
 def test_the_first_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

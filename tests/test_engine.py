@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import FedUCB, InProcessGrid
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask

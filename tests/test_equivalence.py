@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo import VotingSettings, tuning_app
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo import FedVoteSettings, tuning_app
+from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.lab.simulation.loop import run_loop
 from tests.federation import (
     NUM_AGENTS,
@@ -51,9 +51,9 @@ def test_messages_written_for_the_message_api() -> None:
     "options",
     [
         {},
-        {"agent": VotingSettings(num_initial=4), "epsilon": 4},
+        {"agent": FedVoteSettings(num_initial=4), "epsilon": 4},
         # An early vote and a late one.
-        {"agent": VotingSettings(num_initial=17), "release_after": (1, 3)},
+        {"agent": FedVoteSettings(num_initial=17), "release_after": (1, 3)},
     ],
 )
 def test_without_flower(options: dict[str, Any]) -> None:

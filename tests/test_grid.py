@@ -27,11 +27,11 @@ from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_PARAMS_RECORD
 
-from flwr_fbo import DPFTSDE, FedVote, InProcessGrid, Seeds, VotingSettings
+from flwr_fbo import DPFTSDE, FedVote, FedVoteSettings, InProcessGrid, Seeds
 from flwr_fbo._compat import CLIENT_APP_RAISED, Run
-from flwr_fbo.agents.tuning import expected_improvement
-from flwr_fbo.agents.tuning.expected_improvement import Found, Search
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.algorithms.search import expected_improvement
+from flwr_fbo.algorithms.search.expected_improvement import Found, Search
+from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.lab.simulation.loop import run_loop
 from tests import mutating_app
 from tests.engine import FlwrRun
@@ -130,7 +130,7 @@ def test_workers_answer_in_processes_of_their_own() -> None:
 
 def improving() -> FedVote:
     """Return a study whose agents search by expected improvement."""
-    agent = VotingSettings(num_initial=3, num_candidates=50)
+    agent = FedVoteSettings(num_initial=3, num_candidates=50)
     seeds = Seeds(study=1, features=3, noise=2)
     more: dict[str, Any] = {"seeds": seeds, "client_api": "numpy"}
     return FedVote(
@@ -165,11 +165,11 @@ def test_agents_that_wait_for_each_other_end_as_alone(
         return search(searches)
 
     monkeypatch.setattr(
-        "flwr_fbo.agents.tuning.expected_improvement.search_all", counted
+        "flwr_fbo.algorithms.search.expected_improvement.search_all", counted
     )
     agents = []
     for at_once in (100, 1):
-        monkeypatch.setattr("flwr_fbo.agents.tuning.blocks._AT_ONCE", at_once)
+        monkeypatch.setattr("flwr_fbo.algorithms.search.blocks._AT_ONCE", at_once)
         study = improving()
         grid = InProcessGrid(numpy_app(), NUM_AGENTS)
         study.start(grid, num_rounds=4)

@@ -37,7 +37,7 @@ from flwr_fbo import (
     linear_bandit_app,
     tuning_app,
 )
-from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.documents import ROOT
 from tests.federation import (

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.secure_sum.roster import Roster, SigningKey
 from flwr_fbo.strategies.study_record import read_ledger
 from tests.deployed import DEPLOYMENT, await_condition, begun, deployment
@@ -84,7 +84,7 @@ from pathlib import Path
 from flwr.serverapp import ServerApp
 from optuna.distributions import FloatDistribution
 
-from flwr_fbo import Durability, FedVote, Privacy, SecureAggregation, VotingSettings
+from flwr_fbo import Durability, FedVote, Privacy, SecureAggregation, FedVoteSettings
 
 app = ServerApp()
 
@@ -116,7 +116,7 @@ def main(grid, context):
         {"x": FloatDistribution(0, 1)},
         "maximize",
         3,
-        agent=VotingSettings(num_initial=1, num_features=16, num_candidates=20),
+        agent=FedVoteSettings(num_initial=1, num_features=16, num_candidates=20),
         privacy=Privacy(noise_multiplier=1.0, num_releases=1),
         delta=1e-3,
         # All are needed: those that were killed must come back.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import flwr_fbo
 from benchmarks.startup import answer, asked, instruction
-from flwr_fbo.protocol.codec import Phase
+from flwr_fbo.study.codec import Phase
 
 # What `lazy_loader` and Optuna's distributions bring along.
 LAZY = {"lazy_loader"}
@@ -109,7 +109,7 @@ def test_a_message_without_a_release_loads_no_model(tmp_path: Path) -> None:
     loaded = answer("plain_client", messages, tmp_path)
     assert _of_others(loaded) <= {*OPTUNA, "plain_client"}
     parts = {module for module in loaded if module.startswith("flwr_fbo.")}
-    assert "flwr_fbo.agents.tuning.fed_vote" in parts
+    assert "flwr_fbo.algorithms.fed_vote.agent" in parts
     of_releases = {"accounting", "pld_accountant", "moments_accountant", "noise"}
     assert not parts & {f"flwr_fbo.privacy.{name}" for name in of_releases}
     assert not parts & {f"flwr_fbo.models.{name}" for name in ("features", "gp")}
@@ -119,7 +119,7 @@ def test_a_message_without_a_release_loads_no_model(tmp_path: Path) -> None:
 # the second is held up in the middle of scipy.stats.
 TWO_THREADS = """
 import sys, threading
-from flwr_fbo._random import generator, sobol_points
+from flwr_fbo._common.random import generator, sobol_points
 half_way, failed = threading.Event(), []
 
 class Pause:

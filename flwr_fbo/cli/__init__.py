@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from flwr_fbo._version import __version__
+from flwr_fbo._common.version import __version__
 from flwr_fbo.cli.commands import LazyGroup, Listed
 
 # In the order of `--help`; a text is the first line of the command's own.

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from flwr_fbo._text import counted, humanised, printable
-from flwr_fbo._validation import require
+from flwr_fbo._common.text import counted, humanised, printable
+from flwr_fbo._common.validation import require
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.lab.experiment_runner.base import Claim, Experiment
 from flwr_fbo.lab.experiment_runner.claims import Finding, finding_of, findings

@@ -12,7 +12,7 @@ import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from flwr_fbo._validation import nearest
+from flwr_fbo._common.validation import nearest
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")]

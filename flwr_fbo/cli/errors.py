@@ -10,8 +10,8 @@ from io import TextIOWrapper
 
 import typer
 
-from flwr_fbo._errors import DataError
-from flwr_fbo._text import printable
+from flwr_fbo._common.errors import DataError
+from flwr_fbo._common.text import printable
 from flwr_fbo.journal.journal_file import JournalError
 
 

@@ -11,15 +11,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from flwr_fbo._files import write_whole
-from flwr_fbo._text import printable
-from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.bandit_journals import last_journal
-from flwr_fbo.agents.durable.fed_ucb import KIND
-from flwr_fbo.agents.durable.linear_bandit_policy import LinearBanditPolicy
+from flwr_fbo._common.files import write_whole
+from flwr_fbo._common.text import printable
+from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED, csv_of, wide_console
+from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.linear_bandit_policy import LinearBanditPolicy
+from flwr_fbo.clients.bandits.recorded_bandit import KIND
 from flwr_fbo.journal.journal import open_patiently
 from flwr_fbo.off_policy.estimators import PolicyValue
 from flwr_fbo.off_policy.policies import (

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo._text import counted, humanised
+from flwr_fbo._common.text import counted, humanised
 from flwr_fbo.cli.tables import RULED, csv_of, finite
 from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
 from flwr_fbo.lab.experiment_runner.curves import (

@@ -8,7 +8,7 @@ from typing import Annotated
 import optuna
 import typer
 
-from flwr_fbo._text import counted
+from flwr_fbo._common.text import counted
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.integrations.optuna_export import export_journal, export_tuner
 from flwr_fbo.strategies.fed_warm_start import recorded_knowledge

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 from flwr_fbo.cli.errors import plain_errors
 
 # What Flower allows as an app's name; it may not be that of its folder otherwise.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import add, group
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.secure_sum.roster import Roster, SigningKey

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_SITE_KIND
-from flwr_fbo.agents.durable.fed_ucb import KIND as SITE_KIND
+from flwr_fbo.algorithms.fed_go_ucb.server import spent_by_neural_agent
+from flwr_fbo.algorithms.fed_ucb.server import spent_by_agent
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.clients.bandits.recorded_bandit import KIND as SITE_KIND
+from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_SITE_KIND
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
@@ -18,9 +21,6 @@ from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.sampling import Subsampling
 from flwr_fbo.privacy.spending import KIND as SPENDING_KIND
 from flwr_fbo.privacy.spending import UNPROTECTED, Charge, composed_epsilon
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.servers.fed_go_ucb import spent_by_neural_agent
-from flwr_fbo.servers.fed_ucb import spent_by_agent
 from flwr_fbo.strategies.study_record import (
     BANDIT_KIND,
     KIND,
@@ -44,7 +44,7 @@ def _spent(identity: Mapping[str, Any], rows: list[LedgerRow]) -> PrivacySpent |
     names = ("sampling", "sample_size", "population_size")
     subsampling = Subsampling(*(rows[0].facts[name] for name in names))
     accountant = ReleaseAccountant(subsampling, delta, method)
-    if identity.get("cohorts"):  # a site is in one release: see `WarmStartServer`
+    if identity.get("cohorts"):  # a site is in one release: see `FedWarmStartServer`
         charges = charges[:1]
     for charge in charges:
         accountant.charge(charge)

@@ -13,8 +13,12 @@ from optuna.distributions import FloatDistribution
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fbo._text import counted
-from flwr_fbo._validation import require, require_known
+from flwr_fbo._common.text import counted
+from flwr_fbo._common.validation import require, require_known
+from flwr_fbo.algorithms.fed_warm_start.settings import (
+    FedWarmStartSettings,
+    num_pioneers,
+)
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors
 from flwr_fbo.cli.tables import RULED, finite
@@ -23,7 +27,6 @@ from flwr_fbo.privacy.budget import large_delta
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
-from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings, num_pioneers
 from flwr_fbo.strategies.fed_vote import FedVote
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.options import Privacy, Seeds
@@ -289,7 +292,7 @@ def _cohorts(question: Question) -> tuple[int, tuple[int, ...]]:
 
 def _print_cohorts(question: Question) -> None:
     """Print who waits for whom, and what that costs."""
-    after, num_agents = WarmStartSettings().share_after, question.settings.num_agents
+    after, num_agents = FedWarmStartSettings().share_after, question.settings.num_agents
     pioneers, sizes = _cohorts(question)
     lines = [f"Pioneers, who search alone first: {pioneers}."]
     if sizes:

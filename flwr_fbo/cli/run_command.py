@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flwr_fbo._text import counted
+from flwr_fbo._common.text import counted
 from flwr_fbo.cli.claims_command import print_claims
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import ends_like_ctrl_c, plain_errors

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.text import Text
 
-from flwr_fbo._text import printable
+from flwr_fbo._common.text import printable
 
 # A rule below the headings, in characters that any file and terminal has.
 RULED = box.Box(str(box.SIMPLE_HEAD).replace("\u2500", "-"), ascii=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._errors import PublicError
-from flwr_fbo._validation import (
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.validation import (
     is_number,
     require,
     require_int,
@@ -19,7 +19,7 @@ from flwr_fbo._validation import (
 from flwr_fbo.privacy.spending import Charge, Promise, composed_epsilon, least_epsilon
 
 if TYPE_CHECKING:
-    from flwr_fbo.protocol.secure_sums import SecureSums
+    from flwr_fbo.study.secure_sums import SecureSums
 
 # Of an epsilon that was calibrated to the limit itself.
 _ROUNDING = 1e-6

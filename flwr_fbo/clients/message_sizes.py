@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo.clients.limits import Limits, refused
-from flwr_fbo.protocol.codec import STUDY_ENTRY, Study, read_json
+from flwr_fbo.study.codec import STUDY_ENTRY, Study, read_json
 
 # The limit of each integer of a study, by its field.
 CAPPED_BY = {

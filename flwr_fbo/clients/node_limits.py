@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from flwr_fbo._validation import did_you_mean
+from flwr_fbo._common.validation import did_you_mean
 from flwr_fbo.clients.limits import NO_LIMITS, Limits, SumLimits
 from flwr_fbo.clients.site_journal import NodeConfigError
 

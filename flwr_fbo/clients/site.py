@@ -18,11 +18,10 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.faults import log_fault
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import NumPyClient, add_first_mod, decoded, to_array_record
-from flwr_fbo._errors import PublicError
-from flwr_fbo._faults import log_fault
-from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
 from flwr_fbo.clients.limits import Limits, require_private, size_limits
 from flwr_fbo.clients.message_sizes import (
     check_arrays,
@@ -31,10 +30,11 @@ from flwr_fbo.clients.message_sizes import (
     check_steps,
 )
 from flwr_fbo.clients.node_limits import limiting, site_limits, tell
+from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site_journal import configured_folder
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
-from flwr_fbo.protocol.codec import Instruction, Phase, is_instruction
+from flwr_fbo.study.codec import Instruction, Phase, is_instruction
 
 Arrays = Sequence[NDArray[Any]]
 Metrics = dict[str, int | float]

@@ -14,8 +14,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_fbo._errors import PublicError
-from flwr_fbo.agents.durable.recorded_agent import older_copy
+from flwr_fbo._common.errors import PublicError
+from flwr_fbo.clients.recorded_agent import older_copy
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 

@@ -40,8 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_fbo._validation import require_int
-from flwr_fbo.agents.durable.recorded_agent import RecordedAgent, lacks_release
+from flwr_fbo._common.validation import require_int
 from flwr_fbo.clients.limits import (
     Limits,
     SumLimits,
@@ -50,6 +49,7 @@ from flwr_fbo.clients.limits import (
     size_limits,
 )
 from flwr_fbo.clients.node_limits import site_limits
+from flwr_fbo.clients.recorded_agent import RecordedAgent, lacks_release
 from flwr_fbo.clients.site_journal import configured_slot
 from flwr_fbo.clients.sum_identity import SumIdentity, sum_identity
 from flwr_fbo.journal.journal import Journal
@@ -66,7 +66,7 @@ from flwr_fbo.privacy.spending import (
 )
 
 if TYPE_CHECKING:
-    from flwr_fbo.protocol.secure_sums import SecureSums
+    from flwr_fbo.study.secure_sums import SecureSums
 
 _log = logging.getLogger("flwr.fbo")
 

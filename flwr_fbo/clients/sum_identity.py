@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 from flwr_fbo.clients.limits import refused
 from flwr_fbo.clients.site_journal import NodeConfigError, configured_slot
 
 if TYPE_CHECKING:
-    from flwr_fbo.protocol.secure_sums import SecureSums
     from flwr_fbo.secure_sum.roster import Roster, SigningKey
+    from flwr_fbo.study.secure_sums import SecureSums
 
 _ROSTER, _KEY = "fbo-roster", "fbo-key"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.durable.environment import BanditEnvironment
-from flwr_fbo.agents.tuning.trial import Objective, OutOfTimeError, Trial
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.search.trial import Objective, OutOfTimeError, Trial
+from flwr_fbo.clients.bandits.environment import BanditEnvironment
 
 
 class TimeLimit:

@@ -6,8 +6,8 @@ import logging
 import time
 from contextlib import suppress
 
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.trial import Objective, Trial
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.trial import Objective, Trial
 
 _log = logging.getLogger("flwr.fbo")
 

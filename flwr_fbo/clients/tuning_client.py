@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from flwr.app import Context
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.clients.limits import Limits
 from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.tuning_site import TuningSite
-from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params
 
 

@@ -13,20 +13,20 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_fbo._files import write_whole
-from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.tuning_record import KIND, load_agent
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.comparison import Comparison, Score, as_json, compared
+from flwr_fbo._common.files import write_whole
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.comparison import Comparison, Score, as_json, compared
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
     noted_slot,
     record_name,
 )
+from flwr_fbo.clients.tuning_record import KIND, load_agent
 from flwr_fbo.journal.journal import Journal, open_patiently
-from flwr_fbo.protocol.tuning_settings import Direction
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
 
 _log = logging.getLogger("flwr.fbo")

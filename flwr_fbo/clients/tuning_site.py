@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
-from flwr_fbo._conversion import mapping, mappings, plain, take_plain
-from flwr_fbo._validation import require, require_positive
-from flwr_fbo.agents.durable.recorded_agent import of_another_slot
-from flwr_fbo.agents.durable.tuning_record import RecordedTuner, agent_identity
-from flwr_fbo.agents.tuning.timeout import time_limit as trial_limit
-from flwr_fbo.agents.tuning.trial import (
+from flwr_fbo._common.conversion import mapping, mappings, plain, take_plain
+from flwr_fbo._common.validation import require, require_positive
+from flwr_fbo.algorithms.search.settings import Direction, check_direction
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.algorithms.search.timeout import time_limit as trial_limit
+from flwr_fbo.algorithms.search.trial import (
     Objective,
     ObjectiveFailedError,
     SpaceMismatchError,
 )
 from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site import (
     Answer,
     Arrays,
@@ -34,10 +35,9 @@ from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.clients.time_limit import TimeLimit
 from flwr_fbo.clients.trial_log import logged
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, note_last_study
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.tuning_settings import Direction, check_direction
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from flwr_fbo.clients.tuning_record import RecordedTuner, agent_identity
 from flwr_fbo.space.search_space import Params, SearchSpace
+from flwr_fbo.study.codec import Phase
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -222,7 +222,7 @@ class TuningSite(Site[TuningInstruction, RecordedTuner]):
         self, agent: RecordedTuner, instruction: TuningInstruction, arrays: Arrays
     ) -> Answer:
         """Answer one exchange of a secure sum."""
-        from flwr_fbo.agents.durable.sum_member import SumRequest
+        from flwr_fbo.clients.sum_member import SumRequest
 
         secure, release = instruction.study.secure, instruction.release
         if secure is None or len(arrays) != 1 or release not in agent.made_after:

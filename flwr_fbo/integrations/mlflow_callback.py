@@ -12,7 +12,7 @@ from itertools import islice
 from posixpath import normpath
 from typing import Any, TypeVar
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 from flwr_fbo.integrations.tracked import (
     numbers_of_round,
     numbers_of_rung,
@@ -20,7 +20,7 @@ from flwr_fbo.integrations.tracked import (
     texts_of_result,
     texts_of_rung,
 )
-from flwr_fbo.protocol.callbacks import Callback, DecidedRung, Round, Started
+from flwr_fbo.study.callbacks import Callback, DecidedRung, Round, Started
 
 # Of one call of MLflow's log_batch, of one parameter, and of a name.
 _MOST_PARAMS, _MOST_METRICS, _MOST_CHARACTERS, _LONGEST_NAME = 100, 1000, 6000, 250

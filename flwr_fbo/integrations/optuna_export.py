@@ -19,14 +19,14 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from flwr_fbo._validation import require
-from flwr_fbo.agents.durable.tuning_record import recorded_agent
-from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.integrations.optuna_sampler import ITERATION, POINT
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.trial_table import Trial
-from flwr_fbo.protocol.tuning_settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.envelope import KIND
 from flwr_fbo.tuner.tuner_record import (

@@ -21,14 +21,13 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.durable.tuning_record import recorded_agent
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
+from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
+from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.protocol.knowledge import Knowledge, known_from
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 
 # Where a trial was and when, for trials that use only some of the parameters.
@@ -138,7 +137,7 @@ class FederatedSampler(BaseSampler):
         known = known_from(known)
         own = known.space if space is None else SearchSpace(space)
         known = known.onto(own, known.direction)
-        settings = WarmStartSettings(num_features=len(known.points))
+        settings = FedWarmStartSettings(num_features=len(known.points))
         entropy = secrets.randbits(128) if seed is None else seed
         about = own, known.direction, settings, seed
         study = TuningStudy(*about, feature_seed=entropy, known=known)

@@ -17,8 +17,8 @@ from flwr_fbo.integrations.tracked import (
     texts_of_result,
     texts_of_rung,
 )
-from flwr_fbo.protocol.callbacks import Callback, DecidedRung, Round, Started
 from flwr_fbo.strategies.options import check_folder
+from flwr_fbo.study.callbacks import Callback, DecidedRung, Round, Started
 
 
 class TensorBoardCallback(Callback):

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from flwr_fbo._text import flat
-from flwr_fbo.protocol.callbacks import DecidedRung, Round
+from flwr_fbo._common.text import flat
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.strategies.result import StudyResult, TuningResult
+from flwr_fbo.study.callbacks import DecidedRung, Round
 from flwr_fbo.tuner.federation_result import FederationResult
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flwr_fbo._errors import PublicError
+from flwr_fbo._common.errors import PublicError
 from flwr_fbo.journal.checksums import (
     DELETE,
     INSERT,

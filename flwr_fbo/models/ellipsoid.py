@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsm
 from scipy.linalg.lapack import dtpqrt
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 # Arguments of `dtrsm`, which by keyword take a third of the time of a small solve.
 _RIGHT, _IN_PLACE = 1, 1

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 # Better values must differ by less than a thousandth of what is between them and the
 # next one: a model whose noise has a deviation of 1e-3 at least could not tell them

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import sobol_points
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import sobol_points
 
 # An ascent ends after so many steps, if not by L-BFGS's own bounds.
 _MAX_STEPS = 50

@@ -14,7 +14,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.optimize import minimize
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.linear import sample_weights
 from flwr_fbo.models.near_ties import first_best

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require_choice, require_int, require_positive
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require_choice, require_int, require_positive
 from flwr_fbo.models.network import RewardModel
 
 Keep = Literal["last", "best"]

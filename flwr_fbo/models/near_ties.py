@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 # Relative to the largest value in size: far above rounding errors, which are 1e-16
 # times a condition number, and far below any difference that matters to a search.

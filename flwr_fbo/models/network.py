@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._validation import require_int, require_positive
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import require_int, require_positive
 
 
 class RewardModel(Protocol):

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
 _FIXED_POINT_STEPS = 4

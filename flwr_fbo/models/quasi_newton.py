@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 # Takes points, shape (a, D), and which of the functions each is for, shape (a,);
 # returns values, shape (a,), and gradients, shape (a, D).

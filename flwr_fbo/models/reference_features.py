@@ -25,7 +25,7 @@ import math
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.models.network import RewardModel
 
 # c, in the squared length of every action's features.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 
 def uniform_in_ball(

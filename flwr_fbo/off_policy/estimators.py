@@ -46,10 +46,10 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import plain
-from flwr_fbo._validation import require_fraction
-from flwr_fbo.agents.durable.decision import Decision
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.validation import require_fraction
+from flwr_fbo.clients.bandits.decision import Decision
 from flwr_fbo.models.linear import posterior_weights
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.off_policy.matched_log import (

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import ROUNDING, float_array, mapping, mappings
-from flwr_fbo._validation import nearest, require
-from flwr_fbo.agents.durable.decision import Decision
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import ROUNDING, float_array, mapping, mappings
+from flwr_fbo._common.validation import nearest, require
+from flwr_fbo.clients.bandits.decision import Decision
 
 # Of each decision: in the order of its arms, or by their names.
 Probabilities = Iterable[ArrayLike | Mapping[str, float]]

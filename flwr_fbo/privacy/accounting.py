@@ -34,7 +34,12 @@ from flwr.serverapp import (
     SamplingMethod,
 )
 
-from flwr_fbo._validation import require, require_choice, require_int, require_positive
+from flwr_fbo._common.validation import (
+    require,
+    require_choice,
+    require_int,
+    require_positive,
+)
 from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta
 from flwr_fbo.privacy.sampling import Subsampling
 

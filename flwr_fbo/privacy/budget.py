@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flwr_fbo._validation import is_number, require, require_fraction
+from flwr_fbo._common.validation import is_number, require, require_fraction
 
 # Noise below this protects nothing (epsilon beyond 10^5), and where it is smaller still
 # the arithmetic of an accountant overflows: dp-accounting 0.6 then says epsilon = 0.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.sampling import Subsampling

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_int
-from flwr_fbo._version import __version__
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow

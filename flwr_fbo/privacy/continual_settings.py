@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import take_plain, within
-from flwr_fbo._validation import is_number, require, require_choice, require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import take_plain, within
+from flwr_fbo._common.validation import is_number, require, require_choice, require_int
 from flwr_fbo.privacy.factorisation import Factorisation, Mechanism, factorisation
 from flwr_fbo.privacy.gaussian import gaussian_delta, gaussian_mu
 from flwr_fbo.privacy.stationary import OpenHorizon, SlidingWindow, Stationary

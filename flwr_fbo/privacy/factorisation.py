@@ -28,8 +28,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require_choice, require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require_choice, require_int
 
 Mechanism = Literal["toeplitz", "tree", "tree-honaker"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from flwr_fbo._validation import is_number, require
+from flwr_fbo._common.validation import is_number, require
 
 
 def gaussian_delta(epsilon: float, mu: float, minus: float = 0.0) -> float:

@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import is_number, require, require_int
 from flwr_fbo.privacy.noise import opendp_gaussian
 
 # What rounding may change of a message, in units of max_norm: sqrt(M) / 1000.

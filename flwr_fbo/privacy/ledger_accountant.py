@@ -15,7 +15,12 @@ from flwr.serverapp import (
     SamplingMethod,
 )
 
-from flwr_fbo._validation import is_number, require, require_int, require_positive
+from flwr_fbo._common.validation import (
+    is_number,
+    require,
+    require_int,
+    require_positive,
+)
 from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta
 
 Ledger = Mapping[GaussianPrivacyEvent, int]

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import fft
 from scipy.special import log_ndtr
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 # What a composition may cut off at both ends together; it never lowers delta.
 _CUT_MASS = 1e-15

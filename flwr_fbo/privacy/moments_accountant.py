@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.ledger_accountant import Ledger, LedgerAccountant
 
 

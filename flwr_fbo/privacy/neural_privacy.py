@@ -2,7 +2,7 @@
 
 Not in the paper, whose agents send gradients and sums as they are. Here agents release
 the sums of phase II by `ContinualRelease`, and leave phase I out: see
-`flwr_fbo.agents.bandits.private_fed_go_ucb`.
+`flwr_fbo.algorithms.fed_go_ucb.private_agent`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import is_number, require, require_int
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 

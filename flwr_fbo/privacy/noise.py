@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
 
 # OpenDP computes with multiples of a grid of 2**-61 to 2**-60 of the noise's deviation,
 # and the deviation is larger by one part in 2**30 than what was asked for: more than

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_seed
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_seed
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.noise import OsEntropy
 

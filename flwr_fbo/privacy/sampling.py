@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from flwr_fbo._validation import is_number, require
+from flwr_fbo._common.validation import is_number, require
 
 Sampling = Literal["poisson", "fixed-size"]
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_positive
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_positive
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import PlannedRelease, ReleaseSettings, clipped
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flwr_fbo._validation import require, require_fraction, require_int
+from flwr_fbo._common.validation import require, require_fraction, require_int
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 

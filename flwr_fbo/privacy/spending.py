@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._validation import is_number, require, require_bool, require_int
+from flwr_fbo._common.validation import is_number, require, require_bool, require_int
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow

@@ -20,8 +20,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require_int
 from flwr_fbo.privacy.factorisation import Factorisation
 
 # How far noise perturbs the square root of 1 / (1 - z); see `OpenHorizon`.

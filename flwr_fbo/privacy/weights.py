@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._validation import (
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import (
     is_number,
     require,
     require_bool,

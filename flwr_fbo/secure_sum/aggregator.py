@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 from flwr_fbo.secure_sum.graph import MaskGraph
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,

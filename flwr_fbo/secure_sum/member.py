@@ -15,7 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 from flwr_fbo.secure_sum.graph import MaskGraph
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,

@@ -11,8 +11,8 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Any
 
-from flwr_fbo._errors import PublicError
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.validation import require, require_int
 
 # It is part of every digest: members of another version of the protocol differ in it.
 PROTOCOL = "flwr_fbo secure sum 1"

@@ -18,9 +18,9 @@ from optuna.distributions import (
     json_to_distribution,
 )
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import plain
-from flwr_fbo._validation import require
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.validation import require
 
 # Continuous axes are read on this grid: fine enough for any tuning, coarse enough that
 # rounding errors of exp and log cannot move a value off its grid point.

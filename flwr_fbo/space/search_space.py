@@ -19,8 +19,8 @@ from optuna.distributions import (
     json_to_distribution,
 )
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_known
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.space.axes import axis_edges, make_axis, plain_distribution
 from flwr_fbo.space.sub_regions import SubRegions, prime_factors
 

@@ -9,8 +9,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require_int
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import Strategy
 
+from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.text import ranges_text
+from flwr_fbo._common.validation import require, require_int, require_positive
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
@@ -25,19 +28,16 @@ from flwr_fbo._compat import (
     reply_arrays,
     to_array_record,
 )
-from flwr_fbo._conversion import plain
-from flwr_fbo._text import ranges_text
-from flwr_fbo._validation import require, require_int, require_positive
 from flwr_fbo.clients.limits import StudyRefusedError, size_limits
 from flwr_fbo.clients.message_sizes import check_config, check_steps
-from flwr_fbo.protocol.callbacks import Callbacks, Round, Started
-from flwr_fbo.protocol.codec import Config, Study
-from flwr_fbo.servers.base import Server, Step
 from flwr_fbo.strategies.enrolment import Enrolment, first_line
 from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
 from flwr_fbo.strategies.waiting import Waiting, duration
+from flwr_fbo.study.callbacks import Callbacks, Round, Started
+from flwr_fbo.study.codec import Config, Study
+from flwr_fbo.study.server import Server, Step
 
 _log = logging.getLogger("flwr.fbo")
 

@@ -10,19 +10,19 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message
 
+from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi, reply_arrays, reply_metrics, to_array_record
-from flwr_fbo._conversion import takes_plain
-from flwr_fbo._validation import require
-from flwr_fbo.protocol.callbacks import Callback
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.linear_bandit_study import (
+from flwr_fbo.algorithms.decentralized_fed_ucb.server import (
+    DecentralizedFedUCBServer,
+    PeerReply,
+)
+from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
-from flwr_fbo.protocol.peer_graph import PeerGraph
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     Schedule,
@@ -30,6 +30,9 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
 )
 from flwr_fbo.strategies.options import Durability, StudyOptions
 from flwr_fbo.strategies.study_record import PEER_KIND
+from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -118,7 +121,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
     an agent that is away in the round, is not sent again: the next one takes its place.
     """
 
-    server: PeerServer
+    server: DecentralizedFedUCBServer
     record_kind = PEER_KIND
 
     @takes_plain
@@ -144,7 +147,7 @@ class DecentralizedFedUCB(LinearBanditStrategy):
         study = LinearBanditStudy(settings, agents, trigger, noise_seed, graph)
         self._hops = self._shortest_gap = self._trials_after_last = graph.hops
         super().__init__(
-            PeerServer(study),
+            DecentralizedFedUCBServer(study),
             study,
             interval,
             schedule,

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from optuna.distributions import BaseDistribution
 
+from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi
-from flwr_fbo._conversion import takes_plain
-from flwr_fbo._validation import require
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.callbacks import Callback
-from flwr_fbo.protocol.tuning_settings import Direction, ThompsonSettings
 from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import preset_of, privacy_of
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
+from flwr_fbo.study.callbacks import Callback
 
 
 class DPFTSDE(PrivateTuningStrategy):
@@ -54,9 +55,9 @@ class DPFTSDE(PrivateTuningStrategy):
         the published 1 / N^1.1, which is too large for a small federation.
     preset : {"paper", "paper-synthetic"}
         Published settings: those for real data, or those for synthetic functions.
-    agent : ThompsonSettings, optional
+    agent : DPFTSDESettings, optional
         The agents' settings; by default the preset's.
-        ``ThompsonSettings(num_sub_regions=1)`` gives DP-FTS.
+        ``DPFTSDESettings(num_sub_regions=1)`` gives DP-FTS.
     privacy : Privacy, optional
         How releases are made, counted and limited. The default is the preset's: as
         published, until one agent in twenty would follow. FTS-DE is
@@ -95,7 +96,7 @@ class DPFTSDE(PrivateTuningStrategy):
         epsilon: float | None = None,
         delta: float | None = None,
         preset: str = "paper",
-        agent: ThompsonSettings | None = None,
+        agent: DPFTSDESettings | None = None,
         privacy: Privacy | None = None,
         weights: WeightSchedule | None = None,
         aggregation: SecureAggregation | None = None,
@@ -108,8 +109,8 @@ class DPFTSDE(PrivateTuningStrategy):
     ) -> None:
         base = preset_of("DPFTSDE", preset)
         settings = base.agent if agent is None else agent
-        ok = type(settings) is ThompsonSettings
-        require(ok, "agent", settings, "a ThompsonSettings")
+        ok = type(settings) is DPFTSDESettings
+        require(ok, "agent", settings, "a DPFTSDESettings")
         schedule = base.weights if weights is None else weights
         ok = isinstance(schedule, WeightSchedule)
         require(ok, "weights", schedule, "a WeightSchedule")

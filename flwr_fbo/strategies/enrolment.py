@@ -20,6 +20,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from flwr_fbo._common.text import printable
 from flwr_fbo._compat import (
     ClientApi,
     instruction_content,
@@ -28,9 +29,8 @@ from flwr_fbo._compat import (
     reply_metrics,
     to_array_record,
 )
-from flwr_fbo._text import printable
-from flwr_fbo.protocol.codec import Config
 from flwr_fbo.strategies.options import Durability
+from flwr_fbo.study.codec import Config
 
 _log = logging.getLogger("flwr.fbo")
 

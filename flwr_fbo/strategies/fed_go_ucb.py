@@ -11,33 +11,33 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
-from flwr_fbo._conversion import takes_plain
-from flwr_fbo._validation import (
+from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.validation import (
     require,
     require_int,
     require_seed,
 )
-from flwr_fbo.models.network import Network, RewardModel
-from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.protocol.callbacks import Callback
-from flwr_fbo.protocol.codec import Phase, fresh_seed
-from flwr_fbo.protocol.neural_bandit_study import (
-    NeuralBanditInstruction,
-    NeuralBanditStudy,
-)
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.fed_go_ucb import (
+from flwr_fbo._compat import ClientApi, reply_metrics, to_array_record
+from flwr_fbo.algorithms.fed_go_ucb.server import (
     FedGOUCBServer,
     NeuralReply,
     NeuralStep,
     spent_by_neural_agent,
 )
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.study import (
+    FedGOUCBInstruction,
+    FedGOUCBStudy,
+)
+from flwr_fbo.models.network import Network, RewardModel
+from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.strategies.base import StudyStrategy, vectors_record
 from flwr_fbo.strategies.options import Durability, StudyOptions
 from flwr_fbo.strategies.result import NeuralBanditResult
 from flwr_fbo.strategies.study_record import NEURAL_KIND
+from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.study.codec import Phase, fresh_seed
+from flwr_fbo.study.server import Step
 
 
 class FedGOUCB(StudyStrategy[NeuralBanditResult]):
@@ -51,7 +51,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     --------
     >>> import numpy as np
     >>> from flwr_fbo import (
-    ...     FedGOUCB, InProcessGrid, Network, NeuralUCBSettings, neural_bandit_app
+    ...     FedGOUCB, InProcessGrid, Network, FedGOUCBSettings, neural_bandit_app
     ... )
     >>> class Kitchen:
     ...     def contexts(self, t):
@@ -59,7 +59,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     ...     def reward(self, x):
     ...         return float(np.sin(5 * x[0]))
     >>> app = neural_bandit_app(lambda context: Kitchen())
-    >>> settings = NeuralUCBSettings(num_exploration=0)  # phase II only
+    >>> settings = FedGOUCBSettings(num_exploration=0)  # phase II only
     >>> model = Network(1, width=4)
     >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
     >>> result = strategy.start(InProcessGrid(app, num_nodes=2))
@@ -68,7 +68,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
 
     Parameters
     ----------
-    settings : NeuralUCBSettings
+    settings : FedGOUCBSettings
         Settings of all agents.
     model : RewardModel
         f(x; w). A `Network` is sent to the clients; any other one, such as a
@@ -107,14 +107,14 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
     """
 
     server: FedGOUCBServer
-    study: NeuralBanditStudy
+    study: FedGOUCBStudy
     result_type = NeuralBanditResult
     record_kind = NEURAL_KIND
 
     @takes_plain
     def __init__(
         self,
-        settings: NeuralUCBSettings,
+        settings: FedGOUCBSettings,
         model: RewardModel,
         num_agents: int,
         *,
@@ -126,8 +126,8 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         client_api: ClientApi = "both",
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        ok = isinstance(settings, NeuralUCBSettings)
-        require(ok, "settings", settings, "NeuralUCBSettings")
+        ok = isinstance(settings, FedGOUCBSettings)
+        require(ok, "settings", settings, "FedGOUCBSettings")
         ok = hasattr(model, "values_and_gradients")
         require(ok, "model", model, "a reward model, such as Network(6)")
         explored = settings.num_random_actions
@@ -135,7 +135,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         require_int("num_agents", num_agents, 2)
         require_seed("seed", seed)
         require_seed("noise_seed", noise_seed)
-        study = NeuralBanditStudy(
+        study = FedGOUCBStudy(
             settings.for_study(num_agents, num_evaluations),
             num_agents,
             model.num_parameters,
@@ -168,7 +168,7 @@ class FedGOUCB(StudyStrategy[NeuralBanditResult]):
         server = self.server
         starts, totals = self._along(node, step)
         heard = server.heard[slot]
-        return NeuralBanditInstruction(
+        return FedGOUCBInstruction(
             phase=Phase.ROUND,
             study=self.study,
             slot=slot,

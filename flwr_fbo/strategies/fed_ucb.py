@@ -12,20 +12,17 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi, reply_metrics
-from flwr_fbo._conversion import takes_plain
-from flwr_fbo._validation import require
-from flwr_fbo.protocol.callbacks import Callback
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.linear_bandit_study import (
+from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.fed_ucb import LinearBanditServer
 from flwr_fbo.strategies.linear_bandit_strategy import (
     LinearBanditStrategy,
     Schedule,
@@ -33,6 +30,9 @@ from flwr_fbo.strategies.linear_bandit_strategy import (
 )
 from flwr_fbo.strategies.options import Durability, StudyOptions
 from flwr_fbo.strategies.study_record import BANDIT_KIND
+from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -111,7 +111,7 @@ class FedUCB(LinearBanditStrategy):
     name a slot, with a journal of its own, locks its true agent out.
     """
 
-    server: LinearBanditServer
+    server: FedUCBServer
     record_kind = BANDIT_KIND
 
     @takes_plain
@@ -132,7 +132,7 @@ class FedUCB(LinearBanditStrategy):
         trigger = check_trigger(settings, schedule)
         study = LinearBanditStudy(settings, num_agents, trigger, noise_seed)
         super().__init__(
-            LinearBanditServer(study),
+            FedUCBServer(study),
             study,
             interval,
             schedule,

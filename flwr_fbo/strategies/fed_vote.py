@@ -1,7 +1,7 @@
 """Private votes as a Flower strategy: FedVote.
 
 A few times in a study each agent votes for where its best setting lies; see
-`flwr_fbo.agents.tuning.fed_vote` for what a vote is and how agents read the sum.
+`flwr_fbo.algorithms.fed_vote.agent` for what a vote is and how agents read the sum.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution
 
+from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi
-from flwr_fbo._conversion import takes_plain
-from flwr_fbo._validation import require
-from flwr_fbo.agents.tuning.fed_vote import even_votes
-from flwr_fbo.protocol.callbacks import Callback
-from flwr_fbo.protocol.fed_vote_settings import VoteCount, VotingSettings
-from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo.algorithms.fed_vote.agent import even_votes
+from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings, VoteCount
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import VOTES, privacy_of, votes_after
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
+from flwr_fbo.study.callbacks import Callback
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -66,7 +66,7 @@ class FedVote(PrivateTuningStrategy):
     delta : float, optional
         In (0, 1), and far below 1 / N. Must be given where ``epsilon`` is; else it is
         the published 1 / N^1.1, which is too large for a small federation.
-    agent : VotingSettings, optional
+    agent : FedVoteSettings, optional
         The agents' settings.
     privacy : Privacy, optional
         How releases are made, counted and limited. By default all agents take part in
@@ -108,7 +108,7 @@ class FedVote(PrivateTuningStrategy):
         *,
         epsilon: float | None = None,
         delta: float | None = None,
-        agent: VotingSettings | None = None,
+        agent: FedVoteSettings | None = None,
         privacy: Privacy | None = None,
         aggregation: SecureAggregation | None = None,
         seeds: Seeds | None = None,
@@ -118,8 +118,8 @@ class FedVote(PrivateTuningStrategy):
         client_api: ClientApi = "both",
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        agent = VotingSettings() if agent is None else agent
-        require(isinstance(agent, VotingSettings), "agent", agent, "a VotingSettings")
+        agent = FedVoteSettings() if agent is None else agent
+        require(isinstance(agent, FedVoteSettings), "agent", agent, "a FedVoteSettings")
         filled = privacy_of(VOTES, privacy)
         self._has_schedule = privacy is not None and privacy.has_schedule
         norm, least = filled.clip_norm, filled.min_follow_probability
@@ -162,7 +162,7 @@ class FedVote(PrivateTuningStrategy):
         """
         study = self.study
         agent, votes = study.agent, study.votes
-        assert isinstance(agent, VotingSettings)
+        assert isinstance(agent, FedVoteSettings)
         assert votes is not None
         first = next(iter(self.server.iterations), 0)
         agent = agent.after(first, study.space.dim)

@@ -1,6 +1,6 @@
 """A head start from those who came before, as a Flower strategy: FedWarmStart.
 
-Sites start one cohort after another; see `flwr_fbo.agents.tuning.fed_warm_start` for
+Sites start one cohort after another; see `flwr_fbo.algorithms.fed_warm_start.agent` for
 what a site sends, once, and what those who start later make of it.
 """
 
@@ -15,28 +15,28 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution
 
+from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo._compat import ClientApi
-from flwr_fbo._conversion import takes_plain
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.journal.journal import Journal
-from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
-from flwr_fbo.protocol.callbacks import Callback
-from flwr_fbo.protocol.fed_warm_start_settings import (
+from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge, known_from
+from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer, knowledge_of
+from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
-    WarmStartSettings,
+    FedWarmStartSettings,
     default_cohorts,
 )
-from flwr_fbo.protocol.knowledge import Knowledge, known_from
-from flwr_fbo.protocol.tuning_settings import Direction
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.fed_warm_start import WarmStartServer, knowledge_of
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.algorithms.search.study import TuningStudy
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Durability, Privacy, Seeds, StudyOptions
 from flwr_fbo.strategies.presets import WARM_START
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
 from flwr_fbo.strategies.study_record import FILE_NAME, KIND, read_ledger
+from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -81,7 +81,7 @@ class FedWarmStart(PrivateTuningStrategy):
     epsilon, delta : float, optional
         Epsilon and delta that a site's one message may spend; see
         `PrivateTuningStrategy`.
-    agent : WarmStartSettings, optional
+    agent : FedWarmStartSettings, optional
         The agents' settings.
     privacy : Privacy, optional
         How releases are made, counted and limited. Only ``noise_multiplier``,
@@ -113,8 +113,8 @@ class FedWarmStart(PrivateTuningStrategy):
 
     Notes
     -----
-    *Formal guarantees*: those of `WarmStartServer`. Two studies are neighbours if one
-    site's message is zeroed. Each site has a message in one release at most, so
+    *Formal guarantees*: those of `FedWarmStartServer`. Two studies are neighbours if
+    one site's message is zeroed. Each site has a message in one release at most, so
     ``privacy_spent`` is that of one release. A site that enrols again under another
     slot, without its old folder, spends again. *Not covered*: the server itself, which
     reads how each site ranks the pool, unless ``aggregation`` is given (see
@@ -124,8 +124,8 @@ class FedWarmStart(PrivateTuningStrategy):
     ``Durability(min_agents=...)`` if sites are to join while the study runs.
     """
 
-    server: WarmStartServer
-    server_type = WarmStartServer
+    server: FedWarmStartServer
+    server_type = FedWarmStartServer
 
     _from_when = ", once its cohort has begun"
     _readable = "how it ranks the pool's points, and so where its best setting lies"
@@ -139,7 +139,7 @@ class FedWarmStart(PrivateTuningStrategy):
         *,
         epsilon: float | None = None,
         delta: float | None = None,
-        agent: WarmStartSettings | None = None,
+        agent: FedWarmStartSettings | None = None,
         privacy: Privacy | None = None,
         cohorts: Sequence[int] | None = None,
         known: Knowledge | str | Path | None = None,
@@ -151,9 +151,9 @@ class FedWarmStart(PrivateTuningStrategy):
         client_api: ClientApi = "both",
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        agent = WarmStartSettings() if agent is None else agent
-        ok = isinstance(agent, WarmStartSettings)
-        require(ok, "agent", agent, "a WarmStartSettings")
+        agent = FedWarmStartSettings() if agent is None else agent
+        ok = isinstance(agent, FedWarmStartSettings)
+        require(ok, "agent", agent, "a FedWarmStartSettings")
         privacy = Privacy() if privacy is None else privacy
         require(isinstance(privacy, Privacy), "privacy", privacy, "a Privacy")
         if known is not None:
@@ -284,6 +284,6 @@ def recorded_knowledge(folder: Path) -> Knowledge:
         identity = journal.identity
     study = TuningStudy.from_dict(stored["study"])
     agent = study.agent
-    ok = isinstance(agent, WarmStartSettings)
+    ok = isinstance(agent, FedWarmStartSettings)
     require(ok, "folder", str(folder), f"that of FedWarmStart (its agents: {agent})")
     return knowledge_of(study, ledger, identity["delta"])

@@ -8,18 +8,19 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution
 
+from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import ClientApi
-from flwr_fbo._conversion import takes_plain
-from flwr_fbo._validation import require
-from flwr_fbo.protocol.callbacks import Callback
-from flwr_fbo.protocol.codec import fresh_seed
-from flwr_fbo.protocol.tuning_settings import Direction, FTSSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.servers.fts import RelayServer
+from flwr_fbo.algorithms.fts.server import FTSServer
+from flwr_fbo.algorithms.fts.settings import FTSSettings
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import Durability, Seeds, StudyOptions
 from flwr_fbo.strategies.study_record import RELAY_KIND
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.study.callbacks import Callback
+from flwr_fbo.study.codec import fresh_seed
 
 
 class FTS(TuningStrategy):
@@ -96,7 +97,7 @@ class FTS(TuningStrategy):
             study_seed=seeds.study,
             feature_seed=fresh_seed() if seeds.features is None else seeds.features,
         )
-        server = RelayServer(num_agents, agent.message_length, agent.share_after)
+        server = FTSServer(num_agents, agent.message_length, agent.share_after)
         options = StudyOptions(folder, durability, client_api, callbacks)
         super().__init__(server, study, metrics, options)
         self._given_seed = seeds.features

@@ -12,18 +12,18 @@ from typing import Any
 
 from flwr.app import Message
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import is_number, require, require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import is_number, require, require_int
+from flwr_fbo.algorithms.decentralized_fed_ucb.server import DecentralizedFedUCBServer
+from flwr_fbo.algorithms.fed_ucb.server import FedUCBServer, spent_by_agent
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.decentralized_fed_ucb import PeerServer
-from flwr_fbo.servers.fed_ucb import LinearBanditServer, spent_by_agent
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.result import BanditResult
+from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -37,7 +37,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     Parameters
     ----------
-    server : LinearBanditServer or PeerServer
+    server : FedUCBServer or DecentralizedFedUCBServer
     study : LinearBanditStudy
     interval : float, optional
     schedule : sequence of int, or DeterminantTrigger, optional
@@ -51,7 +51,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
         If an argument is not allowed; the message names it.
     """
 
-    server: LinearBanditServer | PeerServer
+    server: FedUCBServer | DecentralizedFedUCBServer
     study: LinearBanditStudy
     result_type = BanditResult
 
@@ -61,7 +61,7 @@ class LinearBanditStrategy(StudyStrategy[BanditResult]):
 
     def __init__(
         self,
-        server: LinearBanditServer | PeerServer,
+        server: FedUCBServer | DecentralizedFedUCBServer,
         study: LinearBanditStudy,
         interval: float | None,
         schedule: Schedule | None,

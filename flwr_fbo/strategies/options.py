@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from flwr_fbo._compat import ClientApi, check_client_api
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._validation import (
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import (
     is_number,
     require,
     require_bool,
@@ -18,10 +17,11 @@ from flwr_fbo._validation import (
     require_positive,
     require_seed,
 )
+from flwr_fbo._compat import ClientApi, check_client_api
 from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
-from flwr_fbo.protocol.callbacks import Callback, Callbacks
+from flwr_fbo.study.callbacks import Callback, Callbacks
 
 _FINGERPRINT = re.compile("SHA256:[A-Za-z0-9+/]{43}")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr_fbo._validation import require, require_known
+from flwr_fbo._common.validation import require, require_known
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.fed_vote.settings import LEAST_EVALUATIONS, FedVoteSettings
+from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.fed_vote_settings import LEAST_EVALUATIONS, VotingSettings
-from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.strategies.options import Privacy
 
 
@@ -18,31 +18,31 @@ class Preset:
 
     Attributes
     ----------
-    agent : ThompsonSettings, VotingSettings or WarmStartSettings
+    agent : DPFTSDESettings, FedVoteSettings or FedWarmStartSettings
     privacy : Privacy
     weights : WeightSchedule
     """
 
-    agent: ThompsonSettings | VotingSettings | WarmStartSettings
+    agent: DPFTSDESettings | FedVoteSettings | FedWarmStartSettings
     privacy: Privacy
     weights: WeightSchedule
 
     @property
     def is_lean(self) -> bool:
         """Whether its agents start lean: at one point, and then by improvement."""
-        return not isinstance(self.agent, ThompsonSettings)
+        return not isinstance(self.agent, DPFTSDESettings)
 
 
 # When agents have looked around for themselves, and when they have tried what the first
 # votes pointed at.
 VOTES = Preset(
-    VotingSettings(),
+    FedVoteSettings(),
     Privacy(clip_norm=1.0, sampling_probability=1.0, release_after=(5, 9)),
     WeightSchedule(peak=0.0),
 )
 # A release a cohort, each with one message of each of its sites.
 WARM_START = Preset(
-    WarmStartSettings(),
+    FedWarmStartSettings(),
     Privacy(clip_norm=1.0, sampling_probability=1.0),
     WeightSchedule(peak=0.0),
 )
@@ -50,12 +50,12 @@ WARM_START = Preset(
 # agent in twenty would follow.
 PUBLISHED = {
     "paper": Preset(
-        ThompsonSettings(),
+        DPFTSDESettings(),
         Privacy(clip_norm=22.0, sampling_probability=0.35, min_follow_probability=0.05),
         WeightSchedule(),
     ),
     "paper-synthetic": Preset(
-        ThompsonSettings(
+        DPFTSDESettings(
             num_features=50,
             num_sub_regions=2,
             lengthscale=0.03,

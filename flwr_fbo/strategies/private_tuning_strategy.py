@@ -16,7 +16,11 @@ from flwr.app import Message
 from flwr.serverapp.exception import PrivacyBudgetExhausted
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._validation import is_number, require
+from flwr_fbo._common.validation import is_number, require
+from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.algorithms.search.settings import AgentSettings, Direction, SearchSettings
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.calibration import smallest_noise_multiplier
@@ -25,15 +29,8 @@ from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger, StudyKey
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.codec import Phase, fresh_seed
-from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.protocol.secure_sums import SecureSums
-from flwr_fbo.protocol.tuning_settings import AgentSettings, Direction, SearchSettings
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.secure_sum.roster import digest_of
 from flwr_fbo.secure_sum.terms import SumFailedError
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import (
     Privacy,
@@ -50,6 +47,9 @@ from flwr_fbo.strategies.secure_aggregation import (
 )
 from flwr_fbo.strategies.secure_exchanges import SecureExchanges
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.study.codec import Phase, fresh_seed
+from flwr_fbo.study.secure_sums import SecureSums
+from flwr_fbo.study.server import Step
 
 _log = logging.getLogger("flwr.fbo")
 
@@ -67,7 +67,7 @@ class PrivateTuningStrategy(TuningStrategy):
     direction : {"maximize", "minimize"}
     num_agents : int
         Number N of agents, the slots of the study.
-    agent : ThompsonSettings or VotingSettings
+    agent : DPFTSDESettings or FedVoteSettings
         The agents' settings.
     weights : WeightSchedule
         Weights of the agents in each sub-region, by iteration.
@@ -106,8 +106,8 @@ class PrivateTuningStrategy(TuningStrategy):
     know. More agents together know more of the noise.
     """
 
-    server: DistributedExplorationServer
-    server_type: type[DistributedExplorationServer] = DistributedExplorationServer
+    server: DPFTSDEServer
+    server_type: type[DPFTSDEServer] = DPFTSDEServer
 
     # What the server reads in a message.
     _readable = (
@@ -528,7 +528,7 @@ class PrivateTuningStrategy(TuningStrategy):
         """
         released = released_function(self.study, self.server.ledger)
         if released is None:
-            is_start = isinstance(self._agent, WarmStartSettings)
+            is_start = isinstance(self._agent, FedWarmStartSettings)
             return Recommendation(is_start=is_start)
         return released.recommendation
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.fed_vote import SIGNIFICANCE, even_votes
-from flwr_fbo.agents.tuning.fed_warm_start import HeadStart, head_start
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.algorithms.fed_vote.agent import SIGNIFICANCE, even_votes
+from flwr_fbo.algorithms.fed_vote.settings import LEAST_EVALUATIONS, FedVoteSettings
+from flwr_fbo.algorithms.fed_warm_start.agent import HeadStart, head_start
+from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
+from flwr_fbo.algorithms.search.settings import SearchSettings
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.fed_vote_settings import LEAST_EVALUATIONS, VotingSettings
-from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
-from flwr_fbo.protocol.tuning_settings import SearchSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params
 
 # Votes must also exceed the noise of a count so many times: the most voted place is
@@ -131,18 +131,18 @@ def released_function(
         Its releases.
     """
     agent = study.agent
-    if isinstance(agent, WarmStartSettings):
+    if isinstance(agent, FedWarmStartSettings):
         return _of_beliefs(study, agent, ledger)
     if not ledger:
         return None
-    if isinstance(agent, VotingSettings):
+    if isinstance(agent, FedVoteSettings):
         return _of_votes(study, agent, ledger[-1])
     assert isinstance(agent, SearchSettings)
     return _of_samples(study, agent, ledger[-1])
 
 
 def _of_votes(
-    study: TuningStudy, agent: VotingSettings, row: LedgerRow
+    study: TuningStudy, agent: FedVoteSettings, row: LedgerRow
 ) -> ReleasedFunction:
     """Compare the most voted place with votes that are spread evenly."""
     assert study.votes is not None
@@ -173,7 +173,7 @@ def _of_votes(
 
 
 def _of_beliefs(
-    study: TuningStudy, agent: WarmStartSettings, ledger: Sequence[LedgerRow]
+    study: TuningStudy, agent: FedWarmStartSettings, ledger: Sequence[LedgerRow]
 ) -> ReleasedFunction | None:
     """Take the posterior probability that sites share nothing."""
     if not ledger and study.known is None:
@@ -232,7 +232,7 @@ def _of_samples(
 def _maximiser(
     study: TuningStudy, agent: SearchSettings, vectors: FloatArray
 ) -> FloatArray:
-    from flwr_fbo.agents.tuning.acquisition import maximize
+    from flwr_fbo.algorithms.search.acquisition import maximize
 
     space, seed = study.space, study.feature_seed
     point = maximize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.protocol.secure_sums import SumGroup
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
 from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.terms import default_threshold
 from flwr_fbo.strategies.options import check_folder
+from flwr_fbo.study.secure_sums import SumGroup
 
 # What a study without a roster says.
 NO_ROSTER = (

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from flwr_fbo.privacy.secure_release import SecureTotal
-from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.secure_sum.aggregator import Aggregator
 from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.terms import Exchange
+from flwr_fbo.study.secure_sums import SecureSums
 
 # Takes the release, the exchange, the attempt and requests; returns replies by slot.
 Ask = Callable[[int, int, int, Mapping[int, Any]], dict[int, Any]]

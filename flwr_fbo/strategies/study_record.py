@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.protocol.callbacks import Round
-from flwr_fbo.protocol.codec import Study
+from flwr_fbo.study.callbacks import Round
+from flwr_fbo.study.codec import Study
 
 FILE_NAME = "server.sqlite"
 KIND, BANDIT_KIND, RELAY_KIND = "server", "bandit-server", "relay-server"

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from flwr.app import Message, MetricRecord, MetricRecordValues
 
+from flwr_fbo._common.validation import is_number, require
 from flwr_fbo._compat import reply_metrics
-from flwr_fbo._validation import is_number, require
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
-from flwr_fbo.servers.base import Server, Step
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.strategies.base import StudyStrategy
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.result import TuningResult
+from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.server import Server, Step
 
 METRICS = ("best-value",)
 

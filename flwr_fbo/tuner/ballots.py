@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 Ballot = Literal["ranks", "votes"]
 # What clients are asked for; exact scores are not private.

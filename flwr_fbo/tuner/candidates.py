@@ -7,8 +7,8 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_known
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_known
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.tuner.schedule import Halving
 

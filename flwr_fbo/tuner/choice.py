@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._validation import require, require_bool, require_choice
-from flwr_fbo._version import __version__
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import require, require_bool, require_choice
+from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
@@ -22,7 +22,7 @@ from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.secure_sums import SecureSums
+from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import Ballot, MessageForm, capped, make_vote
 from flwr_fbo.tuner.sum_plan import SumPlan
 

@@ -16,10 +16,10 @@ from typing import Any, ClassVar, get_args
 
 from flwr.app import ConfigRecord, RecordDict
 
-from flwr_fbo._validation import require, require_bool, require_int, require_seed
+from flwr_fbo._common.validation import require, require_bool, require_int, require_seed
 from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.protocol.codec import read_json
-from flwr_fbo.protocol.secure_sums import SecureSums
+from flwr_fbo.study.codec import read_json
+from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import Ballot, MessageForm
 
 # Of its record, and in a site's ledger.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 _log = logging.getLogger("flwr.fbo")
 

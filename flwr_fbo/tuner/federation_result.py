@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from flwr_fbo._frames import frame_of
+from flwr_fbo._common.conversion import frame_of
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.space.search_space import Params
 from flwr_fbo.tuner.trial_grid import TunedGrid

@@ -13,15 +13,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from flwr_fbo._conversion import takes_plain
-from flwr_fbo._faults import end_of_faults
-from flwr_fbo._validation import require, require_choice, require_int
-from flwr_fbo.protocol.callbacks import Callback, Callbacks, Started
-from flwr_fbo.protocol.codec import fresh_seed
-from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo._common.conversion import takes_plain
+from flwr_fbo._common.faults import end_of_faults
+from flwr_fbo._common.validation import require, require_choice, require_int
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
+from flwr_fbo.study.callbacks import Callback, Callbacks, Started
+from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.tuner.candidates import (
     app_defaults,
     candidate_settings,

@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from flwr_fbo._errors import PublicError
+from flwr_fbo._common.errors import PublicError
 
 # How many examples a client has, as Flower's strategies and `NumPyClient` name it.
 WEIGHT_KEYS = ("num-examples", "num_examples")

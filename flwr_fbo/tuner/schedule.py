@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import require, require_int
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 from flwr_fbo.privacy.release import ReleaseSettings
-from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
 from flwr_fbo.secure_sum.roster import Roster, digest_of
 from flwr_fbo.strategies.secure_aggregation import NO_ROSTER, SecureAggregation
+from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.durable.recorded_agent import of_another_slot
-from flwr_fbo.agents.durable.sum_member import SumMember, SumRequest
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.clients.recorded_agent import of_another_slot
 from flwr_fbo.clients.site_journal import (
     configured_folder,
     configured_slot,
@@ -27,9 +26,10 @@ from flwr_fbo.clients.site_journal import (
     noted_slot,
 )
 from flwr_fbo.clients.sum_identity import SumIdentity
+from flwr_fbo.clients.sum_member import SumMember, SumRequest
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.secure_sum.terms import Exchange, SumRefusedError
+from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.envelope import KIND, SumHeader
 from flwr_fbo.tuner.trial_states import SUM
 

@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import Array, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from flwr_fbo._common.validation import require
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD, Run
-from flwr_fbo._validation import require
 from flwr_fbo.tuner.envelope import HEADER, SettingsHeader, header_record
 from flwr_fbo.tuner.trial_thread import Send
 

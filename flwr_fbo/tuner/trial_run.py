@@ -16,10 +16,10 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo._faults import log_once
+from flwr_fbo._common.faults import log_once
 from flwr_fbo.privacy.secure_release import SecureTotal
-from flwr_fbo.protocol.callbacks import Callback, DecidedRung
 from flwr_fbo.space.search_space import Params
+from flwr_fbo.study.callbacks import Callback, DecidedRung
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader

@@ -41,21 +41,21 @@ from optuna.distributions import FloatDistribution
 from flwr_fbo import (
     DPFTSDE,
     ContinualSettings,
+    DPFTSDESettings,
     Durability,
     InProcessGrid,
     LinearUCBSettings,
     Privacy,
     Seeds,
-    ThompsonSettings,
     tuning_app,
 )
-from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
-from flwr_fbo.agents.durable.tuning_record import load_agent
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.algorithms.search.study import TuningStudy
+from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
+from flwr_fbo.clients.tuning_record import load_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment, LinearBanditTask
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.strategies.study_record import FILE_NAME, StudyRecord, read_ledger
 
 OUTCOMES = ("same numbers", "refused", "silently wrong", "raw traceback")
@@ -127,7 +127,7 @@ def _tuning(folder: Path) -> Iterator[Record]:
         {name: FloatDistribution(-1.0, 1.0) for name in "xy"},
         "maximize",
         _NUM_AGENTS,
-        agent=ThompsonSettings(num_features=20, num_initial=4, num_candidates=50),
+        agent=DPFTSDESettings(num_features=20, num_initial=4, num_candidates=50),
         epsilon=20.0,
         delta=1e-3,
         privacy=Privacy(min_follow_probability=0.0),

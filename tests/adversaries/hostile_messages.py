@@ -22,6 +22,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from flwr_fbo import (
     ContinualSettings,
+    DPFTSDESettings,
+    FedGOUCBSettings,
+    FedVoteSettings,
     FTSSettings,
     Limits,
     LinearBanditClient,
@@ -29,28 +32,25 @@ from flwr_fbo import (
     Network,
     NeuralBanditClient,
     NeuralPrivacy,
-    NeuralUCBSettings,
     PeerGraph,
     SearchSpace,
-    ThompsonSettings,
     TuningClient,
-    VotingSettings,
     linear_bandit_app,
     neural_bandit_app,
     tuning_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.protocol.codec import STUDY_ENTRY, Config, Instruction, Phase, Study
-from flwr_fbo.protocol.fed_vote_settings import VoteCount
-from flwr_fbo.protocol.linear_bandit_study import (
+from flwr_fbo.algorithms.fed_go_ucb.study import (
+    FedGOUCBInstruction,
+    FedGOUCBStudy,
+)
+from flwr_fbo.algorithms.fed_vote.settings import VoteCount
+from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
-from flwr_fbo.protocol.neural_bandit_study import (
-    NeuralBanditInstruction,
-    NeuralBanditStudy,
-)
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.study.codec import STUDY_ENTRY, Config, Instruction, Phase, Study
 
 Lie = Callable[[dict[str, Any]], None]
 Arrays = list[NDArray[Any]]
@@ -129,7 +129,7 @@ def space(*, parameters: int = 2, choices: int = 0) -> SearchSpace:
 
 def tuning(agent: Any = None, over: SearchSpace | None = None) -> TuningStudy:
     """Return an honest study."""
-    agent = VotingSettings() if agent is None else agent
+    agent = FedVoteSettings() if agent is None else agent
     return TuningStudy(over or space(), "maximize", agent, 1, 2, votes=VoteCount(20))
 
 
@@ -143,11 +143,11 @@ def linear(graph: PeerGraph | None = None, **settings: Any) -> LinearBanditStudy
     return LinearBanditStudy(LinearUCBSettings(releases), num_agents, graph=graph)
 
 
-def neural(network: Network | None = None, **settings: Any) -> NeuralBanditStudy:
+def neural(network: Network | None = None, **settings: Any) -> FedGOUCBStudy:
     """Return an honest study that begins with phase II."""
     network = network or Network(3, width=4)
-    own = NeuralUCBSettings(**{"num_exploration": 0, **settings})
-    return NeuralBanditStudy(own, 4, network.num_parameters, network, seed=1)
+    own = FedGOUCBSettings(**{"num_exploration": 0, **settings})
+    return FedGOUCBStudy(own, 4, network.num_parameters, network, seed=1)
 
 
 HONEST: dict[str, Callable[[], Study]] = {
@@ -172,7 +172,7 @@ _ASKED: dict[str, Callable[[Any], list[Instruction]]] = {
         )
     ],
     "neural-bandit": lambda study: [
-        NeuralBanditInstruction(Phase.ROUND, study, 0, send_sums=True, release=1)
+        FedGOUCBInstruction(Phase.ROUND, study, 0, send_sums=True, release=1)
     ],
 }
 
@@ -459,23 +459,23 @@ LARGEST = [
         "tuning",
         lambda: _lied(tuning(), _at("more", value=[[]] * 125_000)),
     ),
-    _large("M = 2,048, FedVote", partial(tuning, VotingSettings(num_features=2_048))),
+    _large("M = 2,048, FedVote", partial(tuning, FedVoteSettings(num_features=2_048))),
     _large(
         "M = 2,048, Thompson",
-        partial(tuning, ThompsonSettings(num_features=2_048, num_sub_regions=1)),
+        partial(tuning, DPFTSDESettings(num_features=2_048, num_sub_regions=1)),
     ),
     _large(
         "own features = 2,048",
-        partial(tuning, ThompsonSettings(num_surrogate_features=2_048)),
+        partial(tuning, DPFTSDESettings(num_surrogate_features=2_048)),
     ),
-    _large("170 initial points", partial(tuning, ThompsonSettings(num_initial=170))),
+    _large("170 initial points", partial(tuning, DPFTSDESettings(num_initial=170))),
     _large(
         "600 candidates of 2,048",
-        partial(tuning, VotingSettings(num_features=2_048, num_candidates=600)),
+        partial(tuning, FedVoteSettings(num_features=2_048, num_candidates=600)),
     ),
     _large(
         "2,200 candidates of 900",
-        partial(tuning, VotingSettings(num_features=900, num_candidates=2_200)),
+        partial(tuning, FedVoteSettings(num_features=900, num_candidates=2_200)),
     ),
     _large("1,000 categories", partial(tuning, None, space(choices=1_000))),
     _large("256 parameters", partial(tuning, None, space(parameters=256))),
@@ -483,19 +483,19 @@ LARGEST = [
         "256 parameters, improvement",
         partial(
             tuning,
-            VotingSettings(),
+            FedVoteSettings(),
             space(parameters=256),
         ),
     ),
     _large(
         "256 sub-regions",
-        partial(tuning, ThompsonSettings(num_features=512, num_sub_regions=256)),
+        partial(tuning, DPFTSDESettings(num_features=512, num_sub_regions=256)),
     ),
     _large(
         "100 starts in 30 parameters",
         partial(
             tuning,
-            ThompsonSettings(
+            DPFTSDESettings(
                 num_sub_regions=1, num_surrogate_features=900, num_starts=100
             ),
             space(parameters=30),

@@ -45,23 +45,23 @@ from flwr_fbo import (
     FTS,
     ContinualSettings,
     DecentralizedFedUCB,
+    DPFTSDESettings,
     FedGOUCB,
+    FedGOUCBSettings,
     FedUCB,
     FedVote,
+    FedVoteSettings,
     FedWarmStart,
+    FedWarmStartSettings,
     FTSSettings,
     InProcessGrid,
     Limits,
     LinearUCBSettings,
     Network,
     NeuralPrivacy,
-    NeuralUCBSettings,
     PeerGraph,
     Privacy,
     Seeds,
-    ThompsonSettings,
-    VotingSettings,
-    WarmStartSettings,
     linear_bandit_app,
     neural_bandit_app,
     tuning_app,
@@ -408,9 +408,9 @@ def _tuning(
     return strategy, tuning_app(make_objective), _NUM_ITERATIONS + 1
 
 
-_VOTING = VotingSettings(**{**_SEARCH, "num_features": 64})
+_VOTING = FedVoteSettings(**{**_SEARCH, "num_features": 64})
 # Two of four pioneers are enough for their release, whoever of them lies.
-_WARM = WarmStartSettings(num_features=16, num_candidates=50, share_after=3)
+_WARM = FedWarmStartSettings(num_features=16, num_candidates=50, share_after=3)
 _PRIVATE_TUNING: dict[str, Any] = {"epsilon": 8.0, "delta": 0.01}
 _OPEN_TUNING: dict[str, Any] = {
     "privacy": Privacy(noise_multiplier=0.0, clip_norm=math.inf, sampling_probability=1)
@@ -486,7 +486,7 @@ def _neural(
         privacy = NeuralPrivacy(
             epsilon=50.0, delta=1e-3, num_synchronisations=2, num_features=4
         )
-    settings = NeuralUCBSettings(
+    settings = FedGOUCBSettings(
         num_exploration=0 if private else 2,
         regression=LangevinSettings(num_iterations=6),
         threshold=1.0,
@@ -520,13 +520,13 @@ CASES = {
     ),
     "DPFTSDE": Case(
         partial(
-            _tuning, kind=DPFTSDE, agent=ThompsonSettings(**_SEARCH), **_PRIVATE_TUNING
+            _tuning, kind=DPFTSDE, agent=DPFTSDESettings(**_SEARCH), **_PRIVATE_TUNING
         ),
         MALFORMED,
     ),
     "DPFTSDE, open": Case(
         partial(
-            _tuning, kind=DPFTSDE, agent=ThompsonSettings(**_SEARCH), **_OPEN_TUNING
+            _tuning, kind=DPFTSDE, agent=DPFTSDESettings(**_SEARCH), **_OPEN_TUNING
         ),
         MALFORMED,
     ),

@@ -49,34 +49,34 @@ from hypothesis import strategies as st
 
 from flwr_fbo import (
     ContinualSettings,
+    FedGOUCBSettings,
     InProcessGrid,
     Limits,
     LinearUCBSettings,
     Network,
-    NeuralUCBSettings,
     add_tuning,
     linear_bandit_app,
     neural_bandit_app,
     tuner_mod,
     tuning_app,
 )
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.fed_go_ucb.study import (
+    FedGOUCBInstruction,
+    FedGOUCBStudy,
+)
+from flwr_fbo.algorithms.linear_bandit.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.codec import Instruction, Phase
-from flwr_fbo.protocol.linear_bandit_study import (
-    LinearBanditInstruction,
-    LinearBanditStudy,
-)
-from flwr_fbo.protocol.neural_bandit_study import (
-    NeuralBanditInstruction,
-    NeuralBanditStudy,
-)
-from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.study.codec import Instruction, Phase
+from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
@@ -87,7 +87,7 @@ from flwr_fbo.tuner.envelope import (
     SumHeader,
     TrialsHeader,
 )
-from tests.agents.bandits.test_private_fed_go_ucb import PRIVACY
+from tests.algorithms.fed_go_ucb.test_private_agent import PRIVACY
 from tests.federation import SPACE
 
 IN_A_ROW = 4
@@ -258,11 +258,11 @@ def _neural(phase: Phase, is_private: bool = True) -> Asked:
     network = Network(2, width=3)
     about = network.num_parameters, network, 1
     privacy = replace(PRIVACY, epsilon=0.4, delta=DELTA)
-    chosen = NeuralUCBSettings(num_exploration=0)
+    chosen = FedGOUCBSettings(num_exploration=0)
     if is_private:
-        chosen = NeuralUCBSettings(beta=1.0, privacy=privacy)
-    study = NeuralBanditStudy(chosen, 2, *about, study_id="a")
-    asked = NeuralBanditInstruction(
+        chosen = FedGOUCBSettings(beta=1.0, privacy=privacy)
+    study = FedGOUCBStudy(chosen, 2, *about, study_id="a")
+    asked = FedGOUCBInstruction(
         phase, study, _slot(phase), 0, 3, send_sums=True, release=int(is_private)
     )
     if is_private or phase is Phase.ENROL:
@@ -272,7 +272,7 @@ def _neural(phase: Phase, is_private: bool = True) -> Asked:
 
 
 def _tuning(phase: Phase, sums: SecureSums | None = None) -> Asked:
-    agent = ThompsonSettings(num_initial=2, num_features=10, num_candidates=20)
+    agent = DPFTSDESettings(num_initial=2, num_features=10, num_candidates=20)
     space = SearchSpace(SPACE)
     study = TuningStudy(space, "maximize", agent, 1, 2, "a", PROMISE, secure=sums)
     asked = TuningInstruction(phase, study, _slot(phase), 0, release=1)

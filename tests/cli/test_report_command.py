@@ -17,7 +17,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import FTS, FedVote, InProcessGrid, Seeds, VotingSettings, tuning_app
+from flwr_fbo import FTS, FedVote, FedVoteSettings, InProcessGrid, Seeds, tuning_app
 from flwr_fbo.cli.report.page import Figure, Page, Section, Table, render
 from flwr_fbo.cli.report.parameter_axes import range_in_words
 from flwr_fbo.cli.report.server_score import score_map, slices
@@ -302,7 +302,7 @@ def test_a_server_shows_what_it_recommends(tmp_path: Path) -> None:
         12,
         epsilon=8,
         delta=1e-3,
-        agent=VotingSettings(num_candidates=50),
+        agent=FedVoteSettings(num_candidates=50),
         seeds=Seeds(study=1, features=2, noise=3),
         folder=tmp_path / "server",
     )

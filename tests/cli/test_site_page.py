@@ -16,25 +16,25 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo import VotingSettings, best_params
-from flwr_fbo.agents.durable.tuning_record import (
-    agent_identity,
-    load_agent,
-    recorded_agent,
-)
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.comparison import compared
+from flwr_fbo import FedVoteSettings, best_params
+from flwr_fbo.algorithms.fed_vote.settings import VoteCount
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.comparison import compared
+from flwr_fbo.algorithms.search.settings import Direction
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Page, Section, render
 from flwr_fbo.cli.report.site_page import tuning_page
 from flwr_fbo.cli.report.site_parameters import importances_of, parameter_sections
 from flwr_fbo.cli.report.site_worth import LOOKS, worth_section
 from flwr_fbo.clients.tuning_journals import journal_path
+from flwr_fbo.clients.tuning_record import (
+    agent_identity,
+    load_agent,
+    recorded_agent,
+)
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial, TrialSource
-from flwr_fbo.protocol.fed_vote_settings import VoteCount
-from flwr_fbo.protocol.tuning_settings import Direction
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from tests.cli.pages import (
     Elements,
@@ -67,7 +67,7 @@ def _journal(
     study = TuningStudy(
         SearchSpace(space),
         direction,
-        VotingSettings(num_features=20),
+        FedVoteSettings(num_features=20),
         study_id="mine",
         feature_seed=1,
         votes=VoteCount(3),

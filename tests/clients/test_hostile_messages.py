@@ -13,51 +13,54 @@ from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import (
     ContinualSettings,
+    DPFTSDESettings,
+    FedGOUCBSettings,
+    FedVoteSettings,
     FTSSettings,
     Limits,
     LinearUCBSettings,
     Network,
     NeuralPrivacy,
-    NeuralUCBSettings,
     PeerGraph,
-    ThompsonSettings,
-    VotingSettings,
 )
-from flwr_fbo.agents.tuning.trial import OutOfTimeError
+from flwr_fbo.algorithms.fed_go_ucb.study import (
+    FedGOUCBInstruction,
+    FedGOUCBStudy,
+)
+from flwr_fbo.algorithms.fed_vote.settings import VoteCount
+from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
+from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.exploration import (
+    EllipsoidSampling,
+    InverseGapWeighting,
+)
+from flwr_fbo.algorithms.linear_bandit.feature_fields import Number
+from flwr_fbo.algorithms.linear_bandit.reward_timeout import RewardTimeout
+from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
+from flwr_fbo.algorithms.linear_bandit.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.algorithms.search.trial import OutOfTimeError
+from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.limits import (
     DEFAULT_SIZES,
     NO_LIMITS,
     StudyRefusedError,
     size_limits,
 )
-from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
 from flwr_fbo.clients.message_sizes import CAPPED_BY, FREE, check_config, check_steps
-from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.privacy.spending import Charge, Promise
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.exploration import EllipsoidSampling, InverseGapWeighting
-from flwr_fbo.protocol.feature_fields import Number
-from flwr_fbo.protocol.fed_vote_settings import VoteCount
-from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
-from flwr_fbo.protocol.knowledge import Knowledge
-from flwr_fbo.protocol.known_release import KnownRelease
-from flwr_fbo.protocol.linear_bandit_study import (
-    LinearBanditInstruction,
-    LinearBanditStudy,
-)
-from flwr_fbo.protocol.neural_bandit_study import (
-    NeuralBanditInstruction,
-    NeuralBanditStudy,
-)
-from flwr_fbo.protocol.reward_timeout import RewardTimeout
-from flwr_fbo.protocol.site_deviation import SiteDeviation
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
+from flwr_fbo.study.codec import Phase
 from tests.adversaries.hostile_messages import (
     APPS,
     HONEST,
@@ -77,9 +80,9 @@ MOST_MEMORY = 60e6
 INSTRUCTIONS: dict[str, Any] = {
     "tuning": TuningInstruction,
     "linear-bandit": LinearBanditInstruction,
-    "neural-bandit": NeuralBanditInstruction,
+    "neural-bandit": FedGOUCBInstruction,
 }
-KINDS = (TuningStudy, LinearBanditStudy, NeuralBanditStudy)
+KINDS = (TuningStudy, LinearBanditStudy, FedGOUCBStudy)
 # Both client APIs end in the same site: one lie of each kind tries the other.
 OF_KINDS = {dialogue.kind: dialogue for dialogue in reversed(HOSTILE)}.values()
 HOSTILES = pytest.mark.parametrize(
@@ -163,7 +166,7 @@ def test_an_honest_large_federation_is_within_the_limits() -> None:
     count = VoteCount(100_000, 30.0, 0.1)
     promise = Promise((Charge(1.0, 0.1, 10_000),), True)
     many = TuningStudy(
-        tuning().space, "maximize", VotingSettings(), promise=promise, votes=count
+        tuning().space, "maximize", FedVoteSettings(), promise=promise, votes=count
     )
     releases = ContinualSettings(10_000, 20, 1.0, 1e-5)
     a_month = RewardTimeout(30 * 24 * 3600)
@@ -171,19 +174,19 @@ def test_an_honest_large_federation_is_within_the_limits() -> None:
     bandit = LinearBanditStudy(slow, 100_000)
     peers = linear(PeerGraph.named("complete", 300))
     network = neural(Network(20, width=25), num_exploration=100)
-    for study in (many, bandit, peers, network, tuning(ThompsonSettings())):
+    for study in (many, bandit, peers, network, tuning(DPFTSDESettings())):
         check_config(limits, study.enrolment())
         check_steps(limits, study)
 
 
 SETTINGS = (
     *KINDS,
-    ThompsonSettings,
+    DPFTSDESettings,
     FTSSettings,
-    VotingSettings,
+    FedVoteSettings,
     RandomSearchSettings,
     VoteCount,
-    WarmStartSettings,
+    FedWarmStartSettings,
     Cohorts,
     Knowledge,
     KnownRelease,
@@ -196,7 +199,7 @@ SETTINGS = (
     ContinualSettings,
     DeterminantTrigger,
     PeerGraph,
-    NeuralUCBSettings,
+    FedGOUCBSettings,
     LangevinSettings,
     NeuralPrivacy,
     Network,
@@ -247,7 +250,7 @@ def test_a_limit_of_the_node_config_is_named_by_its_key() -> None:
 
 
 def test_a_site_may_allow_more_or_less() -> None:
-    study = tuning(ThompsonSettings(num_initial=6, num_candidates=20))
+    study = tuning(DPFTSDESettings(num_initial=6, num_candidates=20))
     asked = TuningInstruction(Phase.ROUND, study, 0).to_config()
     site = TuningSite(lambda _: lambda trial: 0.5)
     with pytest.raises(
@@ -307,7 +310,7 @@ def test_a_message_of_too_many_seconds_goes_on_with_the_next(
 ) -> None:
     clock = _Clock(monkeypatch)
     tuner = TuningSite(lambda _: lambda trial: clock.trial())
-    study = tuning(ThompsonSettings(num_initial=5, num_candidates=20))
+    study = tuning(DPFTSDESettings(num_initial=5, num_candidates=20))
     asked = TuningInstruction(Phase.ROUND, study, 0, release=1).to_config()
     _cut_off_and_asked_again(clock, tuner, asked, tmp_path / "tuning")
 
@@ -320,7 +323,7 @@ def test_a_message_of_too_many_seconds_goes_on_with_the_next(
 
     clock = _Clock(monkeypatch)
     site = NeuralBanditSite(lambda _: _SlowEnvironment(clock))
-    played = NeuralBanditInstruction(
+    played = FedGOUCBInstruction(
         Phase.ROUND, neural(), 0, num_evaluations=5, send_sums=True
     )
     _cut_off_and_asked_again(clock, site, played.to_config(), tmp_path / "neural")

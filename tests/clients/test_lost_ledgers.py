@@ -12,14 +12,14 @@ from flwr.app import UserConfig
 from typer.testing import CliRunner
 
 from flwr_fbo import InProcessGrid, Limits, tuning_app
-from flwr_fbo.cli import app as command
-from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.linear_bandit_study import (
+from flwr_fbo.algorithms.linear_bandit.study import (
     LinearBanditInstruction,
     LinearBanditStudy,
 )
+from flwr_fbo.cli import app as command
+from flwr_fbo.journal.journal_file import JournalError
+from flwr_fbo.privacy.spending import FILE_NAME, Charge, SpendingLedger
+from flwr_fbo.study.codec import Phase
 from tests.clients.test_site_budget import Node, _asked, _site, _study
 from tests.clients.test_site_rules import NODE, Site, _app, _private_bandit
 from tests.federation import NUM_AGENTS, make_objective, strategy

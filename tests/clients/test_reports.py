@@ -30,20 +30,20 @@ from flwr_fbo import (
     tuning_app,
     with_tuning,
 )
+from flwr_fbo._common.faults import end_of_faults
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
-from flwr_fbo._faults import end_of_faults
-from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
-from flwr_fbo.agents.durable.fed_go_ucb import RecordedNeuralAgent
-from flwr_fbo.agents.durable.fed_ucb import KIND as LINEAR_KIND
-from flwr_fbo.agents.durable.fed_ucb import RecordedBandit
-from flwr_fbo.agents.durable.tuning_record import agent_identity
+from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditInstruction
+from flwr_fbo.algorithms.search.study import TuningInstruction
+from flwr_fbo.clients.bandits.recorded_bandit import KIND as LINEAR_KIND
+from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
+from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_KIND
+from flwr_fbo.clients.bandits.recorded_neural_agent import RecordedNeuralAgent
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_journals import journal_path
+from flwr_fbo.clients.tuning_record import agent_identity
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.protocol.codec import Config, Phase, Study
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditInstruction
-from flwr_fbo.protocol.neural_bandit_study import NeuralBanditInstruction
-from flwr_fbo.protocol.tuning_study import TuningInstruction
+from flwr_fbo.study.codec import Config, Phase, Study
 from tests.clients.test_site_budget import _study as tuning_study
 from tests.federation import objective_of
 from tests.strategies.bandit_sites import fed_ucb
@@ -211,7 +211,7 @@ TUNING_CASES = {
         prepare=_damaged(f"study-{TUNING.study_id}-agent-0.sqlite"),
     ),
 }
-# An environment of FedUCB that fails: tests/clients/test_linear_bandit_client.py.
+# An environment of FedUCB that fails: see `test_linear_bandit_client`.
 LINEAR_CASES = {
     **OF_ANY,
     "a folder that cannot be": replace(
@@ -283,7 +283,7 @@ def _asked(study: Study, phase: Phase) -> tuple[Config, list[np.ndarray]]:
     if study is LINEAR:
         one = LinearBanditInstruction(phase, study, slot, num_trials=1)
         return one.to_config(), []
-    two = NeuralBanditInstruction(phase, study, slot, num_evaluations=1)
+    two = FedGOUCBInstruction(phase, study, slot, num_evaluations=1)
     return two.to_config(), []
 
 

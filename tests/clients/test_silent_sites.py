@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 from flwr_fbo import ContinualSettings, LinearUCBSettings, Network
-from flwr_fbo.agents.durable.bandit_journals import last_journal
-from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.algorithms.fed_go_ucb.study import (
+    FedGOUCBInstruction,
+    FedGOUCBStudy,
+)
+from flwr_fbo.algorithms.linear_bandit.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.site import Answer
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.privacy.spending import Charge
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.linear_bandit_study import (
-    LinearBanditInstruction,
-    LinearBanditStudy,
-)
-from flwr_fbo.protocol.neural_bandit_study import (
-    NeuralBanditInstruction,
-    NeuralBanditStudy,
-)
-from tests.agents.bandits.test_private_fed_go_ucb import SETTINGS
+from flwr_fbo.study.codec import Phase
+from tests.algorithms.fed_go_ucb.test_private_agent import SETTINGS
 from tests.clients.test_site_budget import Node, _asked, _study
 
 
@@ -85,9 +85,9 @@ def _neural(folder: Path | None, ward: Ward) -> list[Answer]:
     site, node = NeuralBanditSite(lambda _: ward), Node(folder)
     network = Network(2, width=3)
     about = SETTINGS, 2, network.num_parameters, network, 1
-    study = NeuralBanditStudy(*about)
+    study = FedGOUCBStudy(*about)
     number = int(node.ask(site, study.enrolment()).metrics["journal"])
-    asked = NeuralBanditInstruction(
+    asked = FedGOUCBInstruction(
         Phase.ROUND, study, 0, number, 4, send_sums=True, release=1
     )
     return [node.ask(site, asked.to_config())]

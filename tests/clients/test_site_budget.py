@@ -11,10 +11,18 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 
 from flwr_fbo import InProcessGrid, Limits, Network, tuning_app
-from flwr_fbo.agents.durable.recorded_agent import RecordedAgent
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBStudy
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.algorithms.linear_bandit.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.limits import StudyRefusedError
-from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
+from flwr_fbo.clients.recorded_agent import RecordedAgent
 from flwr_fbo.clients.site import Answer, Site
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.journal.journal_file import JournalError
@@ -26,19 +34,11 @@ from flwr_fbo.privacy.spending import (
     SpendingLedger,
     composed_epsilon,
 )
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.linear_bandit_study import (
-    LinearBanditInstruction,
-    LinearBanditStudy,
-)
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
-from flwr_fbo.protocol.neural_bandit_study import NeuralBanditStudy
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
-from tests.agents.bandits.test_private_fed_go_ucb import PRIVACY
-from tests.agents.bandits.test_private_fed_go_ucb import SETTINGS as NEURAL_SETTINGS
+from flwr_fbo.study.codec import Phase
+from tests.algorithms.fed_go_ucb.test_private_agent import PRIVACY
+from tests.algorithms.fed_go_ucb.test_private_agent import SETTINGS as NEURAL_SETTINGS
 from tests.federation import (
     NUM_AGENTS,
     SPACE,
@@ -48,7 +48,7 @@ from tests.federation import (
 )
 
 LIMITS = Limits(max_epsilon=3, max_delta=1e-3)
-AGENT = ThompsonSettings(num_initial=2, num_features=10, num_candidates=20)
+AGENT = DPFTSDESettings(num_initial=2, num_features=10, num_candidates=20)
 # Two releases of a study: two such studies spend less than 3, three spend more.
 CHARGES = (Charge(1.7 * math.sqrt(2.0)),) * 2
 FOLDERS = pytest.mark.parametrize("in_folder", [True, False])
@@ -320,7 +320,7 @@ def test_bandits_and_tuning_add_up(tmp_path: Path, in_folder: bool) -> None:
     network = Network(6, width=3)
     size = network.num_parameters
     settings = replace(NEURAL_SETTINGS, privacy=replace(PRIVACY, epsilon=2.5))
-    neural = NeuralBanditStudy(settings, 2, size, network, seed=1)
+    neural = FedGOUCBStudy(settings, 2, size, network, seed=1)
     neural_site = NeuralBanditSite(lambda _: Environment(), limits=LIMITS)
     with pytest.raises(StudyRefusedError, match="max_epsilon=3"):
         node.ask(neural_site, neural.enrolment())

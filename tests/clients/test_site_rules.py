@@ -35,25 +35,25 @@ from flwr_fbo import (
     tuner_mod,
     with_tuning,
 )
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.algorithms.fed_go_ucb.study import (
+    FedGOUCBInstruction,
+    FedGOUCBStudy,
+)
+from flwr_fbo.algorithms.linear_bandit.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.limits import StudyRefusedError
-from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
-from flwr_fbo.clients.neural_bandit_client import NeuralBanditSite
 from flwr_fbo.clients.site_rules import SiteRules
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.linear_bandit_study import (
-    LinearBanditInstruction,
-    LinearBanditStudy,
-)
-from flwr_fbo.protocol.neural_bandit_study import (
-    NeuralBanditInstruction,
-    NeuralBanditStudy,
-)
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
-from flwr_fbo.protocol.secure_sums import SecureSums, SumGroup
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
+from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,
     HEADER,
@@ -65,8 +65,8 @@ from flwr_fbo.tuner.envelope import (
     header_record,
     pack,
 )
-from tests.agents.bandits.test_private_fed_go_ucb import PRIVACY
-from tests.agents.bandits.test_private_fed_go_ucb import SETTINGS as NEURAL_SETTINGS
+from tests.algorithms.fed_go_ucb.test_private_agent import PRIVACY
+from tests.algorithms.fed_go_ucb.test_private_agent import SETTINGS as NEURAL_SETTINGS
 from tests.clients.test_site_budget import Environment, Node
 
 PROMISE = Promise((Charge(20.0),), private=True).to_dict()
@@ -367,10 +367,10 @@ def test_two_kinds_at_one_app_have_the_limits_of_both() -> None:
     assert "max_epsilon" in str(reply.error.reason)
 
 
-def _neural(**settings: Any) -> NeuralBanditStudy:
+def _neural(**settings: Any) -> FedGOUCBStudy:
     network = Network(2, width=3)
-    given = NeuralUCBSettings(**settings)
-    return NeuralBanditStudy(given, 2, network.num_parameters, network, seed=1)
+    given = FedGOUCBSettings(**settings)
+    return FedGOUCBStudy(given, 2, network.num_parameters, network, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -461,8 +461,8 @@ def _private_bandit(kind: str, limits: Limits) -> Any:
         settings = replace(NEURAL_SETTINGS, privacy=privacy)
         network = Network(3, width=3)
         about = settings, 2, network.num_parameters, network, 1
-        study = NeuralBanditStudy(*about, study_id=name)
-        return study, lambda number: NeuralBanditInstruction(
+        study = FedGOUCBStudy(*about, study_id=name)
+        return study, lambda number: FedGOUCBInstruction(
             Phase.ROUND, study, 0, number, 2, send_sums=True, release=1
         ).to_config()
 

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fbo.agents.tuning.trial import SpaceMismatchError, Trial
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.search.study import TuningInstruction, TuningStudy
+from flwr_fbo.algorithms.search.trial import SpaceMismatchError, Trial
 from flwr_fbo.clients.tuning_journals import agent_id, journal_path, kept_agent
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
 from flwr_fbo.journal.trial_table import Trial as Recorded
 from flwr_fbo.privacy.spending import SpendingLedger
-from flwr_fbo.protocol.codec import Phase
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
-from flwr_fbo.protocol.tuning_study import TuningInstruction, TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
+from flwr_fbo.study.codec import Phase
 from tests.federation import SPACE, objective_of
 from tests.killing import NUM_KILLS, killed_after
 
 NUM_TRIALS = 20
-SETTINGS = ThompsonSettings(num_initial=4, num_features=30, num_candidates=50)
+SETTINGS = DPFTSDESettings(num_initial=4, num_features=30, num_candidates=50)
 STUDY = TuningStudy(SearchSpace(SPACE), "maximize", SETTINGS, 1, 2, "killed")
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from flwr_fbo import FTS, Halving, InProcessGrid, MlflowCallback
 from flwr_fbo.integrations import mlflow_callback
-from flwr_fbo.protocol.callbacks import DecidedRung, Started
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
+from flwr_fbo.study.callbacks import DecidedRung, Started
 from flwr_fbo.tuner.federation_result import FederationResult, Rung
 from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
 from tests.tuner.apps import in_process, main_of, server_context, tuner

@@ -24,27 +24,26 @@ from typer.testing import CliRunner
 
 from flwr_fbo import (
     FederatedSampler,
+    FedVoteSettings,
+    FedWarmStartSettings,
     InProcessGrid,
-    VotingSettings,
-    WarmStartSettings,
 )
-from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.registry import create_agent
-from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
+from flwr_fbo.algorithms.search.agent import Agent, play_round
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
+from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.cli import app
 from flwr_fbo.integrations.optuna_export import export_journal
 from flwr_fbo.integrations.optuna_sampler import POINT
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from tests.federation import AGENT, SPACE, numpy_app, objective_of, strategy
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 NUM_TRIALS = 14
-FEW = ThompsonSettings(
+FEW = DPFTSDESettings(
     num_initial=2, num_features=10, num_candidates=20, num_starts=2, num_sub_regions=1
 )
 
@@ -52,7 +51,7 @@ FEW = ThompsonSettings(
 def agent_for(
     space: dict[str, BaseDistribution],
     direction: Any = "minimize",
-    settings: ThompsonSettings | VotingSettings = FEW,
+    settings: DPFTSDESettings | FedVoteSettings = FEW,
 ) -> Agent:
     study = TuningStudy(SearchSpace(space), direction, settings, 1, 2, "x")
     return create_agent(study, slot=2, entropy=7)
@@ -192,7 +191,7 @@ def test_a_pickled_sampler_goes_on() -> None:
     assert run(stops=True) == run(stops=False)
 
 
-@pytest.mark.parametrize("settings", [AGENT, VotingSettings(num_features=20)])
+@pytest.mark.parametrize("settings", [AGENT, FedVoteSettings(num_features=20)])
 def test_another_study_begins_without_the_fit_of_the_last(settings: Any) -> None:
 
     def settings_tried(sampler: FederatedSampler) -> list[Any]:
@@ -309,7 +308,7 @@ def test_trials_may_be_asked_for_before_any_is_told() -> None:
     assert len({str(params) for params in asked}) == 5
 
 
-METHODS = [FEW, VotingSettings(), WarmStartSettings()]
+METHODS = [FEW, FedVoteSettings(), FedWarmStartSettings()]
 
 
 @pytest.mark.parametrize("settings", METHODS, ids=lambda one: type(one).__name__)

@@ -12,7 +12,7 @@ import pytest
 
 from flwr_fbo import FTS, Halving, InProcessGrid, TensorBoardCallback
 from flwr_fbo.integrations import tensorboard_callback
-from flwr_fbo.protocol.callbacks import Started
+from flwr_fbo.study.callbacks import Started
 from tests.federation import NUM_AGENTS, SPACE, WITHOUT_NOISE, numpy_app, strategy
 from tests.tuner.apps import in_process, main_of, server_context, tuner
 
@@ -126,7 +126,7 @@ class NoTorch:
 
 sys.meta_path.insert(0, NoTorch())
 from flwr_fbo import TensorBoardCallback
-from flwr_fbo.protocol.callbacks import Round, Started
+from flwr_fbo.study.callbacks import Round, Started
 
 told = TensorBoardCallback(sys.argv[1])
 told.on_start(Started("a", "FedVote", {"a|b": 1}, 0))

@@ -10,7 +10,7 @@ import pytest
 
 from flwr_fbo import LinearBanditPolicy
 from flwr_fbo.journal.journal_file import JournalError, JournalFile
-from tests.agents.durable.policies import (
+from tests.clients.bandits.policies import (
     ARMS,
     CONTEXT,
     FILE_NAME,

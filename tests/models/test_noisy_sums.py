@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.models.noisy_sums import posterior
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 FloatArray = NDArray[np.float64]
 D = 4

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 from sklearn.linear_model import Ridge
 
-from flwr_fbo.agents.durable.decision import Decision
+from flwr_fbo.clients.bandits.decision import Decision
 from flwr_fbo.off_policy.estimators import (
     PolicyValue,
     _ips,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flwr_fbo
-from flwr_fbo.agents.durable.decision import Decision
+from flwr_fbo.clients.bandits.decision import Decision
 from flwr_fbo.off_policy.estimators import doubly_robust, ips, logged_mean, snips
 from flwr_fbo.off_policy.policies import (
     always,

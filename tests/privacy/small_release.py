@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 SMALL = ContinualSettings(num_releases=6, dimension=2, epsilon=1.0, delta=0.1)

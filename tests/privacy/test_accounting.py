@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr
 
+from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.calibration import (
     calibrate_noise_multiplier,
@@ -30,9 +31,8 @@ from flwr_fbo.privacy.pld_accountant import PldAccountant
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.sampling import Subsampling, sampling_ratio
 from flwr_fbo.privacy.spending import composed_epsilon
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
 from flwr_fbo.strategies.options import Privacy
+from flwr_fbo.study.server import Step
 from tests.reference import reference
 
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -389,9 +389,9 @@ def test_the_log_stays_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
     assert not [r for r in caplog.records if r.name == "absl"]
 
 
-def _server(**settings: Any) -> DistributedExplorationServer:
+def _server(**settings: Any) -> DPFTSDEServer:
     release = Release(ReleaseSettings(4, **settings), SeededEntropy(0))
-    return DistributedExplorationServer(release, 5, delta=1e-3, iterations=range(3))
+    return DPFTSDEServer(release, 5, delta=1e-3, iterations=range(3))
 
 
 def test_a_server_releases_once_a_round_and_not_after_the_last() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flwr_fbo import FTS, Callback, InProcessGrid, TuningResult
-from flwr_fbo.protocol.callbacks import Round, Started
 from flwr_fbo.strategies.study_record import StudyRecord
+from flwr_fbo.study.callbacks import Round, Started
 from tests.federation import NUM_AGENTS, SPACE, numpy_app, strategy
 from tests.strategies.bandit_sites import APP, M, fed_ucb
 

@@ -29,11 +29,19 @@ from flwr_fbo import (
     linear_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
-from flwr_fbo.agents.durable.decentralized_fed_ucb import RecordedPeer
-from flwr_fbo.agents.durable.fed_ucb import KIND
-from flwr_fbo.agents.durable.offer import action_of
+from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import PeerMessage
+from flwr_fbo.algorithms.decentralized_fed_ucb.server import (
+    DecentralizedFedUCBServer,
+    PeerReply,
+)
+from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.cli import app as cli
+from flwr_fbo.clients.bandits.offer import action_of
+from flwr_fbo.clients.bandits.recorded_bandit import KIND
+from flwr_fbo.clients.bandits.recorded_peer import RecordedPeer
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
@@ -41,12 +49,7 @@ from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.peer_message import PeerMessage
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.decentralized_fed_ucb import PeerReply, PeerServer
+from flwr_fbo.study.server import Step
 from tests.strategies.peer_studies import (
     APP,
     COMPLETE,
@@ -419,7 +422,9 @@ def test_a_slot_outside_the_graph_is_refused_and_the_site_goes_on() -> None:
 
 def test_the_server_counts_what_it_is_told_without_mail() -> None:
     """An agent whose answer came too late says so in the next round."""
-    server = PeerServer(LinearBanditStudy(SETTINGS, M, noise_seed=1, graph=COMPLETE))
+    server = DecentralizedFedUCBServer(
+        LinearBanditStudy(SETTINGS, M, noise_seed=1, graph=COMPLETE)
+    )
     server.receive(server.step(0), {0: PeerReply([], 2)})
     assert server.num_releases == [2, 0, 0, 0, 0, 0]
     server.receive(server.step(1), {0: PeerReply([], 1), 1: PeerReply([], 0)})

@@ -26,22 +26,22 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 import flwr_fbo._compat as compat
 from flwr_fbo import (
     Callback,
+    DPFTSDESettings,
     Durability,
     InProcessGrid,
-    ThompsonSettings,
     tuning_app,
 )
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.protocol.callbacks import Round
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.private_tuning_strategy import published_delta
 from flwr_fbo.strategies.study_record import read_ledger
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
+from flwr_fbo.study.callbacks import Round
 from tests.federation import (
     NUM_AGENTS,
     SPACE,
@@ -428,7 +428,7 @@ def test_fts_de_and_dp_fts_are_settings() -> None:
     assert fts_de.privacy_spent.epsilon == math.inf
     assert fts_de.server.vectors is not None
     assert len(agents) == NUM_AGENTS
-    dp_fts, _ = run(numpy_app(), SHORT, agent=ThompsonSettings(num_sub_regions=1))
+    dp_fts, _ = run(numpy_app(), SHORT, agent=DPFTSDESettings(num_sub_regions=1))
     assert dp_fts.server.vectors is not None
     assert dp_fts.server.vectors.shape == (1, 100)
 
@@ -439,7 +439,7 @@ def test_presets_are_the_published_settings() -> None:
         strategy(agent=None, preset="paper-synthetic"),
     )
     agent = real.study.agent
-    assert isinstance(agent, ThompsonSettings)
+    assert isinstance(agent, DPFTSDESettings)
     assert (agent.lengthscale, agent.regularization) == (0.01, 1e-6)
     assert (agent.num_features, agent.num_sub_regions) == (100, 4)
     assert (agent.num_initial, agent.refit_every) == (10, 5)
@@ -447,7 +447,7 @@ def test_presets_are_the_published_settings() -> None:
     assert real.server.release.settings.clip_norm == 22.0
     assert real.server.release.settings.weights.num_decay_rounds == 30
     agent = synthetic.study.agent
-    assert isinstance(agent, ThompsonSettings)
+    assert isinstance(agent, DPFTSDESettings)
     assert (agent.num_features, agent.follow) == (50, "inverse-sqrt")
     assert (agent.lengthscale, agent.regularization) == (0.03, 0.01)
     assert agent.num_sub_regions == 2

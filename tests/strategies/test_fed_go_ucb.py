@@ -15,18 +15,20 @@ from typer.testing import CliRunner
 
 from flwr_fbo import (
     FedGOUCB,
+    FedGOUCBSettings,
     InProcessGrid,
     Network,
     NeuralBanditClient,
-    NeuralUCBSettings,
     neural_bandit_app,
 )
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
-from flwr_fbo.agents.durable.bandit_journals import last_journal
-from flwr_fbo.agents.durable.environment import BanditEnvironment
-from flwr_fbo.agents.durable.fed_go_ucb import KIND
+from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer, NoGradientsError
+from flwr_fbo.algorithms.fed_go_ucb.settings import Sums
 from flwr_fbo.cli import app as cli
+from flwr_fbo.clients.bandits.bandit_journals import last_journal
+from flwr_fbo.clients.bandits.environment import BanditEnvironment
+from flwr_fbo.clients.bandits.recorded_neural_agent import KIND
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
@@ -35,8 +37,6 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
 )
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import LinearModel
-from flwr_fbo.protocol.neural_ucb_settings import Sums
-from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer, NoGradientsError
 from tests.grouped import waiting
 
 TASK = FunctionBanditTask(num_actions=12)
@@ -44,7 +44,7 @@ N, T0, STEPS, T, SEED = 3, 2, 4, 9, 5
 MODEL = Network(6, width=3)
 D_W = MODEL.num_parameters
 REGRESSION = LangevinSettings(num_iterations=STEPS)
-SETTINGS = NeuralUCBSettings(num_exploration=T0, regression=REGRESSION, threshold=3.0)
+SETTINGS = FedGOUCBSettings(num_exploration=T0, regression=REGRESSION, threshold=3.0)
 
 
 def make_environment(context: Context) -> BanditEnvironment:
@@ -62,7 +62,7 @@ def numpy_app() -> ClientApp:
     return ClientApp(client_fn=client_fn)
 
 
-def strategy_of(settings: NeuralUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
+def strategy_of(settings: FedGOUCBSettings = SETTINGS, **options: Any) -> FedGOUCB:
     defaults = {"num_evaluations": T, "seed": SEED, "patience": 0.0, "model": MODEL}
     return FedGOUCB(settings, **waiting({**defaults, "num_agents": N, **options}))
 
@@ -116,10 +116,10 @@ class Counting(InProcessGrid):
 
 
 def played_without_flower(
-    settings: NeuralUCBSettings,
-) -> tuple[list[NeuralUCBAgent], int]:
+    settings: FedGOUCBSettings,
+) -> tuple[list[FedGOUCBAgent], int]:
     """Play the same by the halves alone, all agents in turn in each round."""
-    agents = [NeuralUCBAgent(settings, MODEL, SEED, slot) for slot in range(N)]
+    agents = [FedGOUCBAgent(settings, MODEL, SEED, slot) for slot in range(N)]
     bandits = [NonlinearBanditEnvironment(TASK, SEED, slot) for slot in range(N)]
     server, synchronised, wanted = NeuralBanditServer(settings, MODEL, SEED), 0, False
 
@@ -164,7 +164,7 @@ def played_without_flower(
         replace(SETTINGS, regression=replace(REGRESSION, keep="best")),
     ],
 )
-def test_plays_as_its_halves_do(settings: NeuralUCBSettings) -> None:
+def test_plays_as_its_halves_do(settings: FedGOUCBSettings) -> None:
     grid = InProcessGrid(APP, N)
     result = strategy_of(settings).start(grid)
     agents, synchronised = played_without_flower(settings)

@@ -20,10 +20,11 @@ from flwr_fbo import (
     LinearBanditClient,
     linear_bandit_app,
 )
-from flwr_fbo.agents.durable.fed_ucb import KIND
-from flwr_fbo.agents.durable.offer import action_of
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.cli import app
-from flwr_fbo.clients.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.linear_bandit_client import LinearBanditSite
+from flwr_fbo.clients.bandits.offer import action_of
+from flwr_fbo.clients.bandits.recorded_bandit import KIND
 from flwr_fbo.clients.site import SiteClient
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
@@ -31,7 +32,6 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.trial_table import Trial
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditEnvironment
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from tests.federation import Unheard
 from tests.strategies.bandit_sites import (

@@ -21,9 +21,11 @@ from flwr_fbo import (
     tuning_app,
 )
 from flwr_fbo._compat import reply_arrays
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.fed_warm_start import head_start
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.algorithms.fed_warm_start.agent import head_start
+from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
+from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.lab.simulation.loop import run_loop
@@ -32,15 +34,15 @@ from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, SpendingLedger
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.fed_warm_start_settings import Cohorts, WarmStartSettings
-from flwr_fbo.servers.base import Step
-from flwr_fbo.servers.fed_warm_start import WarmStartServer
 from flwr_fbo.strategies.enrolment import TooFewAgentsError
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
+from flwr_fbo.study.server import Step
 from tests.federation import assert_same
 
 SPACE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
-AGENT = WarmStartSettings(num_features=16, num_candidates=60, share_after=3, num_led=2)
+AGENT = FedWarmStartSettings(
+    num_features=16, num_candidates=60, share_after=3, num_led=2
+)
 N, SIZES, ROUNDS = 7, (3, 2), 9
 SEEDS = Seeds(study=1, features=2, noise=3)
 
@@ -170,13 +172,13 @@ def test_noise_only_is_alone_array_for_array() -> None:
     assert study.privacy_spent.epsilon == 0.0
     for one in agents:
         alone = create_agent(study.study, one.slot, 1)
-        nobody = WarmStartServer(study.server.release, 16, 1e-3, ())
+        nobody = FedWarmStartServer(study.server.release, 16, 1e-3, ())
         run_loop(nobody, [alone], [objective_of(one.slot)], len(one.values) - 1)
         np.testing.assert_array_equal(one.points, alone.points)
 
 
 def test_an_open_gate_says_where_to_start() -> None:
-    agent = WarmStartSettings(num_features=64, share_after=8)
+    agent = FedWarmStartSettings(num_features=64, share_after=8)
     study = strategy(privacy=Privacy(noise_multiplier=0.02), epsilon=None, agent=agent)
     grid = InProcessGrid(tuning_app(make_objective), N)
     result = study.start(grid, num_rounds=18)
@@ -246,13 +248,13 @@ def test_a_sites_ledger_has_one_release(tmp_path: Path) -> None:
         again.start(sites(), num_rounds=ROUNDS)
 
 
-def released(server: WarmStartServer) -> NDArray[np.float64]:
+def released(server: FedWarmStartServer) -> NDArray[np.float64]:
     vectors = server.vectors
     assert vectors is not None
     return vectors
 
 
-def server_of(z: float = 0.5) -> WarmStartServer:
+def server_of(z: float = 0.5) -> FedWarmStartServer:
     settings = ReleaseSettings(
         num_agents=5,
         clip_norm=1.0,
@@ -260,7 +262,7 @@ def server_of(z: float = 0.5) -> WarmStartServer:
         sampling_probability=1.0,
         weights=WeightSchedule(peak=0.0),
     )
-    server = WarmStartServer(Release(settings, SeededEntropy(1)), 4, 1e-3, (2, 5))
+    server = FedWarmStartServer(Release(settings, SeededEntropy(1)), 4, 1e-3, (2, 5))
     server.plan_cohorts(Cohorts(5, (2, 2), z))
     return server
 
@@ -355,7 +357,7 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OPEN: dict[str, Any] = {
-    "agent": WarmStartSettings(num_candidates=60, share_after=4),
+    "agent": FedWarmStartSettings(num_candidates=60, share_after=4),
     "privacy": Privacy(noise_multiplier=0.02),
     "epsilon": None,
 }
@@ -375,7 +377,7 @@ def test_a_site_that_joins_when_the_others_have_finished_has_their_head_start() 
     np.testing.assert_array_equal(released(study.server), released(other.server))
     np.testing.assert_array_equal(late.points, agents[6].points[: len(late.values)])
     told = other.study
-    assert isinstance(told.agent, WarmStartSettings)
+    assert isinstance(told.agent, FedWarmStartSettings)
     about = told.agent, other.server.cohorts, told.space, told.feature_seed
     start = head_start(*about, released(other.server).tobytes())
     assert start.is_followed

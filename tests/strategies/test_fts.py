@@ -14,22 +14,21 @@ from typer.testing import CliRunner
 from flwr_fbo import (
     DPFTSDE,
     FTS,
+    DPFTSDESettings,
     FTSSettings,
     InProcessGrid,
     SearchSpace,
-    ThompsonSettings,
     tuning_app,
 )
-from flwr_fbo.agents.durable.tuning_record import load_agent
-from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.fts import FTSAgent
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.algorithms.dp_fts_de.settings import Follow
+from flwr_fbo.algorithms.fts.agent import FTSAgent
+from flwr_fbo.algorithms.fts.server import FTSServer
+from flwr_fbo.algorithms.search.agent import Agent, play_round
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.cli import app
+from flwr_fbo.clients.tuning_record import load_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.lab.simulation.loop import run_loop
-from flwr_fbo.protocol.tuning_settings import Follow
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.servers.fts import RelayServer
 from tests.federation import (
     NUM_AGENTS,
     NUM_ITERATIONS,
@@ -109,8 +108,8 @@ def test_one_minus_p() -> None:
     assert later.follow_probability(13) == pytest.approx(1 / 3)
     assert later.follow_probability(5) == later.follow_probability(6)
     # DP-FTS-DE always follows first.
-    assert ThompsonSettings(follow="inverse-square").follow_probability(1) == 1
-    assert ThompsonSettings(follow="inverse-square").follow_probability(3) == 1 / 9
+    assert DPFTSDESettings(follow="inverse-square").follow_probability(1) == 1
+    assert DPFTSDESettings(follow="inverse-square").follow_probability(3) == 1 / 9
 
 
 def test_it_follows_one_other_agent() -> None:
@@ -221,7 +220,7 @@ def test_strange_vectors_are_refused(vectors: NDArray[np.float64]) -> None:
 
 
 def test_what_is_no_message_is_missing() -> None:
-    server = RelayServer(8, 3)
+    server = FTSServer(8, 3)
     assert server.vectors is None
     strange = [
         np.ones(2),
@@ -234,7 +233,7 @@ def test_what_is_no_message_is_missing() -> None:
     server.receive(server.step(0), {0: np.ones(3), **dict(enumerate(strange, start=1))})
     assert server.vectors is not None
     np.testing.assert_array_equal(np.isnan(server.vectors).all(axis=1), [0] + [1] * 7)
-    once = RelayServer(4, 3, after=2)
+    once = FTSServer(4, 3, after=2)
     for iteration in range(4):
         once.receive(once.step(iteration), {0: np.full(3, float(iteration))})
     assert [row.iteration for row in once.ledger] == [2]
@@ -257,7 +256,7 @@ def test_settings_are_checked(options: Any, words: str) -> None:
 
 def test_the_two_strategies_take_their_own_agents() -> None:
     with pytest.raises(ValueError, match="an FTSSettings"):
-        FTS(SPACE, "maximize", 4, agent=ThompsonSettings())  # type: ignore[arg-type]
+        FTS(SPACE, "maximize", 4, agent=DPFTSDESettings())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"agent=FTSSettings.* is not allowed"):
         DPFTSDE(SPACE, "maximize", 4, agent=SETTINGS)
 

@@ -14,25 +14,25 @@ from typer.testing import CliRunner
 from flwr_fbo import (
     FederatedSampler,
     FedVote,
+    FedWarmStartSettings,
     InProcessGrid,
     Knowledge,
     Limits,
     Privacy,
     Seeds,
-    WarmStartSettings,
     tuning_app,
 )
-from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.fed_warm_start import head_start
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.algorithms.fed_warm_start.agent import head_start
+from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts
+from flwr_fbo.algorithms.search.agent import Agent, play_round
+from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app as cli
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.privacy.spending import Charge, SpendingLedger, composed_epsilon
-from flwr_fbo.protocol.fed_warm_start_settings import Cohorts
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from tests.strategies.test_fed_warm_start import SPACE, make_objective, objective_of
 
-AGENT = WarmStartSettings(num_candidates=60, share_after=4, num_led=2)
+AGENT = FedWarmStartSettings(num_candidates=60, share_after=4, num_led=2)
 N, ROUNDS = 7, 10
 CENTRE = {"x": 0.5, "y": 0.5}
 
@@ -281,6 +281,6 @@ def test_one_site_alone_starts_from_a_file(known: Knowledge, tmp_path: Path) -> 
 def create_agent_of(known: Knowledge, seed: int) -> Agent:
     """Return the agent of a study that starts from it, as its sites have it."""
     seeds = Seeds(study=seed, features=seed)
-    agent = WarmStartSettings()
+    agent = FedWarmStartSettings()
     study = study_of(known=known, agent=agent, cohorts=(), seeds=seeds, private=True)
     return create_agent(study.study, 0, seed)

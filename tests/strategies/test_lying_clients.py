@@ -12,11 +12,11 @@ import pytest
 
 from flwr_fbo import FedGOUCB, FedUCB, InProcessGrid
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
+from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.models.network import LinearModel, Network
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
-from flwr_fbo.protocol.wire_arrays import is_raw_sum, is_release
-from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
+from flwr_fbo.study.wire_arrays import is_raw_sum, is_release
 from tests.adversaries import lying_clients
 from tests.strategies import test_fed_go_ucb as neural
 from tests.strategies.bandit_sites import (
@@ -181,7 +181,7 @@ def test_rounding_does_not_refuse_an_honest_sum(num_seen: int) -> None:
     assert is_raw_sum(total, total.shape)
 
 
-def _neural(settings: NeuralUCBSettings, lies: Any) -> tuple[FedGOUCB, Any]:
+def _neural(settings: FedGOUCBSettings, lies: Any) -> tuple[FedGOUCB, Any]:
     grid = Liars(neural.APP, neural.N)
     grid.lies = iter(lies)
     strategy = neural.strategy_of(settings)
@@ -238,8 +238,8 @@ def test_a_loss_is_never_negative() -> None:
 def test_an_agent_leaves_aside_an_estimate_out_of_bounds() -> None:
     """As good as any other sum to look at, but the network is finite nowhere there."""
     model = Network(2, width=3)
-    settings = NeuralUCBSettings(num_exploration=0, num_refinements=2)
-    agent, size = NeuralUCBAgent(settings, model, 0, 0), model.num_parameters
+    settings = FedGOUCBSettings(num_exploration=0, num_refinements=2)
+    agent, size = FedGOUCBAgent(settings, model, 0, 0), model.num_parameters
     actions = np.eye(2)
     agent.tell(actions[0], 1.0)
     before = agent.choose(actions)
@@ -254,8 +254,8 @@ def test_an_agent_leaves_aside_an_estimate_out_of_bounds() -> None:
 
 def test_a_linear_model_is_estimated_however_large_rewards_are() -> None:
     """The bound on estimates is far from what honest agents need."""
-    settings = NeuralUCBSettings(num_exploration=0, ridge=1e-6)
-    agent = NeuralUCBAgent(settings, LinearModel(2), 0, 0)
+    settings = FedGOUCBSettings(num_exploration=0, ridge=1e-6)
+    agent = FedGOUCBAgent(settings, LinearModel(2), 0, 0)
     size = LinearModel(2).num_parameters
     agent.receive(np.vstack([np.eye(size), np.full(size, 5e5)]), 0)
     assert agent.choose(np.eye(2)) == 0

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from flwr_fbo import (
     FTS,
+    FedVoteSettings,
     InProcessGrid,
-    VotingSettings,
     tuning_app,
 )
 from flwr_fbo.cli import app as cli
@@ -312,7 +312,7 @@ def test_names_of_a_study_are_no_markup(tmp_path: Path) -> None:
     ("make", "words"),
     [
         (
-            lambda: strategy(agent=VotingSettings(num_initial=4)),
+            lambda: strategy(agent=FedVoteSettings(num_initial=4)),
             "it reads in each agent's message its exact best setting",
         ),
         (strategy, "message what it believes of its objective, and so about where its"),

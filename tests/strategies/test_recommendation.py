@@ -20,8 +20,8 @@ from flwr_fbo import (
     TuningResult,
     tuning_app,
 )
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.strategies.recommendation import NOTHING, Recommendation
 

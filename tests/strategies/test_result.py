@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from flwr_fbo import InProcessGrid, ThompsonSettings
+from flwr_fbo import DPFTSDESettings, InProcessGrid
 from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.protocol.callbacks import Round
 from flwr_fbo.strategies.recommendation import Recommendation
+from flwr_fbo.study.callbacks import Round
 from tests.federation import AGENT, NUM_AGENTS, SPACE, numpy_app, objective_of, strategy
 
 
@@ -55,7 +55,7 @@ def test_the_recommendation_maximises_what_was_released() -> None:
 
 def test_without_noise_the_recommendation_is_good() -> None:
     """With smooth shared features the released mean points at the optimum."""
-    smooth = ThompsonSettings(
+    smooth = DPFTSDESettings(
         num_initial=15, lengthscale=0.4, num_features=60, regularization=1e-3
     )
     study = strategy(

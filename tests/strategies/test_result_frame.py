@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ArrayRecord
 
 from flwr_fbo import BanditResult, InProcessGrid, TuningResult
-from flwr_fbo.protocol.callbacks import Round
+from flwr_fbo.study.callbacks import Round
 from tests.federation import NUM_AGENTS, numpy_app, strategy
 
 COLUMNS = ["server_round", "answered", "failed", "late", "absent", "epsilon", "release"]

@@ -17,13 +17,13 @@ from flwr.serverapp.exception import AggregationError
 from optuna.distributions import FloatDistribution
 
 from flwr_fbo import DPFTSDE, InProcessGrid, TuningResult
-from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy

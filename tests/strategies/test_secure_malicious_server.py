@@ -15,7 +15,6 @@ import pytest
 from flwr.app import Message
 
 from flwr_fbo._compat import to_array_record
-from flwr_fbo.protocol.secure_sums import SecureSums
 from flwr_fbo.secure_sum.masks import ADVERT_BYTES
 from flwr_fbo.secure_sum.member import Integers, Member
 from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES
@@ -28,6 +27,7 @@ from flwr_fbo.secure_sum.wire import (
     unpack,
 )
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.study.secure_sums import SecureSums
 from tests.secure_studies import (
     AGGREGATION,
     Heard,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flwr_fbo import Callback, FederationResult, Halving, InProcessGrid
-from flwr_fbo.protocol.callbacks import DecidedRung, Started
+from flwr_fbo.study.callbacks import DecidedRung, Started
 from tests.tuner.apps import (
     NUM_CLIENTS,
     RUN_CONFIG,

@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_fbo import FedGOUCB, Network, NeuralPrivacy, NeuralUCBSettings
+from flwr_fbo import FedGOUCB, FedGOUCBSettings, Network, NeuralPrivacy
 from flwr_fbo.models.langevin import LangevinSettings
 
 app = ServerApp()
@@ -14,7 +14,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run one study."""
     config = context.run_config
     epsilon = float(config["epsilon"])
-    settings = NeuralUCBSettings(
+    settings = FedGOUCBSettings(
         regression=LangevinSettings(num_iterations=10),
         privacy=NeuralPrivacy(epsilon, delta=1e-3) if epsilon else None,
     )

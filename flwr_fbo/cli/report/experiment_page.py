@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._text import counted, humanised
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.text import counted, humanised
 from flwr_fbo.cli.claims_command import outcome
 from flwr_fbo.cli.experiment_tables import cells_of, headings_of
 from flwr_fbo.cli.report import page_figures as figures

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup, escape
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._letters import fonts_for, without_glyph_warnings
-from flwr_fbo._palette import BLUE
-from flwr_fbo._text import humanised
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.letters import fonts_for, without_glyph_warnings
+from flwr_fbo._common.palette import BLUE
+from flwr_fbo._common.text import humanised
 from flwr_fbo.cli.report.page import Figure
 
 # Longer labels are higher than the figure.

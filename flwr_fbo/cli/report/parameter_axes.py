@@ -13,8 +13,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo._letters import literal
-from flwr_fbo._text import printable
+from flwr_fbo._common.letters import literal
+from flwr_fbo._common.text import printable
 
 # More slices, or axes side by side, do not fit a page that is 400 pixels wide.
 MOST_SHOWN = 6

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._text import counted, humanised
+from flwr_fbo._common.text import counted, humanised
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.cli.ledger_kinds import SERVER_KINDS, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
@@ -28,7 +29,6 @@ from flwr_fbo.cli.report.server_score import score_map, slices
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.strategies.recommendation import released_function
 from flwr_fbo.strategies.study_record import (
     BANDIT_KIND,

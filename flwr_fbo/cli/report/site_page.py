@@ -8,15 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._palette import BLUE
-from flwr_fbo._text import counted
-from flwr_fbo.agents.durable.decentralized_fed_ucb import recorded_bandit
-from flwr_fbo.agents.durable.fed_go_ucb import KIND as NEURAL_KIND
-from flwr_fbo.agents.durable.fed_ucb import KIND as POLICY_KIND
-from flwr_fbo.agents.durable.policy_summary import PolicySummary
-from flwr_fbo.agents.durable.tuning_record import KIND as AGENT_KIND
-from flwr_fbo.agents.durable.tuning_record import recorded_agent
-from flwr_fbo.agents.tuning.comparison import Comparison
+from flwr_fbo._common.palette import BLUE
+from flwr_fbo._common.text import counted
+from flwr_fbo.algorithms.search.comparison import Comparison
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.cli.ledger_kinds import NEURAL_SITE_LEDGER, SITE_LEDGER, LedgerKind
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (
@@ -29,10 +24,15 @@ from flwr_fbo.cli.report.page import (
 )
 from flwr_fbo.cli.report.site_parameters import parameter_sections
 from flwr_fbo.cli.report.site_worth import convergence_figure, worth_section
+from flwr_fbo.clients.bandits.policy_summary import PolicySummary
+from flwr_fbo.clients.bandits.recorded_bandit import KIND as POLICY_KIND
+from flwr_fbo.clients.bandits.recorded_neural_agent import KIND as NEURAL_KIND
+from flwr_fbo.clients.bandits.recorded_peer import recorded_bandit
 from flwr_fbo.clients.tuning_journals import recorded_comparison
+from flwr_fbo.clients.tuning_record import KIND as AGENT_KIND
+from flwr_fbo.clients.tuning_record import recorded_agent
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.trial_table import Trial
-from flwr_fbo.protocol.tuning_settings import Direction
 
 _OWN = "For this site alone: the page shows the site's own data. Do not pass it on."
 

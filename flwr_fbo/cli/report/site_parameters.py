@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from flwr_fbo._palette import BLUE
-from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo._common.palette import BLUE
+from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table
 from flwr_fbo.cli.report.parameter_axes import (

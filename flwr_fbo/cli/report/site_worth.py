@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._palette import BLUE, ORANGE, VERMILION
-from flwr_fbo._text import counted
-from flwr_fbo.agents.tuning.comparison import Comparison
+from flwr_fbo._common.palette import BLUE, ORANGE, VERMILION
+from flwr_fbo._common.text import counted
+from flwr_fbo.algorithms.search.comparison import Comparison
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table, params_text
 from flwr_fbo.journal.trial_table import Trial, TrialSource
-from flwr_fbo.protocol.tuning_settings import Direction
 
 # Marker and colour of each source: told apart without colour too.
 LOOKS: dict[TrialSource, tuple[str, str]] = {

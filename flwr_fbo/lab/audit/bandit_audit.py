@@ -25,8 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_choice, require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_choice, require_int
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.evidence import Evidence, joined
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual
 from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
@@ -37,8 +39,6 @@ from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 
 Change = Literal["reward", "trial"]
 

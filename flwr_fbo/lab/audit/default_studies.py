@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.secure_audit import SecureAuditPlan
 from flwr_fbo.lab.audit.study_audit import StudyPlan
@@ -20,7 +21,6 @@ from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
 from flwr_fbo.tuner.choice import PrivateChoice
 
 EPSILON, DELTA = 2.0, 0.1

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy
@@ -251,7 +251,7 @@ COHORT_FAULTS: dict[str, Build] = {
 """The same where each agent sends once, in the release of its cohort.
 
 The others need sampling, sub-regions, or messages that are longer than is allowed,
-which `WarmStartServer` refuses; ``correlated-noise`` needs more draws than 5,000.
+which `FedWarmStartServer` refuses; ``correlated-noise`` needs more draws than 5,000.
 """
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.lab.audit.secure_faults import SECURE_FAULTS, BuildSites
 from flwr_fbo.lab.audit.secure_sites import SecureSites
 from flwr_fbo.lab.audit.tuning_audit import Absence, Messages, TuningAuditPlan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.privacy.noise import SeededEntropy
 
 _GRID_BITS = 30

@@ -30,8 +30,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require_int
 from flwr_fbo.lab.audit.evidence import STATISTICS, Evidence, Statistics
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.noise import Entropy

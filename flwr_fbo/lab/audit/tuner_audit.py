@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require
 from flwr_fbo.lab.audit.tuning_audit import Messages, TuningAuditPlan
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.tuner.ballots import ballot_entries

@@ -18,8 +18,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_choice, require_int, require_positive
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import (
+    require,
+    require_choice,
+    require_int,
+    require_positive,
+)
+from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
+from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts
 from flwr_fbo.lab.audit.evidence import LOUDNESS, Evidence, alternating, joined
 from flwr_fbo.lab.audit.planted_faults import COHORT_FAULTS, FAULTS
 from flwr_fbo.lab.audit.stream_entropy import StreamEntropy
@@ -28,9 +36,6 @@ from flwr_fbo.privacy.accounting import PrivacySpent, ReleaseAccountant
 from flwr_fbo.privacy.budget import check_delta
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.release import PlannedRelease, Release, ReleaseSettings
-from flwr_fbo.protocol.fed_warm_start_settings import Cohorts
-from flwr_fbo.servers.dp_fts_de import DistributedExplorationServer
-from flwr_fbo.servers.fed_warm_start import WarmStartServer
 
 Absence = Literal["missing", "zeros"]
 Messages = Mapping[int, FloatArray]
@@ -170,10 +175,10 @@ class TuningAuditPlan(StudyPlan):
         """Return whether a release, from 0, may tell of the canary."""
         return True
 
-    def server(self, release: PlannedRelease) -> DistributedExplorationServer:
+    def server(self, release: PlannedRelease) -> DPFTSDEServer:
         """Return the server of one study, before its first release."""
         about = self.num_features, self.delta, self.iterations
-        return DistributedExplorationServer(release, *about)
+        return DPFTSDEServer(release, *about)
 
     def _study(self, mechanism: Any, rounds: list[Messages]) -> FloatArray:
         """Return the releases of one study, shape (K, P, M)."""
@@ -245,10 +250,10 @@ class WarmStartAuditPlan(TuningAuditPlan):
         """Return whether a release, from 0, is that of the canary's cohort."""
         return release == 1
 
-    def server(self, release: PlannedRelease) -> DistributedExplorationServer:
+    def server(self, release: PlannedRelease) -> DPFTSDEServer:
         """Return the server of one study, before its first release."""
         about = self.num_features, self.delta, self.iterations
-        server = WarmStartServer(release, *about)
+        server = FedWarmStartServer(release, *about)
         server.plan_cohorts(self._cohorts)
         return server
 

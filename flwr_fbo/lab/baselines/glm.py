@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import is_number, require
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import is_number, require
 
 
 class Link(Protocol):

@@ -42,16 +42,19 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.bandits.observation import checked_actions, checked_observation
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.observation import (
+    checked_actions,
+    checked_observation,
+)
 from flwr_fbo.lab.baselines.glm import projected
 from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.wire_arrays import is_sum
+from flwr_fbo.study.wire_arrays import is_sum
 
 
 class GLMUCBAgent:

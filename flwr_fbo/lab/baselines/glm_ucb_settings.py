@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._validation import require, require_int, require_positive
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import require, require_int, require_positive
 from flwr_fbo.lab.baselines.glm import IdentityLink, Link, LogisticLink
 
 

@@ -33,10 +33,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_int, require_positive
-from flwr_fbo.agents.bandits.observation import checked_actions, checked_observation
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_int, require_positive
+from flwr_fbo.algorithms.linear_bandit.observation import (
+    checked_actions,
+    checked_observation,
+)
 from flwr_fbo.lab.baselines.nystrom import NystromFeatures, NystromRegression, sums_of
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.protocol.wire_arrays import is_array
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.study.wire_arrays import is_array
 
 
 class KernelBanditServer:

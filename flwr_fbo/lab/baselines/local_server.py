@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flwr_fbo._validation import require_int
-from flwr_fbo.servers.base import Server, Step
+from flwr_fbo._common.validation import require_int
+from flwr_fbo.study.server import Server, Step
 
 
 class LocalServer(Server):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.models.ellipsoid import Ellipsoid
 
 # Eigenvalues of K_SS below this share of the largest are rounding.

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._conversion import take_plain
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require_int
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.protocol.agent_kinds import AgentKind, register
-from flwr_fbo.protocol.tuning_settings import Direction
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require_int
+from flwr_fbo.algorithms.registry import Algorithm, register
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 
@@ -24,9 +24,9 @@ class RandomSearchSettings:
     Attributes
     ----------
     num_sub_regions, num_initial : int
-        As in `ThompsonSettings`.
+        As in `DPFTSDESettings`.
     sub_region_axes : tuple of str
-        As in `ThompsonSettings`.
+        As in `DPFTSDESettings`.
     """
 
     num_sub_regions: int = 4
@@ -77,7 +77,7 @@ class RandomSearchAgent(Agent):
 
 
 register(
-    AgentKind(
+    Algorithm(
         "random", RandomSearchSettings, f"{__name__}:{RandomSearchAgent.__name__}"
     )
 )

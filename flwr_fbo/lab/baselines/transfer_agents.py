@@ -26,12 +26,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.acquisition import maximize_function
-from flwr_fbo.agents.tuning.expected_improvement import expected_improvement
-from flwr_fbo.agents.tuning.own_search import SearchAgent
-from flwr_fbo.agents.tuning.relayed import checked, others_present
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.algorithms.fts.relayed import checked, others_present
+from flwr_fbo.algorithms.search.acquisition import maximize_function
+from flwr_fbo.algorithms.search.expected_improvement import expected_improvement
+from flwr_fbo.algorithms.search.own_search import SearchAgent
 from flwr_fbo.lab.baselines.transfer_settings import (
     RGPESettings,
     TAFSettings,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import dataclass
 
-from flwr_fbo._validation import require, require_int, require_positive
-from flwr_fbo.protocol.agent_kinds import AgentKind, register
-from flwr_fbo.protocol.tuning_settings import SearchSettings
+from flwr_fbo._common.validation import require, require_int, require_positive
+from flwr_fbo.algorithms.registry import Algorithm, register
+from flwr_fbo.algorithms.search.settings import SearchSettings
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class TAFSettings(TransferSettings):
 
 
 register(
-    AgentKind("rgpe", RGPESettings, "flwr_fbo.lab.baselines.transfer_agents:RGPEAgent")
+    Algorithm("rgpe", RGPESettings, "flwr_fbo.lab.baselines.transfer_agents:RGPEAgent")
 )
 register(
-    AgentKind("taf", TAFSettings, "flwr_fbo.lab.baselines.transfer_agents:TAFAgent")
+    Algorithm("taf", TAFSettings, "flwr_fbo.lab.baselines.transfer_agents:TAFAgent")
 )

@@ -13,7 +13,7 @@ import numpy as np
 import pooch
 from numpy.typing import NDArray
 
-from flwr_fbo._errors import DataError
+from flwr_fbo._common.errors import DataError
 
 _VARIABLE = "FLWR_FBO_DATA"
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 import flwr_fbo.lab.datasets
-from flwr_fbo._validation import require_known
+from flwr_fbo._common.validation import require_known
 from flwr_fbo.lab.datasets.base import Dataset
 
 

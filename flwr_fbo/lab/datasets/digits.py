@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require_index, require_int
+from flwr_fbo._common.validation import require_index, require_int
 from flwr_fbo.lab.datasets.base import Split
 
 _ALPHA = 0.5

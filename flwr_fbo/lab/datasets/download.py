@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 import pooch
 import requests
 
-from flwr_fbo._errors import DataError
+from flwr_fbo._common.errors import DataError
 from flwr_fbo.lab.datasets.base import Dataset
 
 _LOCK, _WORK = ".lock", ".part"

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._errors import DataError
-from flwr_fbo._validation import require_index
+from flwr_fbo._common.errors import DataError
+from flwr_fbo._common.validation import require_index
 from flwr_fbo.lab.datasets.base import (
     Dataset,
     Split,

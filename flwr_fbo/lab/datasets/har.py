@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require_index
+from flwr_fbo._common.validation import require_index
 from flwr_fbo.lab.datasets.base import (
     Dataset,
     Split,

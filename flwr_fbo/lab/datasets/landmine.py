@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require_index
+from flwr_fbo._common.validation import require_index
 from flwr_fbo.lab.datasets.base import Dataset, Split, damaged, data_file, halves
 from flwr_fbo.lab.datasets.unpack import as_is
 

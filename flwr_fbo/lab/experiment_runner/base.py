@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_int, require_known
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_int, require_known
 from flwr_fbo.lab.experiment_runner.methods import Method
 from flwr_fbo.lab.experiment_runner.runs import RegretRun, Run, run_reader
 from flwr_fbo.lab.tasks.base import STRICT

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import Claim, Experiment
 from flwr_fbo.lab.experiment_runner.curves import curves_by_method
 from flwr_fbo.lab.experiment_runner.estimates import Estimate

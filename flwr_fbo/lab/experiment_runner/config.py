@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from flwr_fbo._validation import did_you_mean, nearest
+from flwr_fbo._common.validation import did_you_mean, nearest
 from flwr_fbo.lab.experiment_runner.base import Claim, Experiment
 from flwr_fbo.lab.experiment_runner.linear_bandit_experiment import BanditExperiment
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_experiment import (

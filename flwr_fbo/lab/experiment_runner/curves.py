@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.experiment_runner.runs import Run

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 
 @dataclass(frozen=True)

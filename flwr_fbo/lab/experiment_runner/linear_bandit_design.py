@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from flwr_fbo._validation import require_fraction
+from flwr_fbo._common.validation import require_fraction
+from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
+from flwr_fbo.algorithms.linear_bandit.peer_graph import GraphName, PeerGraph, Pooling
+from flwr_fbo.algorithms.linear_bandit.settings import Width
 from flwr_fbo.lab.experiment_runner.base import Experiment, PrivacySetting
 from flwr_fbo.lab.experiment_runner.sweep import Simulator, Sweep
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
 from flwr_fbo.privacy.budget import check_epsilon
 from flwr_fbo.privacy.continual_settings import Calibration, ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
-from flwr_fbo.protocol.geometric_schedule import geometric_schedule
-from flwr_fbo.protocol.linear_ucb_settings import Width
-from flwr_fbo.protocol.peer_graph import GraphName, PeerGraph, Pooling
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_int, require_known
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_int, require_known
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.lab.experiment_runner.base import Column, Row
 from flwr_fbo.lab.experiment_runner.curves import summarize
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
@@ -42,7 +43,6 @@ from flwr_fbo.lab.simulation.linear_bandits import (
 from flwr_fbo.lab.simulation.mean_field import mean_field_regret
 from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
 
 # How many points a curve has; fewer where they would fall together.
 _CURVE_LENGTH = 100

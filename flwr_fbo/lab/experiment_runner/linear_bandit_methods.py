@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from flwr_fbo import _palette
+from flwr_fbo._common import palette
+from flwr_fbo.algorithms.linear_bandit.peer_graph import Pooling
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
 from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.linear_bandit_design import (
     BanditDesign,
@@ -20,12 +26,6 @@ from flwr_fbo.lab.experiment_runner.linear_bandit_design import (
 from flwr_fbo.lab.experiment_runner.methods import Method, by_name
 from flwr_fbo.lab.experiment_runner.sweep import Point, Sweep, label_at, name_at
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation, Baseline, Control
-from flwr_fbo.protocol.linear_ucb_settings import (
-    LinearUCBSettings,
-    LocalData,
-    Width,
-)
-from flwr_fbo.protocol.peer_graph import Pooling
 
 # What has no part in what agents do that never synchronise by the schedule.
 OF_SCHEDULE = ("num_synchronisations", "graph", "hops")
@@ -210,22 +210,22 @@ METHODS = by_name(
         "fed-ucb-raw",
         "FedUCB raw†",
         partial(_private, local_data="raw"),
-        look=(_palette.SKY, "--", "d"),
+        look=(palette.SKY, "--", "d"),
         **_PRIVATE,
     ),
-    *_published_methods("paper", "published", "paper", _palette.PINK, usual=True),
+    *_published_methods("paper", "published", "paper", palette.PINK, usual=True),
     *_published_methods(
         "paper-authors",
         "published, width x .01",
         "authors",
-        _palette.BROWN,
+        palette.BROWN,
         usual=False,
     ),
     BanditMethod(
         "cliques",
         "FedUCB, cliques",
         partial(_private, pooling="clique"),
-        look=(_palette.ORANGE, "--", "s"),
+        look=(palette.ORANGE, "--", "s"),
         **_IN_CLIQUES,
         **_PRIVATE,
     ),
@@ -235,7 +235,7 @@ METHODS = by_name(
         "cliques, non-private",
         partial(_baseline, name="non-private", pooling="clique"),
         controls=_BESIDE,
-        look=(_palette.BROWN, ":", "*"),
+        look=(palette.BROWN, ":", "*"),
         **_IN_CLIQUES,
     ),
     _open(
@@ -243,7 +243,7 @@ METHODS = by_name(
         controls=_BESIDE,
         scheduled=False,
         usual=False,
-        look=(_palette.ORANGE, ":", "P"),
+        look=(palette.ORANGE, ":", "P"),
     ),
     _open("independent", releases=False, scheduled=False, look=looks.ALONE),
     _control("noise-only", noisy=True, look=looks.UNINFORMED),

@@ -9,10 +9,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._letters import drawable, in_legend
-from flwr_fbo._palette import BLUE, COLORS, GREEN, VERMILION
-from flwr_fbo._text import counted
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.letters import drawable, in_legend
+from flwr_fbo._common.palette import BLUE, COLORS, GREEN, VERMILION
+from flwr_fbo._common.text import counted
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.curves import common_seeds
 from flwr_fbo.lab.experiment_runner.methods import Look

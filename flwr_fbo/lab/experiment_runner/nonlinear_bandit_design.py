@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, PlainValidator
 
-from flwr_fbo._validation import require
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings
 from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBSettings
 from flwr_fbo.lab.experiment_runner.base import Experiment
@@ -17,7 +18,6 @@ from flwr_fbo.lab.tasks.known_tasks import task_reader
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 AnyNonlinearTask = Annotated[
     NonlinearBanditTask, PlainValidator(task_reader(NonlinearBanditTask))
@@ -32,8 +32,8 @@ class Regression(LangevinSettings):
 
 
 @dataclass(frozen=True)
-class Constants(NeuralUCBSettings):
-    """What agents with a network have in common: see `NeuralUCBSettings`."""
+class Constants(FedGOUCBSettings):
+    """What agents with a network have in common: see `FedGOUCBSettings`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
@@ -63,10 +63,10 @@ class LinearConstants:
     def __post_init__(self) -> None:
         self.settings(1.0)  # which names what it does not allow
 
-    def settings(self, usual: float) -> NeuralUCBSettings:
+    def settings(self, usual: float) -> FedGOUCBSettings:
         """Return the settings of the agents; ``usual`` is the threshold if None."""
         threshold = usual if self.threshold is None else self.threshold
-        return NeuralUCBSettings(
+        return FedGOUCBSettings(
             num_exploration=0, ridge=self.ridge, beta=self.beta, threshold=threshold
         )
 

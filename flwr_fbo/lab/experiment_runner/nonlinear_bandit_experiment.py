@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._text import humanised
-from flwr_fbo._validation import require
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.text import humanised
+from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import Column, Row
 from flwr_fbo.lab.experiment_runner.curves import summarize
 from flwr_fbo.lab.experiment_runner.estimates import Estimate

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from flwr_fbo import _palette
+from flwr_fbo._common import palette
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.methods import Method, by_name
 from flwr_fbo.lab.experiment_runner.nonlinear_bandit_design import NonlinearDesign
@@ -17,7 +18,6 @@ from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.lab.simulation.turns import FederationRun
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
 from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 
 class Playable(Protocol):
@@ -74,7 +74,7 @@ def _linearised(experiment: NonlinearDesign) -> NeuralBanditSimulation:
 def _usual(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     """Return Fed-GO-UCB with the code's defaults, whatever the file says."""
     ours = _federated(experiment)
-    return replace(ours, settings=NeuralUCBSettings(), total_exploration=None)
+    return replace(ours, settings=FedGOUCBSettings(), total_exploration=None)
 
 
 def _without_phase_one(experiment: NonlinearDesign) -> NeuralBanditSimulation:
@@ -101,7 +101,7 @@ def _kernel(experiment: NonlinearDesign) -> KernelBanditSimulation:
 
 def _random(experiment: NonlinearDesign) -> NeuralBanditSimulation:
     """Return uniform play: an exploration that ends with the last round."""
-    settings = NeuralUCBSettings(
+    settings = FedGOUCBSettings(
         num_exploration=experiment.num_iterations,
         regression=LangevinSettings(num_iterations=1),  # which nobody uses
     )
@@ -140,23 +140,23 @@ METHODS = by_name(
         look=looks.ALONE,
     ),
     NonlinearMethod(
-        "dislinucb", "DisLinUCB", _linear, ("linear",), look=(_palette.PINK, "-.", "x")
+        "dislinucb", "DisLinUCB", _linear, ("linear",), look=(palette.PINK, "-.", "x")
     ),
     NonlinearMethod(
-        "fed-glb-ucb", "GLB-UCB", _glm, ("glm",), look=(_palette.SKY, "--", "d")
+        "fed-glb-ucb", "GLB-UCB", _glm, ("glm",), look=(palette.SKY, "--", "d")
     ),
     NonlinearMethod(
         "approx-dis-kernel-ucb",
         "kernel UCB",
         _kernel,
         ("kernel",),
-        look=(_palette.BROWN, ":", "*"),
+        look=(palette.BROWN, ":", "*"),
     ),
     NonlinearMethod(
         "no-phase-one",
         "no phase I",
         _without_phase_one,
-        look=(_palette.ORANGE, ":", "P"),
+        look=(palette.ORANGE, ":", "P"),
     ),
     NonlinearMethod("each-once", "each once", _each_once, (), look=looks.UNINFORMED),
     NonlinearMethod("random", "random", _random, (), releases=False, look=looks.RANDOM),
@@ -166,14 +166,14 @@ METHODS = by_name(
         _federated,
         counts_phase_one=False,
         is_reading=True,
-        look=(_palette.BLUE, ":", "D"),
+        look=(palette.BLUE, ":", "D"),
     ),
     NonlinearMethod(
         "linearised",
         "linearised",
         _linearised,
         is_reading=True,
-        look=(_palette.BLUE, "--", "<"),
+        look=(palette.BLUE, "--", "<"),
     ),
     NonlinearMethod(
         "code-defaults",
@@ -181,6 +181,6 @@ METHODS = by_name(
         _usual,
         ("width",),
         is_reading=True,
-        look=(_palette.GREEN, ":", "<"),
+        look=(palette.GREEN, ":", "<"),
     ),
 )

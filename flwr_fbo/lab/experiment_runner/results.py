@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flwr_fbo._validation import require
-from flwr_fbo._version import __version__
+from flwr_fbo._common.validation import require
+from flwr_fbo._common.version import __version__
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.config import experiment_of
 from flwr_fbo.lab.experiment_runner.runs import Run

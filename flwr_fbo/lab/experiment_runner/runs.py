@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import BeforeValidator, TypeAdapter
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)

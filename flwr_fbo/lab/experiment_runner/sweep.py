@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict
 
-from flwr_fbo._validation import require, require_known
+from flwr_fbo._common.validation import require, require_known
+from flwr_fbo.algorithms.linear_bandit.peer_graph import GraphName
 from flwr_fbo.lab.tasks.base import STRICT
-from flwr_fbo.protocol.peer_graph import GraphName
 
 Value = float | str
 # How bandits are played: trial by trial, or as in `simulation.mean_field`.

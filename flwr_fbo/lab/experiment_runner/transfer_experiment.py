@@ -17,10 +17,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings, Follow
+from flwr_fbo.algorithms.fts.server import FTSServer
+from flwr_fbo.algorithms.fts.settings import FTSSettings
+from flwr_fbo.algorithms.search.agent import Agent, play_round
+from flwr_fbo.algorithms.search.settings import AgentSettings, SearchSettings
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.baselines.transfer_settings import TransferSettings
@@ -41,15 +45,6 @@ from flwr_fbo.lab.experiment_runner.tuning_table import (
 from flwr_fbo.lab.experiment_runner.wording import ONE_SEED, helped
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.protocol.tuning_settings import (
-    AgentSettings,
-    Follow,
-    FTSSettings,
-    SearchSettings,
-    ThompsonSettings,
-)
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.servers.fts import RelayServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +261,7 @@ def _finished_agents(
     experiment: TransferExperiment, seed: int, num_observations: int
 ) -> list[Agent]:
     """Return agents that have done Thompson sampling, each on its own objective."""
-    alone = ThompsonSettings(
+    alone = DPFTSDESettings(
         num_sub_regions=1, num_initial=experiment.num_initial, follow="never"
     )
     seeds, num_agents = Seeds.of_run(seed), experiment.num_agents
@@ -318,7 +313,7 @@ def messages_of(
             for x, value in islice(history, num_observations):
                 sender.tell(0, x, value)
         messages[agent.slot] = sender.message(iteration)
-    server = RelayServer(len(finished), len(messages[0]))
+    server = FTSServer(len(finished), len(messages[0]))
     server.receive(server.step(0), messages)
     return server.vectors
 

@@ -8,14 +8,16 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from flwr_fbo import _palette
-from flwr_fbo._validation import require, require_bool, require_int
+from flwr_fbo._common import palette
+from flwr_fbo._common.validation import require, require_bool, require_int
+from flwr_fbo.algorithms.dp_fts_de.settings import Follow
+from flwr_fbo.algorithms.fts.settings import FTSSettings
+from flwr_fbo.algorithms.search.settings import AgentSettings
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.methods import Method, by_name
 from flwr_fbo.lab.tasks.base import STRICT
-from flwr_fbo.protocol.tuning_settings import AgentSettings, Follow, FTSSettings
 
 _CONTROLS = ("alone", "random", "noise-only")
 
@@ -136,15 +138,15 @@ METHODS = by_name(
         _SIMILAR,
         controls=(*_CONTROLS, "similar-noise-only"),
         noise_only="similar-noise-only",
-        look=(_palette.SKY, "--", "d"),
+        look=(palette.SKY, "--", "d"),
     ),
     _LEARNER("rgpe", "RGPE", RGPESettings(), look=looks.OPEN),
-    _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(_palette.PINK, "-.", "x")),
+    _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(palette.PINK, "-.", "x")),
     _LEARNER(
         "taf-narrow",
         "TAF (0.1)",
         TAFSettings(bandwidth=0.1),
-        look=(_palette.ORANGE, ":", "P"),
+        look=(palette.ORANGE, ":", "P"),
     ),
     TransferMethod(
         "noise-only", "noise-only", _FTS, zeroed=True, look=looks.UNINFORMED

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict
 
-from flwr_fbo._validation import require, require_positive
+from flwr_fbo._common.validation import require, require_positive
+from flwr_fbo.algorithms.dp_fts_de.settings import Follow, InitialRegion
+from flwr_fbo.algorithms.search.settings import AgentSettings
 from flwr_fbo.lab.experiment_runner.base import PrivacySetting
 from flwr_fbo.lab.experiment_runner.tuning_table import OptimisationExperiment
 from flwr_fbo.lab.tasks.base import STRICT
@@ -16,7 +18,6 @@ from flwr_fbo.privacy.budget import check_delta, check_epsilon
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling, check_sampling_probability
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.tuning_settings import AgentSettings, Follow, InitialRegion
 from flwr_fbo.strategies.presets import Preset, preset_of
 
 
@@ -69,7 +70,7 @@ Settings = TypeVar("Settings", bound=AgentSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class AgentChanges:
-    """What agents set otherwise than in the preset: see `ThompsonSettings`.
+    """What agents set otherwise than in the preset: see `DPFTSDESettings`.
 
     What is None is as in the preset.
 

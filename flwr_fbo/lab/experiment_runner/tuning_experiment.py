@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.runs import Run
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
@@ -23,7 +24,6 @@ from flwr_fbo.lab.experiment_runner.tuning_play import run_one, sending, spendin
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun, at_the_end
 from flwr_fbo.lab.experiment_runner.wording import ONE_SEED, carried, helped
 from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.strategies.presets import preset_of
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 
@@ -64,7 +64,7 @@ class TuningExperiment(TuningDesign):
         super().__post_init__()
         agent = self.base.agent
         least = agent.num_initial
-        if isinstance(agent, WarmStartSettings):
+        if isinstance(agent, FedWarmStartSettings):
             least = agent.share_after
         ok = self.num_evaluations >= least
         require(ok, "num_evaluations", self.num_evaluations, f"at least {least}")

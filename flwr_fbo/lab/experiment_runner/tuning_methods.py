@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flwr_fbo import _palette
-from flwr_fbo._random import Purpose, generator, sobol_points
+from flwr_fbo._common import palette
+from flwr_fbo._common.random import Purpose, generator, sobol_points
+from flwr_fbo.algorithms.search.settings import AgentSettings
 from flwr_fbo.lab.baselines.local_server import LocalServer
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
 from flwr_fbo.lab.experiment_runner import looks
@@ -30,7 +31,6 @@ from flwr_fbo.lab.experiment_runner.tuning_design import (
     Curve,
     TuningDesign,
 )
-from flwr_fbo.protocol.tuning_settings import AgentSettings
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_vote import FedVote
@@ -178,7 +178,7 @@ METHODS = by_name(
         _private,
         liars=1.0,
         conspiring=False,
-        look=(_palette.ORANGE, ":", "P"),
+        look=(palette.ORANGE, ":", "P"),
         **_PRIVATE,
     ),
     TuningMethod(
@@ -186,7 +186,7 @@ METHODS = by_name(
         "1/3 liars",
         _private,
         liars=1 / 3,
-        look=(_palette.PINK, "--", "x"),
+        look=(palette.PINK, "--", "x"),
         **_PRIVATE,
     ),
 )
@@ -196,14 +196,14 @@ _LEAN = by_name(
         "random start",
         _alone,
         first=_random_points,
-        look=(_palette.SKY, "--", "d"),
+        look=(palette.SKY, "--", "d"),
     ),
     TuningMethod(
         "portfolio",
         "portfolio",
         _alone,
         first=_portfolio,
-        look=(_palette.BROWN, "-.", "<"),
+        look=(palette.BROWN, "-.", "<"),
     ),
 )
 _LABELS = {

@@ -11,21 +11,20 @@ import time
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.tuning.base import Agent
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.algorithms.fed_vote.settings import FedVoteSettings
+from flwr_fbo.algorithms.fed_warm_start.server import FedWarmStartServer
+from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.settings import SearchSettings
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_design import TuningDesign
 from flwr_fbo.lab.experiment_runner.tuning_methods import TuningMethod, known_methods
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.simulation.loop import run_loop
-from flwr_fbo.models.shared_function import rank_vector
-from flwr_fbo.protocol.fed_vote_settings import VotingSettings
-from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
-from flwr_fbo.protocol.tuning_settings import SearchSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.servers.fed_warm_start import WarmStartServer
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
@@ -111,7 +110,7 @@ def last_iteration(experiment: TuningDesign, strategy: TuningStrategy) -> int:
     """
     agent, waiting = strategy.study.agent, 0
     if isinstance(strategy, FedWarmStart):
-        assert isinstance(agent, WarmStartSettings)
+        assert isinstance(agent, FedWarmStartSettings)
         waiting = len(strategy.cohort_sizes) * agent.share_after
     return waiting + experiment.num_evaluations - agent.num_initial
 
@@ -132,13 +131,13 @@ def _make_lie(agent: Agent, study: TuningStudy, seed: int, conspiring: bool) -> 
         key = () if conspiring else (agent.slot, iteration)
         place = generator(seed, *key, Purpose.LIE).random((1, space.dim))
         place = space.snap_discrete(place)
-        if isinstance(settings, WarmStartSettings):
+        if isinstance(settings, FedWarmStartSettings):
             pool = settings.pool(space, study.feature_seed)
             from scipy.spatial.distance import cdist
 
             return rank_vector(-cdist(place, pool)[0])
         sent = settings
-        if isinstance(settings, VotingSettings):
+        if isinstance(settings, FedVoteSettings):
             sent = settings.after(iteration, space.dim)
         features = sent.shared_features(space.dim, study.feature_seed)
         return np.asarray(_LOUD * features(place)[0])
@@ -193,7 +192,7 @@ def sending(experiment: TuningDesign, strategy: TuningStrategy) -> FloatArray:
         return sent
     server, agent = strategy.server, strategy.study.agent
     assert isinstance(agent, SearchSettings)
-    if isinstance(server, WarmStartServer):
+    if isinstance(server, FedWarmStartServer):
         cohorts = server.cohorts
         got = sum(map(cohorts.cohort_of, range(server.num_agents)))
         sent[0] += got * agent.message_length

@@ -12,10 +12,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, PlainValidator
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._text import counted
-from flwr_fbo._validation import require
-from flwr_fbo.agents.tuning.base import Agent
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.text import counted
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.search.agent import Agent
+from flwr_fbo.algorithms.search.settings import AgentSettings
+from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.lab.experiment_runner.base import Column, Experiment, Row
 from flwr_fbo.lab.experiment_runner.curves import summarize
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
@@ -23,8 +25,6 @@ from flwr_fbo.lab.experiment_runner.runs import Run, run_reader, six_digits
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.tasks.base import Task
 from flwr_fbo.lab.tasks.known_tasks import task_reader
-from flwr_fbo.protocol.tuning_settings import AgentSettings
-from flwr_fbo.protocol.tuning_study import TuningStudy
 from flwr_fbo.space.search_space import Params, SearchSpace
 
 AnyTask = Annotated[Task, PlainValidator(task_reader(Task))]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.linear_bandit.belief import Belief
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
 from flwr_fbo.lab.tasks.linear_bandit import IntArray
-from flwr_fbo.protocol.belief import Belief
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.site_belief import SiteBelief
 
 
 class AgentGroup:

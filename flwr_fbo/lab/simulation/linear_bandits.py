@@ -24,9 +24,19 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.exploration import exploration_rng
+from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    LinearUCBSettings,
+    LocalData,
+    Width,
+)
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.lab.simulation.agent_group import AgentGroup
 from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
@@ -34,16 +44,6 @@ from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import Tree
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.exploration import exploration_rng
-from flwr_fbo.protocol.linear_bandit_study import LinearBanditStudy
-from flwr_fbo.protocol.linear_ucb_settings import (
-    LinearUCBSettings,
-    LocalData,
-    Width,
-)
-from flwr_fbo.protocol.peer_graph import PeerGraph
 
 Baseline = Literal["non-private", "independent", "full"]
 Control = Literal["noise-only", "random"]

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from flwr_fbo.agents.tuning.base import Agent, play_round
-from flwr_fbo.agents.tuning.blocks import run_together
-from flwr_fbo.agents.tuning.trial import Objective
+from flwr_fbo.algorithms.search.agent import Agent, play_round
+from flwr_fbo.algorithms.search.blocks import run_together
+from flwr_fbo.algorithms.search.trial import Objective
 from flwr_fbo.lab.simulation.progress import telling
-from flwr_fbo.servers.base import Server
+from flwr_fbo.study.server import Server
 
 
 def run_loop(

@@ -13,20 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from flwr_fbo._validation import require, require_int
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
-from flwr_fbo.agents.bandits.private_fed_go_ucb import PrivateNeuralUCBAgent
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
+from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
 from flwr_fbo.lab.simulation.turns import Channel, Federation, TurnSimulation
 from flwr_fbo.models.network import LinearModel, RewardModel
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings, Sums
-from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 
 Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
 
 
 @dataclass(frozen=True)
-class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
+class NeuralBanditSimulation(TurnSimulation[FedGOUCBSettings]):
     """Agents with a network in one bandit: see `TurnSimulation`.
 
     There are at least as many rounds as those of exploration. With privacy, agents
@@ -107,10 +107,10 @@ class NeuralBanditSimulation(TurnSimulation[NeuralUCBSettings]):
         return _NeuralFederation(self, agents, server, seed)
 
 
-class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
+class _NeuralFederation(Federation[FedGOUCBAgent, NeuralBanditServer]):
     simulation: NeuralBanditSimulation
 
-    def can_synchronise(self, agent: NeuralUCBAgent) -> bool:
+    def can_synchronise(self, agent: FedGOUCBAgent) -> bool:
         return agent.w0 is not None
 
     def before_rounds(self) -> float:
@@ -165,20 +165,20 @@ class _NeuralFederation(Federation[NeuralUCBAgent, NeuralBanditServer]):
 
 def _agent(
     simulation: NeuralBanditSimulation,
-    settings: NeuralUCBSettings,
+    settings: FedGOUCBSettings,
     seed: int,
     slot: int,
-) -> NeuralUCBAgent:
+) -> FedGOUCBAgent:
     """Return an agent; the noise of a private one repeats, for experiments."""
     about = settings, simulation.model, seed, slot
     if settings.privacy is None:
-        return NeuralUCBAgent(*about)
+        return FedGOUCBAgent(*about)
     entropy = SeededEntropy(seed, slot)
-    return PrivateNeuralUCBAgent(*about, simulation.num_agents, entropy)
+    return PrivateFedGOUCBAgent(*about, simulation.num_agents, entropy)
 
 
 def _fit(
-    agents: Mapping[int, NeuralUCBAgent], server: NeuralBanditServer, channel: Channel
+    agents: Mapping[int, FedGOUCBAgent], server: NeuralBanditServer, channel: Channel
 ) -> None:
     """Run the regression of phase I, and tell the agents what came out."""
     counts = {slot: agent.num_evaluations for slot, agent in agents.items()}

@@ -11,8 +11,8 @@ import numpy as np
 from optuna.distributions import BaseDistribution
 from pydantic import ConfigDict
 
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_int
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.space.search_space import Params
 
 # The tasks that an experiment's file can name.

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import require, require_bool, require_int
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require, require_bool, require_int
 from flwr_fbo.lab.datasets.emnist import num_partitions, partition
 from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
 from flwr_fbo.lab.tasks.surface import SurfaceSource, compute_missing

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from flwr_fbo._validation import require, require_bool
+from flwr_fbo._common.validation import require, require_bool
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.lab.datasets.landmine import NUM_FIELDS, partition
 from flwr_fbo.lab.tasks.base import (

@@ -16,9 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_int, require_positive
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import (
+    is_number,
+    require,
+    require_int,
+    require_positive,
+)
 from flwr_fbo.lab.tasks.base import STRICT, register
 from flwr_fbo.models.unit_ball import uniform_in_ball
 

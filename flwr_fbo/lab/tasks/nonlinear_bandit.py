@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import is_number, require, require_choice, require_int
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import is_number, require, require_choice, require_int
 from flwr_fbo.lab.tasks.base import STRICT, register
 
 Function = Literal["hartmann", "cosine"]

@@ -22,7 +22,7 @@ import numpy as np
 import pooch
 from optuna.distributions import BaseDistribution
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.lab.tasks.base import Objective
 from flwr_fbo.space.search_space import SearchSpace

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo._validation import (
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import (
     is_number,
     require,
     require_bool,

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._validation import require, require_bool
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require, require_bool
 from flwr_fbo.lab.datasets.base import damaged, data_file, read_arrays
 from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
 

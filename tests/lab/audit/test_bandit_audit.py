@@ -6,7 +6,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
+from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings, LocalData
 from flwr_fbo.lab.audit import bandit_audit
 from flwr_fbo.lab.audit.bandit_audit import BanditAuditPlan
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS
@@ -17,8 +19,6 @@ from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
 from flwr_fbo.privacy.gaussian import gaussian_delta
 from flwr_fbo.privacy.noise import Entropy, OsEntropy, SeededEntropy
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings, LocalData
 
 ARMS = ((1.0, 0.0), (0.0, 1.0))
 MECHANISMS = get_args(Mechanism)

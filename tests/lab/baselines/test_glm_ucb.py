@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.baselines.glm import (
     AcceleratedDescent,
     IdentityLink,
@@ -21,7 +22,6 @@ from flwr_fbo.lab.simulation.glm_bandits import GLMBanditSimulation
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import LinearModel
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 N, D, T = 3, 6, 8
 TASK = FunctionBanditTask(num_actions=12)
@@ -250,7 +250,7 @@ def test_what_is_not_finite_is_refused() -> None:
 
 def test_with_an_identity_link_and_all_shared_it_is_linucb() -> None:
     run = GLMBanditSimulation(LINEAR, TASK, N, T, "always").run(3)
-    settings = NeuralUCBSettings(num_exploration=0, ridge=0.5, beta=0.3)
+    settings = FedGOUCBSettings(num_exploration=0, ridge=0.5, beta=0.3)
     every = NeuralBanditSimulation(settings, TASK, N, T, "always", model=LinearModel(D))
     linear = every.run(3)
     assert np.array_equal(run.actions, linear.actions)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBAgent, KernelUCBSettings
 from flwr_fbo.lab.baselines.kernel_ucb_server import KernelBanditServer
 from flwr_fbo.lab.baselines.nystrom import (
@@ -20,7 +21,6 @@ from flwr_fbo.lab.simulation.kernel_bandits import KernelBanditSimulation
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.network import Network
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 N, D, T = 3, 6, 10
 TASK = FunctionBanditTask(num_actions=12)
@@ -216,7 +216,7 @@ def test_with_all_shared_it_is_exact_kernel_ucb_of_one_agent() -> None:
     X = bandit.actions
     # All actions look alike at first: a random one, as in the exploration of others.
     explored = NeuralBanditSimulation(
-        NeuralUCBSettings(), TASK, N, 1, model=Network(D)
+        FedGOUCBSettings(), TASK, N, 1, model=Network(D)
     ).run(4)
     chosen = [int(explored.actions[0, 0])]
     rewards = [bandit.reward(0, 0, chosen[0])]

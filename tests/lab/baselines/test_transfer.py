@@ -13,9 +13,10 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from scipy.stats import norm
 
 from flwr_fbo import Durability, SearchSpace
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.tuning.acquisition import maximize_function
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.fts.server import FTSServer
+from flwr_fbo.algorithms.search.acquisition import maximize_function
+from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.transfer_agents import (
     RGPEAgent,
     Surrogates,
@@ -34,8 +35,6 @@ from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import Hyperparameters, Posterior
 from flwr_fbo.models.linear import posterior_weights
-from flwr_fbo.protocol.tuning_study import TuningStudy
-from flwr_fbo.servers.fts import RelayServer
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (
@@ -240,7 +239,7 @@ def test_through_flower_and_without(
         study = TuningStudy(
             SearchSpace(SPACE), "maximize", settings, study_seed=11, feature_seed=12
         )
-        server = RelayServer(NUM_AGENTS, settings.message_length, settings.share_after)
+        server = FTSServer(NUM_AGENTS, settings.message_length, settings.share_after)
         return TuningStrategy(
             server, study, options=StudyOptions(durability=Durability(patience=0.0))
         )

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
 from flwr_fbo.cli import app
 from flwr_fbo.cli.experiment_tables import print_report
 from flwr_fbo.lab.experiment_runner.base import Claim
@@ -29,7 +30,6 @@ from flwr_fbo.lab.experiment_runner.results import ResultsFile, read_results
 from flwr_fbo.lab.experiment_runner.runs import RegretRun
 from flwr_fbo.lab.simulation.mean_field import mean_field_regret
 from flwr_fbo.lab.tasks.linear_bandit import LinearBanditTask
-from flwr_fbo.protocol.geometric_schedule import geometric_schedule
 
 TOML = """
 name = "mine"

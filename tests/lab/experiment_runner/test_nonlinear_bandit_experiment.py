@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flwr_fbo._errors import DataError
-from flwr_fbo._text import humanised
+from flwr_fbo._common.errors import DataError
+from flwr_fbo._common.text import humanised
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.cli import app
 from flwr_fbo.cli.experiment_tables import print_report
 from flwr_fbo.lab.baselines.kernel_ucb_agent import KernelUCBSettings
@@ -44,7 +45,6 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     NonlinearBandit,
 )
 from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
 
 FIGURES = Path(__file__).parents[3] / "experiments" / "fed-go-ucb"
 FIG2 = "fig2-cosine", "fig2-hartmann"
@@ -119,7 +119,7 @@ def test_its_file(experiment: NonlinearBanditExperiment) -> None:
     assert isinstance(settings.regression, LangevinSettings)
     assert settings.regression.num_iterations == 5
     assert (settings.num_exploration, settings.threshold) == (2, 4.0)
-    usual = NeuralUCBSettings()
+    usual = FedGOUCBSettings()
     assert (settings.ridge, settings.beta) == (usual.ridge, usual.beta)
     assert settings.regression.step == usual.regression.step
 

@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import BaseDistribution, FloatDistribution
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.datasets.digits import partition
 from flwr_fbo.lab.experiment_runner.config import (
     builtin_experiments,

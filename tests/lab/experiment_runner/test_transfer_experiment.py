@@ -12,7 +12,8 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo.agents.tuning.registry import create_agent
+from flwr_fbo.algorithms.fts.settings import FTSSettings
+from flwr_fbo.algorithms.search.study import create_agent
 from flwr_fbo.cli import app
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
@@ -25,7 +26,6 @@ from flwr_fbo.lab.experiment_runner.transfer_experiment import (
 from flwr_fbo.lab.experiment_runner.transfer_methods import Messages, TransferCurve
 from flwr_fbo.lab.tasks.har import HarTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
-from flwr_fbo.protocol.tuning_settings import FTSSettings
 
 TOML = """\
 name = "transfer"

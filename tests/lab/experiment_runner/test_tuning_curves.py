@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.lab.experiment_runner.config import experiment_of, load_experiment
 from flwr_fbo.lab.experiment_runner.seeds import Seeds
 from flwr_fbo.lab.experiment_runner.tuning_design import Curve
@@ -19,7 +20,6 @@ from flwr_fbo.lab.experiment_runner.tuning_play import run_one
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.privacy.release import Release
 from flwr_fbo.privacy.weights import WeightSchedule
-from flwr_fbo.protocol.tuning_settings import ThompsonSettings
 from flwr_fbo.strategies.dp_fts_de import DPFTSDE
 
 TOML = """
@@ -93,13 +93,13 @@ def test_a_curve_sets_what_its_strategy_plays(plan: TuningExperiment) -> None:
         built = _built(plan, name)
         assert built.server.release.settings.weights == weights
         agent = built.study.agent
-        assert isinstance(agent, ThompsonSettings)
+        assert isinstance(agent, DPFTSDESettings)
         assert (agent.num_sub_regions, agent.follow) == (3, "inverse")
         assert agent.random_starts
     preset = _built(plan, "tight")
     assert preset.server.release.settings.weights == WeightSchedule(15.0, 5, 5)
     whole = _built(plan, "whole").study.agent
-    assert isinstance(whole, ThompsonSettings)
+    assert isinstance(whole, DPFTSDESettings)
     assert (whole.initial_region, whole.follow) == ("whole", "inverse-sqrt")
     # The experiment's own settings are those of its controls, too.
     alone = plan.known_methods["alone"].build(plan, Seeds.of_run(0)).study.agent

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.tuning.base import play_round
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.fed_warm_start.settings import FedWarmStartSettings
+from flwr_fbo.algorithms.fed_warm_start.shared_function import rank_vector
+from flwr_fbo.algorithms.search.agent import play_round
 from flwr_fbo.lab.experiment_runner.base import Claim
 from flwr_fbo.lab.experiment_runner.claims import findings
 from flwr_fbo.lab.experiment_runner.config import load_experiment
@@ -24,9 +26,7 @@ from flwr_fbo.lab.experiment_runner.tuning_play import last_iteration, run_one
 from flwr_fbo.lab.experiment_runner.tuning_table import TuningRun
 from flwr_fbo.lab.tasks.digits import DigitsTask
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
-from flwr_fbo.models.shared_function import rank_vector
 from flwr_fbo.privacy.release import Release
-from flwr_fbo.protocol.fed_warm_start_settings import WarmStartSettings
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.strategies.fed_warm_start import FedWarmStart
 
@@ -227,7 +227,7 @@ def test_a_third_of_the_pioneers_collude(monkeypatch: pytest.MonkeyPatch) -> Non
     # They praise one place, by ranks, with the norm that is allowed.
     message = lied[0][0]
     assert np.linalg.norm(message) == pytest.approx(1.0)
-    pool = WarmStartSettings().pool(
+    pool = FedWarmStartSettings().pool(
         SearchSpace(plan.task.space), Seeds.of_run(0).features
     )
     top = pool[np.argmax(message)]

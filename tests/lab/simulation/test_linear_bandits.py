@@ -7,8 +7,20 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo.agents.bandits.fed_ucb import LinearUCBAgent
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo.algorithms.linear_bandit.agent import LinearUCBAgent
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.exploration import (
+    EllipsoidSampling,
+    InverseGapWeighting,
+    exploration_rng,
+)
+from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
+from flwr_fbo.algorithms.linear_bandit.settings import (
+    LinearUCBSettings,
+)
+from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.lab.simulation.linear_bandits import (
     BanditRun,
     BanditSimulation,
@@ -19,18 +31,6 @@ from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
-from flwr_fbo.protocol.confidence import Confidence
-from flwr_fbo.protocol.determinant_trigger import DeterminantTrigger
-from flwr_fbo.protocol.exploration import (
-    EllipsoidSampling,
-    InverseGapWeighting,
-    exploration_rng,
-)
-from flwr_fbo.protocol.geometric_schedule import geometric_schedule
-from flwr_fbo.protocol.linear_ucb_settings import (
-    LinearUCBSettings,
-)
-from flwr_fbo.protocol.site_deviation import SiteDeviation
 
 TASK = LinearBanditTask(dimension=3, num_actions=6)
 M, T, SCHEDULE = 4, 90, [10, 37, 64, 80]

@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from flwr_fbo.algorithms.linear_bandit.exploration import EllipsoidSampling
+from flwr_fbo.algorithms.linear_bandit.geometric_schedule import geometric_schedule
+from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation, play_together
 from flwr_fbo.lab.simulation.mean_field import _AverageAgent, mean_field_regret
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.factorisation import Mechanism
-from flwr_fbo.protocol.exploration import EllipsoidSampling
-from flwr_fbo.protocol.geometric_schedule import geometric_schedule
-from flwr_fbo.protocol.linear_ucb_settings import LinearUCBSettings
-from flwr_fbo.protocol.peer_graph import PeerGraph
 
 T = 10_000
 TASK = LinearBanditTask(dimension=4, num_actions=10, concentration=1.0)

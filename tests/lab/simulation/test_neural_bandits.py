@@ -6,24 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo._arrays import FloatArray
-from flwr_fbo._random import Purpose, generator
-from flwr_fbo.agents.bandits.fed_go_ucb import NeuralUCBAgent
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
+from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.lab.simulation.turns import Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
 from flwr_fbo.models.langevin import LangevinSettings
 from flwr_fbo.models.network import Network
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
-from flwr_fbo.protocol.neural_ucb_settings import NeuralUCBSettings
-from flwr_fbo.servers.fed_go_ucb_phases import NeuralBanditServer
 
 # T0 is no multiple of N: two agents make a third evaluation in phase I.
 N, T, T0, SEED = 3, 5, 8, 4
 TASK = FunctionBanditTask(num_actions=12, noise_std=0.3)
 MODEL = Network(6, 5)
 REGRESSION = LangevinSettings(4, 0.3, 10.0, start="zero")
-SETTINGS = NeuralUCBSettings(regression=REGRESSION, ridge=0.1, threshold=2.0)
+SETTINGS = FedGOUCBSettings(regression=REGRESSION, ridge=0.1, threshold=2.0)
 SIZE = MODEL.num_parameters
 
 
@@ -95,7 +95,7 @@ def test_langevin_dynamics_start_at_zero_and_descend_the_pooled_loss() -> None:
 def test_at_zero_only_noise_tells_hidden_units_apart() -> None:
     """So the gradients of cold dynamics from zero are those of a linear model."""
     cold = LangevinSettings(50, 0.3, 1e30, start="zero")
-    agent = NeuralUCBAgent(NeuralUCBSettings(regression=cold), MODEL, SEED, 0)
+    agent = FedGOUCBAgent(FedGOUCBSettings(regression=cold), MODEL, SEED, 0)
     server = NeuralBanditServer(agent.settings, MODEL, SEED)
     bandit = NonlinearBandit(TASK, SEED)
     for i in range(6):
@@ -142,10 +142,10 @@ def test_one_go_ucb_is_what_agents_are_that_exchange_everything(
 def test_the_refined_bound_is_the_largest_value_on_a_grid_of_the_ball() -> None:
     """Algorithm 1, line 3, with four parameters and a grid of the whole ball."""
     model = Network(1, 1)
-    settings = NeuralUCBSettings(ridge=0.5, beta=1.5, num_refinements=100)
+    settings = FedGOUCBSettings(ridge=0.5, beta=1.5, num_refinements=100)
     agents = [
-        NeuralUCBAgent(s, model, SEED, 0)
-        for s in (settings, NeuralUCBSettings(ridge=0.5, beta=1.5))
+        FedGOUCBAgent(s, model, SEED, 0)
+        for s in (settings, FedGOUCBSettings(ridge=0.5, beta=1.5))
     ]
     data = [(np.array([0.3]), 0.2), (np.array([0.8]), 1.1), (np.array([-0.5]), -0.4)]
     w0 = np.array([1.0, -0.4, 1.5, 0.1])
@@ -169,7 +169,7 @@ def test_the_refined_bound_is_the_largest_value_on_a_grid_of_the_ball() -> None:
     np.testing.assert_allclose(refined, grid, atol=2e-3)
     assert np.abs(linear - grid).max() > 0.05
     # The figures make do with fewer.
-    few = NeuralUCBAgent(replace(settings, num_refinements=3), model, SEED, 0)
+    few = FedGOUCBAgent(replace(settings, num_refinements=3), model, SEED, 0)
     few.load_state_dict(agents[0].state_dict())
     assert (np.abs(few._upper_bounds(points) / grid - 1) < 0.03).all()
 
@@ -182,12 +182,12 @@ def test_the_refined_bound_is_the_largest_value_on_a_grid_of_the_ball() -> None:
             "total_exploration=2 is not allowed: an integer >= 3",
         ),
         (
-            {"settings": NeuralUCBSettings(num_exploration=0)},
+            {"settings": FedGOUCBSettings(num_exploration=0)},
             "num_exploration=0 is not allowed: at least 1, with total_exploration",
         ),
         (
             {
-                "settings": NeuralUCBSettings(
+                "settings": FedGOUCBSettings(
                     privacy=NeuralPrivacy(
                         epsilon=8.0, delta=1e-3, num_synchronisations=2
                     )

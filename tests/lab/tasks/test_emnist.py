@@ -14,7 +14,7 @@ import pytest
 from optuna.distributions import FloatDistribution
 from typer.testing import CliRunner
 
-from flwr_fbo._random import Purpose, generator
+from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.cli import app
 from flwr_fbo.lab.datasets.base import Split, data_folder
 from flwr_fbo.lab.experiment_runner.config import builtin_experiments, load_experiment

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo._arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 
 GRID = np.arange(1000) / 999

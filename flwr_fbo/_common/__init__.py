@@ -1,0 +1,1 @@
+"""What every folder uses: arrays, randomness, validation, texts and errors."""

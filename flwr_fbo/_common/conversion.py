@@ -1,0 +1,211 @@
+"""What people have, of NumPy, pandas and PyTorch, as what is needed here.
+
+pandas and PyTorch are not imported: their objects are known by what they can do.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import wraps
+from numbers import Real
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import did_you_mean, require
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# By how much numbers in single precision miss a bound that they keep.
+ROUNDING = 1e-6
+
+
+def plain(value: Any) -> Any:
+    """Return a number or text as one of Python's, and anything else as it is.
+
+    That of a NumPy scalar, or of an array or tensor without axes. NumPy rounds bounds
+    to float32 to compare them with a float32: it could exceed them. Other numbers, as
+    fractions, could not be recorded.
+
+    Examples
+    --------
+    >>> plain(np.int64(3)), plain(np.array(0.5)), plain("ward")
+    (3, 0.5, 'ward')
+    """
+    if type(value) in (int, float, str, bool):
+        return value
+    if isinstance(value, np.generic) or _has_no_axes(value):
+        value = value.item()
+    if isinstance(value, Real) and not isinstance(value, int | float):
+        return float(value)
+    return value
+
+
+def take_plain(settings: Any) -> None:
+    """Replace the NumPy numbers among a frozen dataclass's fields by plain ones."""
+    for field in fields(settings):
+        object.__setattr__(settings, field.name, plain(getattr(settings, field.name)))
+
+
+def takes_plain(function: Callable[P, R]) -> Callable[P, R]:
+    """Have NumPy numbers taken as plain ones, and name the nearest of the parameters.
+
+    An unknown keyword is answered as Python 3.13 does. The signature stays as it is,
+    for readers and for tools.
+    """
+    known = inspect.signature(function).parameters
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs.keys() - known:
+            owner = function.__qualname__.removesuffix(".__init__")
+            hint = did_you_mean(name, known) or f": it has {', '.join(list(known)[1:])}"
+            raise TypeError(f"{owner}() has no parameter {name!r}{hint}")
+        plain_args: Any = [args[0], *map(plain, args[1:])] if args else []
+        plain_kwargs: Any = {name: plain(value) for name, value in kwargs.items()}
+        return function(*plain_args, **plain_kwargs)
+
+    return checked
+
+
+def number(field: str, value: Any) -> float:
+    """Return a number, as which True counts as 1; raise ValueError for anything else.
+
+    Examples
+    --------
+    >>> number("reward", np.bool_(True))
+    1.0
+    """
+    found = plain(value)
+    if not isinstance(found, int | float):
+        require(False, field, value, f"a number, and it is a {_kind(value)}")
+    return float(found)
+
+
+def whole_number(field: str, value: Any) -> int:
+    """Return a whole number; raise ValueError for anything else, also for True."""
+    found = plain(value)
+    if not isinstance(found, int) or isinstance(found, bool):
+        require(False, field, value, f"an integer, and it is a {_kind(value)}")
+    return int(found)
+
+
+def float_array(field: str, value: Any) -> FloatArray:
+    """Return a new array of floats; what is None or missing in it is NaN.
+
+    Raises
+    ------
+    ValueError
+        If it is no array of numbers; the message says what it is.
+    """
+    if hasattr(value, "detach"):  # a tensor, with a gradient or on a GPU
+        value = value.detach().cpu().numpy()
+    elif hasattr(value, "to_numpy"):  # pd.NA is no float
+        value = value.to_numpy(dtype=float, na_value=np.nan)
+    elif isinstance(value, Iterable) and not isinstance(value, Collection | np.ndarray):
+        value = list(value)
+    try:
+        return np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        text = f"{field} is not allowed: an array of numbers, and it is a"
+        raise ValueError(f"{text} {_kind(value)} ({error}).") from error
+
+
+def names(field: str, value: Any) -> list[str]:
+    """Return names in a list: of a list, set, array or column of texts.
+
+    Examples
+    --------
+    >>> names("eligible", np.array(["ward", "home"]))
+    ['ward', 'home']
+    """
+    ok = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    require(ok, field, value, f"a collection of names, and it is a {_kind(value)}")
+    found = [plain(name) for name in value]
+    for name in found:
+        ok = isinstance(name, str)
+        require(ok, field, name, f"names, and this is a {_kind(name)}")
+    return found
+
+
+def mapping(field: str, value: Any) -> Mapping[Any, Any]:
+    """Return a mapping: of a dict, a row of a data frame, or a frame of one row."""
+    if isinstance(value, Mapping):
+        return value
+    if _is_frame(value):
+        allowed = f"one row, and it has {len(value)}: `iloc[i]` is one of them"
+        require(len(value) == 1, field, f"<{_kind(value)}>", allowed)
+        [value] = mappings(field, value)
+    elif hasattr(value, "_asdict"):  # a row of `itertuples`
+        value = value._asdict()
+    elif hasattr(value, "to_dict"):  # a Series
+        value = value.to_dict()
+    allowed = f"a mapping, or a row of a data frame, and it is a {_kind(value)}"
+    require(isinstance(value, Mapping), field, value, allowed)
+    found: Mapping[Any, Any] = value
+    return found
+
+
+def mappings(field: str, value: Any) -> list[Any]:
+    """Return mappings in a list: of a list of what `mapping` takes, or a data frame.
+
+    What is in a list is not looked at.
+    """
+    if _is_frame(value):
+        return list(value.to_dict("records"))
+    ok = isinstance(value, Iterable) and not isinstance(value, Mapping | str)
+    allowed = f"a list of mappings, or a data frame, and it is a {_kind(value)}"
+    require(ok, field, value, allowed)
+    return list(value)
+
+
+def within(values: FloatArray, sizes: FloatArray, largest: float) -> FloatArray:
+    """Return rows whose sizes exceed a bound by rounding, scaled down to the bound.
+
+    Rows of a larger size stay, to be refused.
+
+    Examples
+    --------
+    >>> x = np.array([[0.6, 0.8000001], [3.0, 4.0]])
+    >>> within(x, np.linalg.norm(x, axis=1), 1.0).round(7)
+    array([[0.6, 0.8],
+           [3. , 4. ]])
+    """
+    over = (sizes > largest) & (sizes <= largest * (1 + ROUNDING))
+    if not over.any():
+        return values
+    factors = np.where(over, largest / np.where(over, sizes, 1.0), 1.0)
+    return np.asarray(values * factors.reshape(-1, *[1] * (values.ndim - 1)))
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
+    """Return a ``pandas.DataFrame``; the columns are there without rows, too.
+
+    Raises
+    ------
+    ImportError
+        If pandas is not installed; the message names the extra.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError(
+            "to_dataframe needs pandas: pip install 'flwr-fbo[pandas]'."
+        ) from error
+    return pd.DataFrame([dict(row) for row in rows], columns=list(columns))
+
+
+def _has_no_axes(value: Any) -> bool:
+    return getattr(value, "shape", None) == () and hasattr(value, "item")
+
+
+def _is_frame(value: Any) -> bool:
+    return hasattr(value, "to_dict") and getattr(value, "ndim", 0) == 2
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

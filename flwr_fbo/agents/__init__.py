@@ -1,1 +1,0 @@
-"""Client half of each algorithm: ask, tell, message, receive."""

@@ -1,1 +1,0 @@
-"""Agents of the bandits: choose, tell, and what is shared."""

@@ -1,1 +1,0 @@
-"""Agents with a journal, which survive whatever ends their process."""

@@ -1,1 +1,0 @@
-"""Tuning agents: their own search, and what each algorithm adds to it."""

@@ -1,0 +1,1 @@
+"""One folder per algorithm, free of Flower: settings, agent and server."""

@@ -1,0 +1,1 @@
+"""Peer-to-peer FedUCB: the server only forwards messages."""

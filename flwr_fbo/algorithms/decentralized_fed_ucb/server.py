@@ -1,0 +1,155 @@
+"""The server of DecentralizedFedUCB: it only forwards messages.
+
+Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020):
+agents talk along a graph. Flower has one server, to which everybody is connected; here
+it carries what an agent sends to that agent's neighbours, one hop a round, and never
+looks into it, nor adds anything up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo.algorithms.decentralized_fed_ucb.peer_message import message_length
+from flwr_fbo.algorithms.fed_ucb.server import ReleaseCountingServer
+from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.study.server import Step
+from flwr_fbo.study.wire_arrays import is_bytes
+
+Bytes = NDArray[np.uint8]
+
+_log = logging.getLogger("flwr.fbo")
+
+
+@dataclass(frozen=True, eq=False)
+class PeerReply:
+    """What an agent gave to the server to forward.
+
+    Attributes
+    ----------
+    mail : sequence
+        Messages, each for all of its neighbours: arrays of bytes, shape (L,), if the
+        agent is honest. They are not encrypted.
+    num_releases : int
+        How many of its own it has made so far, as it says.
+    """
+
+    mail: Sequence[Any]
+    num_releases: int
+
+
+class DecentralizedFedUCBServer(ReleaseCountingServer):
+    """Carries messages along the edges of a graph.
+
+    Parameters
+    ----------
+    study : LinearBanditStudy
+        With a graph.
+
+    Attributes
+    ----------
+    ledger : list of LedgerRow
+        One a round in which anything was sent: by whom, and its digest.
+
+    Notes
+    -----
+    *Formal guarantees.* None of its own, and none needed: what passes has been made
+    private by those who sent it (`ContinualRelease`). Nothing is signed or encrypted:
+    the server, and every agent on the way, could read or change what it carries, as
+    whoever it is for could. Reading costs nobody's privacy; a change, or a message in
+    another's name, can spoil the estimates of those that hear it, and keeps them from
+    hearing the true one: of that synchronisation, or, with a trigger, of all.
+    """
+
+    def __init__(self, study: LinearBanditStudy) -> None:
+        assert study.graph is not None
+        super().__init__(study)
+        self.graph = study.graph
+        self._mail: dict[int, list[Bytes]] = {}
+        self._length = message_length(study.settings.releases)
+
+    @property
+    def vectors(self) -> None:
+        """Nothing is for all agents."""
+
+    def step(self, iteration: int) -> Step:
+        """Decide to forward: agents may always have something to pass on."""
+        return Step(iteration)
+
+    def mail_for(self, slot: int) -> list[Bytes]:
+        """Return what an agent's neighbours sent in the last round, in slot order."""
+        neighbours = self.graph.neighbours(slot)
+        return [one for sender in neighbours for one in self._mail.get(sender, ())]
+
+    def forget(self) -> None:
+        """Forget the mail, which is handed out: it is not handed out twice."""
+        self._mail = {}
+
+    def receive(self, step: Step, messages: Mapping[int, PeerReply]) -> None:
+        """Take what is to be carried.
+
+        Of an agent no more than a message of each agent can be under way, and all are
+        of one length; what else it sends is dropped, so that it cannot fill the disk.
+
+        Parameters
+        ----------
+        step : Step
+        messages : mapping of int to PeerReply
+            By slot, of who has answered: what others carried is lost.
+        """
+        self._mail = {
+            slot: self._messages_in(slot, reply.mail)
+            for slot, reply in messages.items()
+        }
+        counts = self.num_releases
+        for slot, reply in messages.items():
+            counts[slot] = max(counts[slot], reply.num_releases)
+        sent = [(slot, one) for slot, mail in self._mail.items() for one in mail]
+        if not sent and counts == self.num_releases:
+            return
+        facts = {
+            **self._facts(counts),
+            "senders": [slot for slot, _ in sent],
+            "digests": [hashlib.sha256(one.tobytes()).hexdigest() for _, one in sent],
+        }
+        # Not the mail itself, of which most is passed on again and again.
+        row = LedgerRow(step.iteration, facts, np.zeros(0, dtype=np.uint8))
+        self.ledger.append(row)
+
+    def _messages_in(self, slot: int, mail: Sequence[Any]) -> list[Bytes]:
+        """Return what has the form of a message; the numbers in it are not read."""
+        ok = [is_bytes(one, self._length) for one in mail[: self.num_agents]]
+        if not all(ok) or len(mail) > self.num_agents:
+            _log.warning("\t> agent %d: not all that it sent are messages", slot)
+        return [one for one, is_message in zip(mail, ok, strict=False) if is_message]
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return what is under way, by sender: (messages, bytes)."""
+        return {f"mail-{slot}": np.array(m) for slot, m in self._mail.items() if m}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what was under way."""
+        self._mail = {
+            int(name.removeprefix("mail-")): [*rows] for name, rows in state.items()
+        }
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        graph = self.graph
+        sizes = sorted(map(len, graph.pools))
+        return [
+            *super().summary(),
+            f"no centre: {len(graph.edges)} edges, messages travel {graph.hops} of at "
+            f"most {graph.diameter} hops, {graph.streams} estimators an agent",
+            f"an agent adds up the sums of its {graph.pooling}, {sizes[0]} to "
+            f"{sizes[-1]} agents; {len(graph.cliques)} cliques cover the graph: the "
+            f"paper's bound on regret is {graph.regret_factor:.3g} times a centre's",
+        ]

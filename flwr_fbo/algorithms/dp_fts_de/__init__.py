@@ -1,0 +1,1 @@
+"""DP-FTS-DE: Thompson sampling with distributed exploration."""

@@ -1,0 +1,254 @@
+"""The server of FedVote and DP-FTS-DE: it releases weighted sums with noise.
+
+FTS-DE is z = 0, q = 1, S = inf; DP-FTS is P = 1; DP-FTS-DE is the general case.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.privacy.accounting import Method, PrivacySpent, ReleaseAccountant
+from flwr_fbo.privacy.budget import large_delta
+from flwr_fbo.privacy.integer_noise import IntegerNoise
+from flwr_fbo.privacy.release import PlannedRelease, Release
+from flwr_fbo.privacy.secure_release import SecureRelease, SecureTotal
+from flwr_fbo.privacy.spending import Charge, composed_epsilon
+from flwr_fbo.study.server import Server, Step
+
+_EACH = range(sys.maxsize)  # a release after each iteration
+_OPEN_SUM = "open-sum"
+
+
+class DPFTSDEServer(Server):
+    """Releases one private vector a sub-region from the agents' messages.
+
+    Releases are planned, and made in this order: one that could not be made when it was
+    due is made later, under the noise and the weights that were planned for it.
+
+    Parameters
+    ----------
+    release : Release or SecureRelease
+    num_features : int
+        M, the length of a message, >= 1.
+    delta : float
+        In (0, 1): where epsilon is reported.
+    iterations : sequence of int, optional
+        Increasing: after which iterations a release is due; after each unless given.
+    accountant : {"pld", "rdp", "moments"}
+        See `ReleaseAccountant`.
+
+    Attributes
+    ----------
+    num_allowed : int
+        How many of the planned releases the privacy budget allows; see `limit`.
+    ledger : list of LedgerRow
+        What was released; `privacy_spent` and `vectors` follow from it.
+    open_sum : bytes
+        State of the `Aggregator` whose sum may have been unmasked, but is not in the
+        ledger; empty without one. No other sum of these messages may be unmasked.
+    """
+
+    def __init__(
+        self,
+        release: PlannedRelease,
+        num_features: int,
+        delta: float,
+        iterations: Sequence[int] = _EACH,
+        accountant: Method = "pld",
+    ) -> None:
+        require_int("num_features", num_features, 1)
+        self.release = release
+        self.iterations = iterations
+        self.num_allowed = len(iterations)
+        self.delta = delta
+        self.num_agents = release.settings.num_agents
+        self.open_sum = b""
+        self.ledger: list[LedgerRow] = []
+        self._num_features = num_features
+        self.accounting_method: Method = accountant
+        self._accountant = self.new_accountant()
+
+    def plan(self, iterations: Sequence[int], release: PlannedRelease) -> None:
+        """Fix when releases are due, and their noise."""
+        self.iterations, self.num_allowed = iterations, len(iterations)
+        self.release = release
+
+    def limit(self, max_epsilon: float, others: Sequence[Charge] = ()) -> None:
+        """Allow as many of the planned releases as a budget is enough for.
+
+        Parameters
+        ----------
+        max_epsilon : float
+            At ``delta``, for all releases and ``others`` together.
+        others : sequence of Charge
+            What other studies of the same agents have spent. With any the accountant
+            has to be ``"pld"``, which composes them all.
+        """
+        self.num_allowed = len(self.iterations)
+        if self.release.settings.noise_only:
+            return
+        accountant, charges = self.new_accountant(), list(others)
+        for k, iteration in enumerate(self.iterations):
+            charge = self.charge(iteration)
+            z = charge.noise_multiplier
+            charges.append(charge)
+            if others:
+                exceeds = composed_epsilon(charges, self.delta) > max_epsilon
+            else:
+                exceeds = z == 0 or accountant.would_exceed(max_epsilon, z)
+            if exceeds:
+                self.num_allowed = k
+                return
+            accountant.charge(z)
+
+    def charge(self, iteration: int) -> Charge:
+        """Return what a release planned after ``iteration`` costs.
+
+        Where the sample has a fixed size it is counted as if all took part, which
+        costs more.
+        """
+        settings = self.release.settings
+        q = settings.sampling_probability if settings.sampling == "poisson" else 1.0
+        return Charge(self.release.effective_noise_multiplier(iteration), q)
+
+    def step(self, iteration: int) -> Step:
+        """Decide: the first planned release that has not been made, if it is due."""
+        k = len(self.ledger)
+        if k == len(self.iterations) or self.iterations[k] > iteration:
+            return Step(iteration)
+        allowed = k < self.num_allowed
+        return Step(iteration, k + 1 if allowed else 0, is_exhausted=not allowed)
+
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Release the messages of a step, if it is one with a release.
+
+        Raises
+        ------
+        ValueError
+            If that release has been made: a second draw of noise for it would break
+            the guarantee.
+        """
+        if not step.release:
+            return
+        planned, release = self._next(step), self.release
+        assert isinstance(release, Release)
+        vectors = release.release(planned, messages, self._num_features)
+        facts = {**release.facts(planned), "made_after": step.iteration}
+        self._append(LedgerRow(planned, facts, vectors))
+
+    def receive_sum(self, step: Step, noise: IntegerNoise, summed: SecureTotal) -> None:
+        """Release what secure aggregation gave in a step.
+
+        Parameters
+        ----------
+        step : Step
+        noise : IntegerNoise
+            What the sites added.
+        summed : SecureTotal
+
+        Raises
+        ------
+        ValueError
+            If that release has been made.
+        """
+        planned, release = self._next(step), self.release
+        assert isinstance(release, SecureRelease)
+        vectors = release.decoded(planned, noise, summed)
+        facts = release.facts_of_sum(planned, noise, summed.slots)
+        self.open_sum = b""
+        self._append(
+            LedgerRow(planned, {**facts, "made_after": step.iteration}, vectors)
+        )
+
+    def _next(self, step: Step) -> int:
+        """Return the iteration that a step's release was planned for."""
+        made = len(self.ledger)
+        require(step.release == made + 1, "release", step.release, f"{made + 1}")
+        return self.iterations[made]
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the secure sum that may have been unmasked, if one is open."""
+        if not self.open_sum:
+            return {}
+        return {_OPEN_SUM: np.frombuffer(self.open_sum, np.uint8)}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.open_sum = state[_OPEN_SUM].tobytes() if _OPEN_SUM in state else b""
+
+    def resume(self, ledger: Sequence[LedgerRow]) -> None:
+        """Go on after what an earlier run released, charged as it was then."""
+        self.ledger = []
+        self._accountant = self.new_accountant()
+        for row in ledger:
+            self._append(row)
+
+    def _append(self, row: LedgerRow) -> None:
+        self.ledger.append(row)
+        if row.facts["noise_multiplier"] > 0:
+            self._charge(row)
+
+    def _charge(self, row: LedgerRow) -> None:
+        self._accountant.charge(row.facts["noise_multiplier"])
+
+    def new_accountant(self) -> ReleaseAccountant:
+        """Return an accountant that nothing has been charged to."""
+        subsampling = self.release.settings.subsampling
+        return ReleaseAccountant(subsampling, self.delta, self.accounting_method)
+
+    @property
+    def privacy_spent(self) -> PrivacySpent:
+        """Epsilon at delta of all releases so far, in Flower's type.
+
+        Infinite where the releases had no noise; 0 where they carried no agent's
+        contribution.
+        """
+        settings = self.release.settings
+        if settings.noise_only or not self.ledger:
+            return PrivacySpent(0.0, self.delta, len(self.ledger), "none")
+        if settings.noise_multiplier == 0:
+            return PrivacySpent(math.inf, self.delta, len(self.ledger), "none")
+        return self._accountant.spent()
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        s = self.release.settings
+        lines = [
+            f"{s.num_agents} agents, {s.num_sub_regions} sub-regions, "
+            f"{self._num_features} features",
+            f"{s.sampling} sampling, probability {s.sampling_probability:g}, "
+            f"clip norm {s.clip_norm:g}, "
+            f"noise multiplier {s.noise_multiplier:g} ({s.calibration} calibration), "
+            f"delta {self.delta:.3g}",
+        ]
+        if s.sampling == "fixed-size":
+            lines.append(
+                f"epsilon is under the relation replace-one, for samples of "
+                f"{s.subsampling.sample_size} of {s.num_agents} agents: it does not "
+                "compare with that of Poisson sampling"
+            )
+        if self.num_allowed < len(self.iterations):
+            lines.append(
+                f"the privacy budget allows {self.num_allowed} of "
+                f"{len(self.iterations)} planned releases"
+            )
+        if s.noise_only:
+            lines.append("control: every contribution is replaced by zero")
+        elif s.noise_multiplier == 0:
+            lines.append("NOT PRIVATE: noise_multiplier is 0, nothing is protected")
+        elif not self.release.private:
+            lines.append("NOT PRIVATE: the noise is seeded, for an experiment only")
+        elif self.delta > large_delta(s.num_agents):
+            lines.append(
+                f"WARNING: delta = {self.delta:.2g} would let a site's whole message "
+                f"leak in that share of studies; choose far below 1/{s.num_agents}"
+            )
+        return lines

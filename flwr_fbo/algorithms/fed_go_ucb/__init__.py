@@ -1,0 +1,1 @@
+"""Fed-GO-UCB: bandits whose reward is a neural network."""

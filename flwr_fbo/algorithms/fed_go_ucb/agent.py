@@ -1,0 +1,379 @@
+"""The agent of Fed-GO-UCB: explore, fit together, then act on a linearised network.
+
+*Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR 2024). Rewards
+are f(x; w) and noise, with one w for all agents.
+
+Phase I. Agents try actions at random; then all fit w0 by gradient Langevin dynamics, to
+which an agent gives the gradients of its own mean loss.
+
+Phase II. With g = grad f(x; w0), over all evaluations of phase II that an agent knows:
+
+    Sigma = lambda I + sum g g',
+    b = lambda w0 + sum g (g'w0 + y - f(x; w0)),    w_hat = Sigma^-1 b.
+
+It plays the action with the largest reward that any w may give with
+||w - w_hat||_Sigma^2 <= beta (GO-UCB: Liu & Wang, ICML 2023), and asks for a
+synchronisation once
+
+    (evaluations since the last one) log(det Sigma / det(Sigma - dSigma)) > gamma,
+
+where dSigma is what these evaluations have added. Where this module differs:
+
+- All agents try as many actions in phase I, and these are among the T evaluations. In
+  the paper there are T0 = sqrt(N T) of all agents together, and N T more in phase II;
+  `flwr_fbo.lab.simulation.neural_bandits` has that, too.
+- The regression starts at random parameters of the model, unless ``start="zero"``.
+- The largest reward is that of the network linearised at w0. The paper maximises the
+  network itself over the ball (line 3 of algorithm 1): ``num_refinements``.
+- The paper prints the increment of b without parentheses around g'w0 + y - f; without
+  them w_hat is no estimate.
+- b is kept, and sent, around w0: c = b - Sigma w0 = sum g (y - f(x; w0)), which leaves
+  out what every agent knows anyway. w_hat = w0 + Sigma^-1 c is the same.
+- What an agent sends are the sums over all of its evaluations so far, in place of the
+  increments since it last sent any: as many scalars, and the same totals. But a message
+  that is lost, comes twice or comes late then spoils nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.observation import checked_observation
+from flwr_fbo.models.ellipsoid import Ellipsoid
+from flwr_fbo.models.near_ties import first_best
+from flwr_fbo.models.network import RewardModel
+from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.study.wire_arrays import is_sum
+
+# How far w may be from w0, over 1 + ||w0||: a network's values are finite there.
+_FARTHEST = 1e6
+
+
+class FedGOUCBAgent:
+    """One agent: `choose` and `tell`, always; the rest by phase.
+
+    Phase I: answer with `regression_message`, then `start` phase II with what came out.
+    Phase II: if the agent `wants_synchronisation`, all send their `message` and
+    `receive` the total.
+
+    Parameters
+    ----------
+    settings : FedGOUCBSettings
+    model : RewardModel
+    seed : int
+        Of the study.
+    slot : int
+        The agent's.
+
+    Attributes
+    ----------
+    w0 : ndarray of shape (d_w,), or None
+        None in phase I.
+    """
+
+    def __init__(
+        self, settings: FedGOUCBSettings, model: RewardModel, seed: int, slot: int
+    ) -> None:
+        self.settings = settings
+        self.model = model
+        self.w0: FloatArray | None = None
+        self._seed, self._slot = seed, slot
+        self._trigger = DeterminantTrigger(settings.threshold)
+        # Of phase I: points and rewards; of phase II: gradients and residuals.
+        self._seen: list[tuple[FloatArray, float]] = []
+        self._own: FloatArray = np.zeros(settings.sums_shape(model.num_parameters))
+        self._total = self._own
+        self._num_included = 0
+        self._cached: tuple[Ellipsoid, float] | None = None
+        if settings.num_random_actions == 0:
+            self.start(settings.regression.initial(model, seed))
+
+    @property
+    def num_evaluations(self) -> int:
+        """Of the current phase."""
+        return len(self._seen)
+
+    @one_blas_thread
+    def choose(self, actions: ArrayLike) -> int:
+        """Return the index of an action: in phase I a random one, else the best.
+
+        Of several that are equal, the lowest. An action at which the model is not
+        finite is never chosen in phase II.
+
+        Parameters
+        ----------
+        actions : array of shape (K, D)
+            K >= 1.
+
+        Raises
+        ------
+        ValueError
+            If there are none, or they have other coordinates.
+        FloatingPointError
+            If the model is finite at none of them.
+        """
+        x = np.asarray(actions, dtype=float)
+        d = self.model.dimension
+        ok = x.ndim == 2 and len(x) > 0 and x.shape[1] == d
+        require(ok, "actions", x.shape, f"an array of shape (K, {d}) with K >= 1")
+        if self.w0 is None:
+            key = (self._slot, self.num_evaluations, Purpose.INITIAL_POINTS)
+            return int(generator(self._seed, *key).integers(len(x)))
+        bounds = self._upper_bounds(x)
+        if np.isnan(bounds).all():
+            raise FloatingPointError("The model is not finite at any of the actions.")
+        return int(first_best(bounds))
+
+    @one_blas_thread
+    def tell(self, action: ArrayLike, reward: float) -> None:
+        """Record what an action, shape (D,), was rewarded with.
+
+        Raises
+        ------
+        ValueError
+            If either is not finite, or of another shape. Nothing is recorded then.
+        FloatingPointError
+            If the model is not finite there, in phase II: likewise.
+        """
+        x, y = checked_observation(action, reward, self.model.dimension)
+        if self.w0 is None:
+            self._seen.append((x, y))
+        else:
+            self._observe(x, y)
+
+    def _observe(self, x: FloatArray, reward: float) -> None:
+        assert self.w0 is not None
+        values, gradients = self.model.values_and_gradients(self.w0, x[None])
+        g, residual = gradients[0], reward - values[0]
+        if not (np.isfinite(g).all() and np.isfinite(residual)):
+            raise FloatingPointError(f"The model is not finite at action={x}.")
+        ellipsoid, _ = self._ellipsoid()
+        ellipsoid.observe(g, residual)
+        self._seen.append((g, float(residual)))
+        # A new array: the old one may be on its way to the server.
+        self._own = self._own + np.outer(np.append(g, residual), g)
+
+    # Phase I
+
+    @one_blas_thread
+    def regression_message(self, w: FloatArray) -> FloatArray:
+        """Return the gradient by w of half the agent's mean squared error, at w.
+
+        Parameters
+        ----------
+        w : ndarray of shape (d_w,)
+
+        Returns
+        -------
+        ndarray of shape (d_w,), or (d_w + 1,)
+            With the loss itself at its end, where the regression needs that.
+
+        Raises
+        ------
+        RuntimeError
+            If the agent is in phase II, or has seen nothing.
+        ValueError
+            If w is not so many numbers.
+        """
+        error, gradients = self._errors(w)
+        with np.errstate(over="ignore", invalid="ignore"):  # the server refuses these
+            gradient = error @ gradients / len(error)
+            loss = error @ error / (2 * len(error))
+        needs_loss = self.settings.regression.needs_losses
+        return np.append(gradient, loss) if needs_loss else gradient
+
+    def _errors(self, w: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return f(x; w) - y, and the gradients of f by w, of phase I's trials."""
+        if self.w0 is not None or not self._seen:
+            raise RuntimeError("There is a regression in phase I only, and with data.")
+        # One for all trials: a model takes one for each, too, and by many of them a
+        # server could have one trial counted as often.
+        w, size = np.asarray(w, dtype=float), self.model.num_parameters
+        require(w.shape == (size,), "w", w.shape, f"an array of shape ({size},)")
+        x, y = (np.array(column) for column in zip(*self._seen, strict=True))
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, gradients = self.model.values_and_gradients(w, x)
+        return values - y, gradients
+
+    def start(self, w0: FloatArray) -> None:
+        """Begin phase II.
+
+        Parameters
+        ----------
+        w0 : ndarray of shape (d_w,)
+            What phase I has found.
+
+        Raises
+        ------
+        ValueError
+            If it is not so many finite numbers.
+        RuntimeError
+            If phase II has begun already.
+        """
+        if self.w0 is not None:
+            raise RuntimeError("Phase II has begun already.")
+        w0, size = np.array(w0, dtype=float), self.model.num_parameters
+        ok = w0.shape == (size,) and bool(np.isfinite(w0).all())
+        require(ok, "w0", w0, f"{size} finite numbers")
+        self.w0 = w0
+        self._seen = []
+
+    # Phase II
+
+    def _ellipsoid(self) -> tuple[Ellipsoid, float]:
+        """Return that of w - w0, and its log det V when it was synchronised last."""
+        if self._cached is None:
+            self._believe(self._ellipsoid_of(self._total))
+        assert self._cached is not None
+        return self._cached
+
+    def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
+        """Return what a total alone says."""
+        matrix = total[:-1] + self.settings.ridge * np.eye(len(self._own) - 1)
+        return Ellipsoid(matrix, total[-1])
+
+    def _believe(self, ellipsoid: Ellipsoid) -> None:
+        """Go on from what a total says, and from what is in none."""
+        self._cached = ellipsoid, float(ellipsoid.log_det)
+        for g, residual in self._seen[self._num_included :]:
+            ellipsoid.observe(g, residual)
+
+    def _upper_bounds(self, x: FloatArray) -> FloatArray:
+        """Return each action's largest reward within the ball; NaN if not finite."""
+        assert self.w0 is not None
+        values, gradients = self.model.values_and_gradients(self.w0, x)
+        finite = np.isfinite(values) & np.isfinite(gradients).all(axis=1)
+        bounds = np.full(len(x), np.nan)
+        if finite.any():
+            bounds[finite] = self._finite_bounds(
+                x[finite], values[finite], gradients[finite]
+            )
+        return bounds
+
+    def _finite_bounds(
+        self, x: FloatArray, values: FloatArray, gradients: FloatArray
+    ) -> FloatArray:
+        """Return the bounds of actions by their values and gradients at w0."""
+        if self.settings.num_refinements:
+            return self._refined(x, gradients)
+        radius = math.sqrt(self.settings.beta)
+        return values + self._ellipsoid()[0].upper_bounds(gradients, radius)
+
+    def _refined(self, x: FloatArray, gradients: FloatArray) -> FloatArray:
+        """Return the largest f(x; w) on a projected gradient ascent, shape (K,).
+
+        With w = w_hat + L'^-1 s, Sigma = L L', the ball is ||s|| <= sqrt(beta), and the
+        gradient by s is L^-1 grad f. A step is as long as the ball's radius.
+        """
+        assert self.w0 is not None
+        ellipsoid, _ = self._ellipsoid()
+        centre = self.w0 + ellipsoid.estimate
+        s = np.zeros((len(centre), len(x)))
+        best = np.full(len(x), np.nan)
+        for _ in range(self.settings.num_refinements + 1):
+            s = self._projected(s + self._on_sphere(ellipsoid.whitened(gradients.T)))
+            w = centre + ellipsoid.unwhitened(s).T
+            values, gradients = self.model.values_and_gradients(w, x)
+            best = np.fmax(best, values)
+        return best
+
+    def _on_sphere(self, s: FloatArray) -> FloatArray:
+        """Return columns of the ball's radius."""
+        norms = np.linalg.norm(s, axis=0)
+        return np.asarray(math.sqrt(self.settings.beta) * s / np.fmax(norms, 1e-300))
+
+    def _projected(self, s: FloatArray) -> FloatArray:
+        """Return the columns' nearest points of the ball."""
+        norms = np.linalg.norm(s, axis=0)
+        shrink = math.sqrt(self.settings.beta) / np.fmax(norms, 1e-300)
+        return np.asarray(s * np.fmin(1.0, shrink))
+
+    @property
+    def num_in_sums(self) -> int:
+        """Evaluations of phase II so far."""
+        return 0 if self.w0 is None else len(self._seen)
+
+    @property
+    def num_since(self) -> int:
+        """Evaluations of phase II that are in no total which the agent has received."""
+        return self.num_in_sums - self._num_included
+
+    @one_blas_thread
+    def wants_synchronisation(self) -> bool:
+        """Return whether the agent has learned enough by itself; not in phase I."""
+        if self.num_since == 0:
+            return False
+        ellipsoid, before = self._ellipsoid()
+        return self._trigger.fires(ellipsoid.log_det - before, self.num_since)
+
+    def message(self) -> Sums:
+        """Return the sums of the agent's own evaluations of phase II, to read only."""
+        return Sums(self.num_in_sums, self._own)
+
+    def receive(self, total: FloatArray, num_included: int) -> None:
+        """Take the sums over all agents.
+
+        Parameters
+        ----------
+        total : ndarray
+            Of the shape of `Sums`.
+        num_included : int
+            How many of the agent's own evaluations are in it: of a message of its own.
+
+        Raises
+        ------
+        ValueError
+            If it is no such sum, or of more evaluations than there are.
+        numpy.linalg.LinAlgError
+            If no w can be told from it: it is not positive definite, or w would be
+            farther from w0 than any honest sum takes it. What was received before is
+            kept.
+        """
+        total = np.asarray(total, dtype=float)
+        shape = self._own.shape
+        allowed = f"sums of shape {shape}, finite and symmetric"
+        require(is_sum(total, shape), "total", total.shape, allowed)
+        known = self.num_in_sums
+        ok = self._num_included <= num_included <= known
+        allowed = f"from {self._num_included} to {known}"
+        require(ok, "num_included", num_included, allowed)
+        ellipsoid = self._ellipsoid_of(total)
+        start = 0.0 if self.w0 is None else np.linalg.norm(self.w0)
+        farthest = _FARTHEST * (1 + start)
+        if not np.linalg.norm(ellipsoid.estimate) <= farthest:
+            raise np.linalg.LinAlgError("The total's estimate is out of bounds.")
+        self._total, self._num_included, self._cached = total, num_included, None
+        if self.w0 is not None:  # else it has missed the end of phase I
+            self._believe(ellipsoid)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory, as arrays."""
+        size = self.model.dimension if self.w0 is None else self._own.shape[0] - 1
+        state = {
+            "inputs": np.array([x for x, _ in self._seen]).reshape(-1, size),
+            "outputs": np.array([y for _, y in self._seen]),
+            "own": self._own,
+            "total": self._total,
+            "num_included": np.array(self._num_included),
+        }
+        return state if self.w0 is None else {**state, "w0": self.w0}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        w0 = state.get("w0")
+        self.w0 = None if w0 is None else np.array(w0)
+        pairs = zip(state["inputs"], state["outputs"].tolist(), strict=True)
+        self._seen = [(np.array(x), y) for x, y in pairs]
+        self._own, self._total = np.array(state["own"]), np.array(state["total"])
+        self._num_included = int(state["num_included"])
+        self._cached = None

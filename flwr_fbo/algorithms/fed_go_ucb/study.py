@@ -1,0 +1,189 @@
+"""What the server of Fed-GO-UCB decides for all agents, and what it asks of one.
+
+Both travel in Flower's config as plain scalars, as those of `FedUCB` do.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from flwr_fbo._common.errors import PublicError
+from flwr_fbo._common.validation import require_int, require_seed
+from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
+from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.network import Network, RewardModel
+from flwr_fbo.privacy.gaussian import gaussian_mu
+from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
+from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.study.codec import (
+    Config,
+    Instruction,
+    Phase,
+    Study,
+    require_study_id,
+)
+
+
+class ModelMismatchError(PublicError, ValueError):
+    """A study and a client have not one reward model."""
+
+
+@dataclass(frozen=True)
+class FedGOUCBStudy(Study):
+    """What all agents have in common.
+
+    Attributes
+    ----------
+    settings : FedGOUCBSettings
+    num_agents : int
+        N >= 2.
+    num_parameters : int
+        d_w, of the reward model.
+    network : Network, optional
+        The reward model, unless every client brings another one.
+    seed : int
+        Of the initial parameters and of exploration; known to all.
+    noise_seed : int, optional
+        *Experiments only*: makes the agents' noise repeat, and is known to all.
+    study_id : str
+        Tells this study from any other at the same client.
+    """
+
+    settings: FedGOUCBSettings
+    num_agents: int
+    num_parameters: int
+    network: Network | None
+    seed: int
+    noise_seed: int | None = None
+    study_id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def __post_init__(self) -> None:
+        require_study_id(self.study_id)
+        require_int("num_agents", self.num_agents, 2)
+        require_int("num_parameters", self.num_parameters, 1)
+        require_int("seed", self.seed, 0)
+        require_seed("noise_seed", self.noise_seed)
+        if self.settings.privacy is not None:
+            _ = self.settings.privacy.releases  # which needs a number of features
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents send is private at all."""
+        privacy = self.settings.privacy
+        noisy = privacy is not None and privacy.epsilon < math.inf
+        return noisy and self.noise_seed is None
+
+    @cached_property
+    def promise(self) -> Promise:  # type: ignore[override]
+        """One charge for all releases of an agent."""
+        privacy = self.settings.privacy
+        if privacy is None:
+            return Promise()
+        mu = gaussian_mu(privacy.epsilon, privacy.delta)
+        return Promise((Charge(1 / mu),), self.private, delta=privacy.delta)
+
+    def model(self, own: RewardModel | None) -> RewardModel:
+        """Return the reward model: the study's, or a client's own.
+
+        Raises
+        ------
+        ModelMismatchError
+            If the two do not fit each other.
+        """
+        if self.network is not None:
+            if own is not None:
+                text = "The study has a network, and this client has model=."
+                raise ModelMismatchError(text, public=text)
+            return self.network
+        if own is None or own.num_parameters != self.num_parameters:
+            found = "none" if own is None else f"one of {own.num_parameters}"
+            raise ModelMismatchError(
+                f"The study has a model of {self.num_parameters} parameters, which "
+                f"every client has to bring as model=; this one has {found}.",
+                public="The study has a model, which every client has to bring as "
+                "model=.",
+            )
+        return own
+
+    def steps(self, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `Study`."""
+        network, privacy = self.network, self.settings.privacy
+        w = self.num_parameters if network is None else network.num_parameters
+        size, of_privacy = w, {}
+        if privacy is not None:
+            size = privacy.releases.dimension
+            features = w * (1000 + 100 * size)
+            of_privacy = {**privacy.releases.steps, f"features of {w}": features}
+        refined = self.settings.num_refinements
+        return {
+            f"num_parameters={w}": size**2 * (20 + size / 50),
+            f"num_refinements={refined}": 20 * refined * w**2,
+            **of_privacy,
+        }
+
+    def enrolment(self) -> Config:
+        """Return the config that asks a client which slot it holds."""
+        return FedGOUCBInstruction(Phase.ENROL, self).to_config()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the study as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> FedGOUCBStudy:
+        """Return the study that ``to_dict`` gave."""
+        settings, network = dict(fields["settings"]), fields["network"]
+        settings["regression"] = LangevinSettings(**settings["regression"])
+        if settings["privacy"] is not None:
+            settings["privacy"] = NeuralPrivacy.from_dict(settings["privacy"])
+        return cls(
+            settings=FedGOUCBSettings(**settings),
+            num_agents=fields["num_agents"],
+            num_parameters=fields["num_parameters"],
+            network=None if network is None else Network(**network),
+            seed=fields["seed"],
+            noise_seed=fields["noise_seed"],
+            study_id=fields["study_id"],
+        )
+
+
+@dataclass(frozen=True)
+class FedGOUCBInstruction(Instruction):
+    """What the server asks of one agent; see `Instruction`.
+
+    Attributes
+    ----------
+    journal : int
+        With privacy, the number of the journal in which its releases must be.
+    num_evaluations : int
+        How many it should have made then, of both phases together.
+    regresses : bool
+        Whether the one array that comes along is w, and its gradient is wanted.
+    starts, totals : bool
+        Otherwise: whether w0 comes along, and after it a total.
+    included : int
+        How many of the agent's evaluations of phase II are in that total.
+    send_sums : bool
+        Whether the answer should carry its sums.
+    release, heard : int
+        With privacy: which release is wanted now, and how many of this agent's have
+        come.
+    """
+
+    kind: ClassVar[str] = "neural-bandit"
+    study_type: ClassVar[type[Study]] = FedGOUCBStudy
+
+    journal: int = 0
+    num_evaluations: int = 0
+    regresses: bool = False
+    starts: bool = False
+    totals: bool = False
+    included: int = 0
+    send_sums: bool = False
+    release: int = 0
+    heard: int = 0

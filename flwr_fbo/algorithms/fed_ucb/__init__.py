@@ -1,0 +1,1 @@
+"""FedUCB: the server adds up private sums."""

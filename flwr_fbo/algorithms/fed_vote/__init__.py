@@ -1,0 +1,1 @@
+"""FedVote: agents vote for regions, and follow the noisy count."""

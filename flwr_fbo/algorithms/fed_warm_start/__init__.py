@@ -1,0 +1,1 @@
+"""FedWarmStart: a released function gives later sites a start."""

@@ -1,0 +1,187 @@
+"""The server of FedWarmStart: one release a cohort, and one message a site in its life.
+
+The first cohort plays at once. Each other one plays from the iteration after the
+release before it, and the sites after the last cohort from the iteration after the last
+release. A cohort's slots are spent when its release is made: what comes later is not
+asked for, and would not be taken.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
+from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
+from flwr_fbo.algorithms.fed_warm_start.known_release import KnownRelease
+from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
+from flwr_fbo.algorithms.search.study import TuningStudy
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.privacy.spending import Charge
+from flwr_fbo.study.server import Step
+
+_log = logging.getLogger("flwr.fbo")
+
+# What an honest message's norm may be off by; it is 1, or 0.
+_ROUNDING = 1e-9
+
+
+class FedWarmStartServer(DPFTSDEServer):
+    """Releases the sum of each cohort's messages, once.
+
+    See `DPFTSDEServer` for the parameters. Everything is one release of
+    all N slots, in which only a cohort's slots have a message.
+
+    Formal guarantees
+    -----------------
+    Adjacency: two studies are neighbours if they differ in that one site's message is
+    zeroed, and with it all data that it was computed from. A slot belongs to one cohort
+    at most, and only the release of that cohort depends on its message, except through
+    what has been released before. So all releases of a study together are one Gaussian
+    mechanism with noise multiplier z: adaptive parallel composition over disjoint
+    cohorts under equal noise. ``privacy_spent`` counts one release, however many
+    cohorts there are.
+
+    Not protected: who belongs to which cohort, who answers and when. A site that joins
+    again under another slot sends again, and what it spends adds up. A site's ledger
+    (`Limits`) counts what one ``agent-id`` spends.
+
+    Attributes
+    ----------
+    cohorts : Cohorts
+        Nobody sends until `plan_cohorts` has said who does.
+    """
+
+    def __init__(self, *about: Any, **more: Any) -> None:
+        super().__init__(*about, **more)
+        self.cohorts = Cohorts(self.num_agents)
+
+    def plan_cohorts(self, cohorts: Cohorts) -> None:
+        """Fix who sends in which of the planned releases."""
+        self.cohorts = cohorts
+
+    def limit(self, max_epsilon: float, others: Sequence[Charge] = ()) -> None:
+        """Allow all planned releases or none: a site pays for one of them."""
+        super().limit(max_epsilon, others)
+        self.num_allowed = len(self.iterations) if self.num_allowed else 0
+
+    def plays(self, slot: int) -> bool:
+        """Return whether a slot's cohort has begun."""
+        return self.cohorts.cohort_of(slot) <= len(self.ledger)
+
+    def sends(self, slot: int, step: Step) -> bool:
+        """Return whether a step's release is that of a slot's cohort."""
+        return step.release == self.cohorts.cohort_of(slot) + 1
+
+    def release_number(self, slot: int, step: Step) -> int:
+        """Return 1 for the release of a slot's cohort, its only one; else 0."""
+        return int(self.sends(slot, step))
+
+    @property
+    def vectors(self) -> FloatArray | None:
+        """All that has been released, shape (K, M), a row a cohort; None if nothing."""
+        if not self.ledger:
+            return None
+        return np.vstack([row.vectors for row in self.ledger])
+
+    def step(self, iteration: int) -> Step:
+        """Decide: the next cohort's release, if that has played long enough."""
+        made = len(self.ledger)
+        if made:  # a release that was postponed postpones those after it
+            last = self.ledger[-1]
+            iteration_planned = iteration - (last.facts["made_after"] - last.iteration)
+        else:
+            iteration_planned = iteration
+        step = super().step(iteration_planned)
+        return Step(iteration, step.release, step.is_exhausted)
+
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Release the messages of the cohort whose turn it is.
+
+        A message of another cohort, or with a norm above 1, counts as zero.
+
+        Raises
+        ------
+        ValueError
+            If that release has been made.
+        """
+        taken = {
+            slot: message
+            for slot, message in messages.items()
+            if self.sends(slot, step) and _is_short(slot, message)
+        }
+        super().receive(step, taken)
+
+    def _charge(self, row: LedgerRow) -> None:
+        if len(self.ledger) == 1:  # later ones are about other sites
+            super()._charge(row)
+
+
+def knowledge_of(
+    study: TuningStudy, ledger: Sequence[LedgerRow], delta: float
+) -> Knowledge:
+    """Return what a study has released, and what was known, for other studies.
+
+    Parameters
+    ----------
+    study : TuningStudy
+        Of `FedWarmStartSettings`.
+    ledger : sequence of LedgerRow
+        Its releases.
+    delta : float
+        In (0, 1): where their epsilons are reported.
+
+    Raises
+    ------
+    ValueError
+        If nothing is known, or the study is a control without contributions.
+    """
+    cohorts, agent = study.cohorts or Cohorts(1), study.agent
+    assert isinstance(agent, FedWarmStartSettings)
+    require(
+        not any(row.facts["noise_only"] for row in ledger),
+        *("noise_only", True, "False, where releases are to be used again"),
+    )
+    own = [
+        KnownRelease(
+            release_id=f"{study.study_id}/{k}",
+            num_sites=size,
+            noise_multiplier=row.facts["noise_multiplier"],
+            noise_std=row.facts["noise_std"][0] * cohorts.num_agents,
+            delta=delta,
+            private=row.facts["private"],
+            num_points=agent.num_features,
+            # Of N agents only a cohort has sent.
+            vector=tuple(row.vectors[0] * (cohorts.num_agents / size)),
+        )
+        for k, (row, size) in enumerate(
+            zip(ledger, cohorts.cohort_sizes, strict=False), 1
+        )
+    ]
+    known = study.known
+    if known is not None:
+        return replace(known, releases=(*known.releases, *own))
+    require(len(own) > 0, "releases", own, "one at least: nothing has been released")
+    pool = agent.pool(study.space, study.feature_seed)
+    points = tuple(map(tuple, pool.tolist()))
+    return Knowledge(study.space, study.direction, points, tuple(own))
+
+
+def _is_short(slot: int, message: Any) -> bool:
+    """Return whether a message has a norm that an honest one can have."""
+    try:
+        with np.errstate(over="ignore"):  # inf is too long as well
+            norm = float(np.linalg.norm(message))
+    except (TypeError, ValueError):
+        return True  # no vector of numbers: `Release` says what it counts as
+    if norm > 1.0 + _ROUNDING:
+        text = "\t> agent %d: its message counts as zero: norm %.6g is above 1"
+        _log.warning(text, slot, norm)
+        return False
+    return True

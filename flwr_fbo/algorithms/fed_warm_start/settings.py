@@ -1,0 +1,154 @@
+"""Settings of the agents of FedWarmStart, and who belongs to which cohort."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.random import Purpose, generator, sobol_points
+from flwr_fbo._common.validation import is_number, require, require_int
+from flwr_fbo.algorithms.fed_warm_start.known_release import LEAST_POINTS, MOST_POINTS
+from flwr_fbo.algorithms.search.settings import SearchSettings
+from flwr_fbo.space.search_space import SearchSpace, move_to_faces
+
+# Of the pool's points, those with about 0.4 of their coordinates moved to a face of the
+# cube: many best settings lie there.
+_SHARE_ON_FACES, _MOVED = 0.25, 0.4
+
+
+@dataclass(frozen=True)
+class FedWarmStartSettings(SearchSettings):
+    """The agent's settings; see `SearchSettings` for the others.
+
+    An agent searches by expected improvement: ``noise_floor``,
+    ``num_surrogate_features`` and ``num_starts`` do nothing.
+
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FedWarmStart, FedWarmStartSettings
+    >>> agent = FedWarmStartSettings(share_after=8, num_led=2)
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> strategy = FedWarmStart(
+    ...     space, "maximize", num_agents=20, agent=agent, epsilon=2, delta=1e-3
+    ... )
+
+    Attributes
+    ----------
+    num_features : int
+        m, from 8 to 1024: points of the public pool, and the length of a message.
+    num_sub_regions : int
+        1.
+    num_initial : int
+        1: the centre of the box, or where earlier cohorts lead.
+    num_candidates : int
+        Points that a search begins with, >= 1.
+    share_after : int
+        Evaluations, >= 2, after which a cohort sends its messages.
+    num_led : int
+        Evaluations of a follower, >= 1, that earlier cohorts lead.
+    """
+
+    num_features: int = 64
+    num_initial: int = 1
+    refit_every: int = 1
+    num_candidates: int = 500
+    share_after: int = 10
+    num_led: int = 6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int("num_features", self.num_features, LEAST_POINTS, MOST_POINTS)
+        require(self.num_initial == 1, "num_initial", self.num_initial, "1")
+        P = self.num_sub_regions
+        require(P == 1, "num_sub_regions", P, "1, where agents start warm")
+        require_int("share_after", self.share_after, 2)
+        require_int("num_led", self.num_led, 1)
+
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
+        m = self.num_features
+        shared = 10 * m**3 + 120_000 * m if num_rows else 0
+        return {**super().steps(dim, num_rows), f"num_features={m}": shared}
+
+    def shared_lengthscale(self, dim: int) -> float:
+        """Return the lengthscale of features that no message uses."""
+        return 1.0
+
+    def pool(self, space: SearchSpace, feature_seed: int) -> FloatArray:
+        """Return the points, shape (m, D), that messages are about; public."""
+        rng = generator(feature_seed, Purpose.SHARED_FEATURES)
+        exponent = math.ceil(math.log2(self.num_features))
+        points = sobol_points(space.dim, exponent, rng)[: self.num_features]
+        move_to_faces(points, _SHARE_ON_FACES, _MOVED, rng)
+        return space.snap_discrete(points)
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Who sends in which release, and under which noise; public.
+
+    Slots are in cohorts in their order: the first ``cohort_sizes[0]`` slots send in
+    release 1, and so on. The slots after the last cohort send nothing.
+
+    Attributes
+    ----------
+    num_agents : int
+        N, >= 1.
+    cohort_sizes : tuple of int
+        Sites of each cohort that sends, >= 1 each, fewer than N together.
+    noise_multiplier : float
+        z >= 0: standard deviation of the noise in a sum of messages.
+    """
+
+    num_agents: int
+    cohort_sizes: tuple[int, ...] = ()
+    noise_multiplier: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_int("num_agents", self.num_agents, 1)
+        # From JSON it is a list.
+        object.__setattr__(self, "cohort_sizes", tuple(self.cohort_sizes))
+        for size in self.cohort_sizes:
+            require_int("cohort_sizes", size, 1)
+        allowed = f"fewer than num_agents={self.num_agents} together"
+        ok = sum(self.cohort_sizes) < self.num_agents
+        require(ok, "cohort_sizes", self.cohort_sizes, allowed)
+        z = self.noise_multiplier
+        ok = is_number(z) and 0 <= z < math.inf
+        require(ok, "noise_multiplier", z, "a finite number >= 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "cohort_sizes": list(self.cohort_sizes)}
+
+    def cohort_of(self, slot: int) -> int:
+        """Return the cohort of a slot, from 0; their number for who only follows."""
+        ends = np.cumsum(self.cohort_sizes)
+        return int(np.searchsorted(ends, slot, side="right"))
+
+    def slots(self, cohort: int) -> range:
+        """Return the slots of a cohort that sends, from 0."""
+        before = sum(self.cohort_sizes[:cohort])
+        return range(before, before + self.cohort_sizes[cohort])
+
+
+def num_pioneers(noise_multiplier: float) -> int:
+    """Return how many sites a first release needs: max(4, ceil(6 z))."""
+    return max(4, math.ceil(6.0 * noise_multiplier))
+
+
+def default_cohorts(num_agents: int, noise_multiplier: float) -> tuple[int, ...]:
+    """Return the pioneers, then half of the others if they are more.
+
+    Empty where nobody would be left to follow.
+    """
+    first = num_pioneers(noise_multiplier)
+    rest = num_agents - first
+    if rest < 1:
+        return ()
+    return (first, rest // 2) if rest > first else (first,)

@@ -1,0 +1,1 @@
+"""FTS: agents follow single vectors that the server relays."""

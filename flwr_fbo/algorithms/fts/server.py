@@ -1,0 +1,76 @@
+"""The server of FTS and its baselines: it passes messages on, and changes nothing.
+
+Nothing here protects anybody: an agent's message reaches all other agents as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flwr_fbo._common.validation import require_int
+from flwr_fbo._common.version import __version__
+from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.study.server import Server, Step
+from flwr_fbo.study.wire_arrays import is_array
+
+
+class FTSServer(Server):
+    """Sends every agent what all of them sent last: (N, L), NaN for who is missing.
+
+    Parameters
+    ----------
+    num_agents : int
+        N >= 1.
+    message_length : int
+        Numbers in a message, >= 1.
+    after : int, optional
+        The one iteration after which there are messages; after each unless given.
+
+    Attributes
+    ----------
+    ledger : list of LedgerRow
+        What was passed on, newest last.
+    """
+
+    def __init__(
+        self, num_agents: int, message_length: int, after: int | None = None
+    ) -> None:
+        require_int("num_agents", num_agents, 1)
+        require_int("message_length", message_length, 1)
+        if after is not None:
+            require_int("after", after, 0)
+        self.num_agents = num_agents
+        self.ledger = []
+        self._length = message_length
+        self._after = after
+
+    def step(self, iteration: int) -> Step:
+        """Decide to pass messages on: after each iteration, or after the one."""
+        after = self._after
+        return Step(
+            iteration, iteration + 1 if after is None else int(iteration == after)
+        )
+
+    def receive(self, step: Step, messages: Mapping[int, Any]) -> None:
+        """Take the messages of a step; what is no message counts as missing."""
+        if not step.release:
+            return
+        vectors = np.full((self.num_agents, self._length), np.nan)
+        for slot, message in messages.items():
+            if is_array(message, (self._length,)):
+                vectors[slot] = message
+        facts = {"private": False, "flwr_fbo": __version__}
+        self.ledger.append(LedgerRow(step.iteration, facts, vectors))
+
+    def summary(self) -> list[str]:
+        """Describe the settings, a line each."""
+        when = "every iteration" if self._after is None else f"iteration {self._after}"
+        return [
+            f"{self.num_agents} agents; messages of {self._length} numbers are passed "
+            f"on after {when}",
+            "NOT PRIVATE: every agent's message reaches the server and all others as "
+            "it is, and says what it believes of its objective",
+        ]

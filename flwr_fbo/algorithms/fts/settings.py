@@ -1,0 +1,70 @@
+"""Settings of the agents of FTS, which the server sends to all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings, Follow
+
+Weighting = Literal["uniform", "similarity"]
+
+
+@dataclass(frozen=True)
+class FTSSettings(DPFTSDESettings):
+    """The agent's settings; the defaults are those published for real data.
+
+    See `DPFTSDESettings` for the others.
+
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import FTS, FTSSettings
+    >>> agent = FTSSettings(share_after=10, weighting="similarity")
+    >>> space = {"C": FloatDistribution(1e-3, 1e3, log=True)}
+    >>> strategy = FTS(space, "maximize", num_agents=20, agent=agent)
+
+    Attributes
+    ----------
+    num_sub_regions : int
+        1.
+    follow : {"inverse-square", "inverse-sqrt", "inverse", "never"}
+        1 - p_t is 1/t^2 (published for real data), 1/sqrt(t) (for synthetic
+        functions), 1/t, or 0; t is at least 2.
+    share_after : int, optional
+        None: all agents send a message after every iteration, and follow the newest.
+        K >= 0: they search alone up to iteration K, send one message, and follow each
+        other's once; t counts from there.
+    weighting : {"uniform", "similarity"}
+        P_N. ``"uniform"``, as published: all agents alike whose message is there.
+        ``"similarity"``: by how well a message ranks the agent's own observations,
+        Kendall's tau where it is positive; agents that rank no better than chance are
+        not followed.
+    """
+
+    num_sub_regions: int = 1
+    num_initial: int = 3
+    follow: Follow = "inverse-square"
+    share_after: int | None = None
+    weighting: Weighting = "uniform"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        P = self.num_sub_regions
+        require(P == 1, "num_sub_regions", P, "1, where agents follow each other")
+        if self.share_after is not None:
+            require_int("share_after", self.share_after, 0)
+        ok = self.weighting in get_args(Weighting)
+        require(ok, "weighting", self.weighting, f"one of {get_args(Weighting)}")
+
+    def steps(self, dim: int, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `SearchSettings`."""
+        compared = num_rows if self.weighting == "similarity" else 0
+        rows = {f"{num_rows} agents' messages": 50_000 * compared}
+        return {**super().steps(dim, num_rows), **rows}
+
+    def follow_probability(self, iteration: int) -> float:
+        """Return 1 - p_t for t >= 1."""
+        since = iteration - (self.share_after or 0)
+        return super().follow_probability(max(since, 2))

@@ -1,0 +1,1 @@
+"""Linear bandits: what FedUCB and its peer-to-peer form share."""

@@ -1,0 +1,251 @@
+"""The agent of FedUCB: linear UCB on sums that are shared, and private.
+
+Dubey & Pentland, *Differentially-Private Federated Linear Bandits* (NeurIPS 2020),
+algorithm 1. V = S + U + shift I and u likewise, where S is the sum over all agents that
+was synchronised last and U what the agent has observed since (equation 2); it plays the
+action with the largest upper confidence bound. Where this module differs:
+
+- After a synchronisation U is zero. The listing sets it to the new sum (line 24), which
+  would count everything twice; equation 2 is right.
+- The width is that of the *proof* of Proposition 2: the statement has d log det V for
+  log det V. With ``width="exact"`` it is that of the noise's sum, and with
+  ``"observed"`` what noise and shift can do to theta is bounded by the V that was
+  released, too; see `Confidence.width_at`.
+- With ``local_data="released"`` U stays zero: an agent acts on what was released only.
+- Noise can leave S + shift I with eigenvalues below rho_min, if its bounds fail. The
+  paper leaves open what happens then; here S is shifted further, up to rho_min. That is
+  post-processing, and whatever is observed later is added to a positive definite V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.validation import (
+    require,
+)
+from flwr_fbo.algorithms.linear_bandit.belief import Belief
+from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
+from flwr_fbo.models.threads import one_blas_thread
+
+
+class LinearUCBAgent:
+    """One agent: `choose`, `tell`; hand out `running_sum`, and `receive` the total.
+
+    Parameters
+    ----------
+    confidence : Confidence
+    total, own : ndarray of shape (d + 1, d + 1), optional
+        What it has received; see `receive`. Zero unless given.
+
+    Attributes
+    ----------
+    running_sum : ndarray of shape (d + 1, d + 1)
+        Of all of the agent's trials, [x; y][x; y]': what its `ContinualRelease` takes.
+    """
+
+    def __init__(
+        self,
+        confidence: Confidence,
+        total: FloatArray | None = None,
+        own: FloatArray | None = None,
+    ) -> None:
+        self._confidence, self.settings = confidence, confidence.settings
+        size = self.settings.releases.dimension + 1
+        self.running_sum = np.zeros((size, size))
+        total = np.zeros((size, size)) if total is None else total
+        self.receive(total, confidence.num_synchronisations, own)
+
+    def probabilities(
+        self, actions: ArrayLike, rng: np.random.Generator | None = None
+    ) -> FloatArray:
+        """Return with which probability each action would be chosen, shape (K,).
+
+        Parameters and errors are those of `choose`. Exact for what `choose` draws by a
+        generator of the same state.
+        """
+        rngs = [rng or np.random.default_rng()]
+        [found] = self.probabilities_many(np.asarray(actions, dtype=float)[None], rngs)
+        return np.asarray(found)
+
+    @one_blas_thread
+    def probabilities_many(
+        self, actions: FloatArray, rngs: Sequence[np.random.Generator]
+    ) -> FloatArray:
+        """Return what `probabilities` does for A decisions at once, shape (A, K).
+
+        Parameters
+        ----------
+        actions : ndarray of shape (A, K, d)
+        rngs : sequence of A numpy.random.Generator
+        """
+        self._check(actions)
+        return self._belief.probabilities(actions, rngs)
+
+    def choose(
+        self, actions: ArrayLike, rng: np.random.Generator | None = None
+    ) -> tuple[int, float]:
+        """Choose an action; return its index and with which probability it was chosen.
+
+        Of several that are as good as each other, the lowest.
+
+        Parameters
+        ----------
+        actions : array of shape (K, d)
+            K >= 1 actions, each of norm at most L.
+        rng : numpy.random.Generator, optional
+            What chance comes from, where the settings' exploration has any: from the
+            operating system unless given.
+
+        Raises
+        ------
+        ValueError
+            If there are no actions, or one is longer.
+        """
+        x = np.asarray(actions, dtype=float)[None]
+        [chosen] = self.choose_many(x, lambda: [rng or np.random.default_rng()])
+        return chosen
+
+    @one_blas_thread
+    def choose_many(
+        self, actions: FloatArray, rngs: Callable[[], Sequence[np.random.Generator]]
+    ) -> list[tuple[int, float]]:
+        """Return what `choose` does, for A decisions at once.
+
+        Parameters
+        ----------
+        actions : ndarray of shape (A, K, d)
+        rngs : callable
+            Returns A generators; called only if there is chance.
+        """
+        self._check(actions)
+        chosen, probabilities = self._belief.choose(actions, rngs)
+        return list(zip(chosen.tolist(), probabilities.tolist(), strict=True))
+
+    def _check(self, actions: FloatArray) -> None:
+        releases, shape = self.settings.releases, actions.shape[1:]
+        ok = len(shape) == 2 and shape[0] > 0 and shape[1] == releases.dimension
+        allowed = f"an array of shape (K, {releases.dimension}) with K >= 1"
+        require(ok, "actions", shape, allowed)
+        releases.check_norms(actions.reshape(-1, releases.dimension))
+
+    @one_blas_thread
+    def tell(self, action: ArrayLike, reward: float) -> None:
+        """Record what an action, shape (d,), was rewarded with.
+
+        Raises
+        ------
+        ValueError
+            If the action is longer than L, or the reward not in [-B, B]. Nothing is
+            recorded then; whoever would rather clip does so before.
+        """
+        x = np.asarray(action, dtype=float)
+        self.running_sum += self.settings.releases.outer_products([x], [reward])[0]
+        if self.settings.local_data == "raw":
+            self._ellipsoid.observe(x, reward)
+            if self._site is not None:
+                self._site.observe(x, reward)
+
+    @one_blas_thread
+    def tell_sum(self, total: FloatArray, num_trials: int) -> None:
+        """Record many trials by the sum of their [x; y][x; y]', as `tell` does one."""
+        self.running_sum += total
+        if self.settings.local_data == "raw":
+            parts = total[:-1, :-1], total[:-1, -1], num_trials
+            self._ellipsoid.observe_sum(*parts)
+            if self._site is not None:
+                self._site.observe_sum(*parts)
+
+    def receive(
+        self,
+        total: FloatArray,
+        num_synchronisations: int = 0,
+        own: FloatArray | None = None,
+    ) -> None:
+        """Take the sum of all agents' releases, and drop U.
+
+        Parameters
+        ----------
+        total : ndarray of shape (d + 1, d + 1)
+        num_synchronisations : int
+            >= 0, that have made it; see `Confidence.after`.
+        own : ndarray of shape (d + 1, d + 1), optional
+            Of effect where sites differ: the agent's part of the sum, as `SiteBelief`
+            takes it; zero unless given.
+
+        Raises
+        ------
+        ValueError
+            If it is no symmetric matrix of finite numbers.
+        """
+        total = np.asarray(total, dtype=float)
+        shape = self.running_sum.shape
+        require(total.shape == shape, "total", total.shape, f"shape {shape}")
+        ok = bool(np.all(np.isfinite(total))) and np.array_equal(total, total.T)
+        require(ok, "total", total, "a symmetric matrix of finite numbers")
+        self._confidence = self._confidence.after(num_synchronisations)
+        self._ellipsoid = self._confidence.ellipsoid(total)
+        self._synchronised_log_det = self._ellipsoid.log_det
+        self._site: SiteBelief | None = None
+        if self.settings.site_deviation is not None:
+            own = np.zeros(shape) if own is None else own
+            self._site = SiteBelief(self._confidence, self._ellipsoid, own)
+
+    @property
+    def deviation(self) -> tuple[FloatArray, FloatArray]:
+        """How the site differs, and half the confidence interval of that.
+
+        Both of shape (z,), of the coordinates in which it may.
+        """
+        if self._site is None:
+            return np.zeros(0), np.zeros(0)
+        return self._site.deviation
+
+    @property
+    def _belief(self) -> Belief:
+        if self._site is not None:
+            return self._site.belief
+        return self._confidence.belief(self._ellipsoid)
+
+    def wants_synchronisation(self, trigger: DeterminantTrigger) -> bool:
+        """Return whether the agent has seen enough since the last synchronisation.
+
+        It never has with ``local_data="released"``.
+        """
+        before = self._synchronised_log_det
+        growth = self._confidence.growth(self._ellipsoid, before)
+        return trigger.fires(growth, self._ellipsoid.num_observed)
+
+    @property
+    def estimate(self) -> FloatArray:
+        """Theta, or the site's own where sites differ, shape (d,)."""
+        return self._belief.ellipsoid.estimate
+
+    @property
+    def confidence_width(self) -> FloatArray:
+        """Half the confidence interval of each coordinate of theta, shape (d,)."""
+        return self._belief.coordinate_widths
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the agent's memory, as arrays."""
+        return {
+            "running_sum": self.running_sum.copy(),
+            "synchronised_log_det": self._synchronised_log_det.copy(),
+            **self._ellipsoid.state_dict(),
+            **({} if self._site is None else self._site.state_dict()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.running_sum = np.array(state["running_sum"])
+        self._synchronised_log_det = np.array(state["synchronised_log_det"])
+        self._ellipsoid.load_state_dict(state)
+        if self._site is not None:
+            self._site.load_state_dict(state)

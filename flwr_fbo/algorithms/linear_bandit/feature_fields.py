@@ -1,0 +1,259 @@
+"""Fields of a context or an arm: how each value is encoded, with norm 1 at most."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.conversion import mapping, names, plain, take_plain
+from flwr_fbo._common.validation import (
+    did_you_mean,
+    require,
+    require_finite,
+    require_name,
+)
+
+Columns = tuple[FloatArray, NDArray[np.bool_]]
+
+_USUAL_NUMBERS = {int, float, np.int64, np.float64}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A field that holds a number, scaled linearly from its bounds to [-1, 1].
+
+    Examples
+    --------
+    >>> from flwr_fbo import Number
+    >>> Number(0, 110)
+    Number(low=0.0, high=110.0)
+
+    Attributes
+    ----------
+    low : float
+        Lower bound, finite. Smaller numbers are clipped to it.
+    high : float
+        Upper bound, finite, above ``low``. Larger numbers are clipped to it.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        take_plain(self)
+        for name in ("low", "high"):
+            require_finite(name, getattr(self, name))
+            object.__setattr__(self, name, float(getattr(self, name)))
+        ok = self.low < self.high and math.isfinite(self.high - self.low)
+        allowed = f"above low={self.low}, at a distance that a float holds"
+        require(ok, "high", self.high, allowed)
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, for an error."""
+        return f"a number; it is clipped to [{self.low}, {self.high}]"
+
+    def labels(self, name: str) -> list[str]:
+        """Return the name of each coordinate of the field's encoding."""
+        return [name]
+
+    def encode(self, value: Any, where: str) -> tuple[list[float], bool]:
+        """Return the encoding and whether the value is inside the bounds.
+
+        ValueError names ``where`` if the value is not a number.
+        """
+        number = plain(value)
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not is_number or number != number:
+            require(False, where, value, self.allowed)
+        clipped = float(min(max(number, self.low), self.high))
+        share = (clipped - self.low) / (self.high - self.low)
+        return [2 * share - 1], bool(self.low <= number <= self.high)
+
+    def encode_plain(self, values: Sequence[Any]) -> Columns | None:
+        """Return encodings and which are inside, or None unless all are usual numbers.
+
+        Shapes (T, 1) and (T,): what `encode` gives, to the bit.
+        """
+        numbers = np.array(values)
+        usual = {*map(type, values)} <= _USUAL_NUMBERS and numbers.dtype.kind in "if"
+        if not usual or np.isnan(numbers).any():
+            return None
+        share = (np.clip(numbers, self.low, self.high) - self.low) / (
+            self.high - self.low
+        )
+        inside = (numbers >= self.low) & (numbers <= self.high)
+        return (2 * share - 1)[:, None], inside
+
+
+@dataclass(frozen=True)
+class Category:
+    """A field that holds one of several texts, encoded as a one-hot vector.
+
+    Examples
+    --------
+    >>> from flwr_fbo import Category
+    >>> Category(["walk-in", "ambulance"])
+    Category(values=('walk-in', 'ambulance'))
+
+    Attributes
+    ----------
+    values : sequence of str
+        Known categories: two or more, distinct and printable; kept as a tuple. Any
+        other text is encoded as zeros.
+    """
+
+    values: Sequence[str]
+
+    def __post_init__(self) -> None:
+        allowed = "a list of two or more distinct, printable texts"
+        values = tuple(names("values", self.values))
+        ok = len(values) >= 2 and all(value.isprintable() for value in values)
+        require(ok and len(set(values)) == len(values), "values", values, allowed)
+        object.__setattr__(self, "values", values)
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, for an error."""
+        return f"a text; {self.values} are told apart"
+
+    def labels(self, name: str) -> list[str]:
+        """Return the name of each coordinate of the field's encoding."""
+        return [f"{name}={value}" for value in self.values]
+
+    def encode(self, value: Any, where: str) -> tuple[list[float], bool]:
+        """Return the encoding and whether the category is known.
+
+        ValueError names ``where`` if the value is not a text.
+        """
+        if not isinstance(value, str):
+            require(False, where, value, self.allowed)
+        return [float(value == known) for known in self.values], value in self.values
+
+    def encode_plain(self, values: Sequence[Any]) -> Columns | None:
+        """Return encodings and which are inside, or None unless all are usual texts.
+
+        Shapes (T, C) and (T,): what `encode` gives.
+        """
+        if not {*map(type, values)} <= {str}:
+            return None
+        numbers = {known: i for i, known in enumerate(self.values)}
+        index = np.array([numbers.get(value, -1) for value in values], dtype=np.int64)
+        encodings = index[:, None] == np.arange(len(numbers))
+        return encodings.astype(float), index >= 0
+
+
+Field = Number | Category
+Fields = Mapping[str, Field] | Sequence[tuple[str, Field]]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The actions of one decision, or of a log.
+
+    Attributes
+    ----------
+    features : ndarray of shape (K, d)
+        One action for each arm, in the order of the arms; or for each logged decision.
+    outside : dict of str to int
+        Number of values that were clipped or of an unknown category, by field; only
+        fields with such values. It depends on private data: keep it at the site.
+    """
+
+    features: FloatArray
+    outside: dict[str, int]
+
+
+def field_to_dict(field: Field) -> dict[str, Any]:
+    """Return a field as JSON values."""
+    if isinstance(field, Category):
+        return {"values": list(field.values)}
+    return asdict(field)
+
+
+def field_from_dict(fields: Mapping[str, Any]) -> Field:
+    """Return the field that `field_to_dict` gave."""
+    return Category(**fields) if "values" in fields else Number(**fields)
+
+
+def pairs_of(part: str, fields: Any) -> tuple[tuple[str, Field], ...]:
+    """Return the names and fields of a context or an arm."""
+    allowed = "names, each with a Number or a Category"
+    pairs = fields.items() if isinstance(fields, Mapping) else fields
+    ok = isinstance(fields, Mapping | tuple | list)
+    ok = ok and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+    require(ok, part, fields, allowed)
+    for name, field in pairs:
+        require_name(part, name)
+        require(isinstance(field, Field), f"{part}[{name!r}]", field, allowed)
+    return tuple(pairs)
+
+
+def encoded_row(
+    where: str, values: Mapping[str, Any], fields: Mapping[str, Field]
+) -> tuple[list[float], list[str]]:
+    """Return the encodings in a row, and the fields whose values are outside."""
+    row: list[float] = []
+    outside: list[str] = []
+    for name, field in fields.items():
+        if name not in values:
+            raise ValueError(f"{where}[{name!r}] is missing: give {field.allowed}.")
+        encoding, is_inside = field.encode(values[name], f"{where}[{name!r}]")
+        row += encoding
+        if not is_inside:
+            outside.append(name)
+    for name in values:
+        if name not in fields:
+            allowed = f"a field of {[*fields]}{did_you_mean(name, fields)}"
+            require(False, f"{where}[{name!r}]", values[name], allowed)
+    return row, outside
+
+
+def encoded_rows(
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    fields: Mapping[str, Field],
+    first: int = 0,
+) -> tuple[FloatArray, Counter[str]]:
+    """Return what `encoded_row` does for T rows, and how many are outside, by field.
+
+    An error has the row's number, which is ``first`` for the first one.
+    """
+    columns = _encoded_columns(rows, fields)
+    if columns is not None:
+        return columns
+    # Slower, but it takes unusual numbers, and says what is wrong.
+    encodings: list[list[float]] = []
+    outside: Counter[str] = Counter()
+    for i, row in enumerate(rows, first):
+        here = f"{where}[{i}]"
+        encoding, clipped = encoded_row(here, mapping(here, row), fields)
+        encodings.append(encoding)
+        outside.update(clipped)
+    return np.array(encodings), outside
+
+
+def _encoded_columns(
+    rows: Sequence[Mapping[str, Any]], fields: Mapping[str, Field]
+) -> tuple[FloatArray, Counter[str]] | None:
+    """Return the same if all rows have the fields, with plain numbers and texts."""
+    if not all(issubclass(kind, Mapping) for kind in {*map(type, rows)}):
+        return None
+    if any(row.keys() != fields.keys() for row in rows):
+        return None
+    columns, outside = [np.empty((len(rows), 0))], Counter[str]()
+    for name, field in fields.items():
+        encoded = field.encode_plain([row[name] for row in rows])
+        if encoded is None:
+            return None
+        encodings, inside = encoded
+        columns.append(encodings)
+        outside[name] = len(rows) - int(inside.sum())
+    return np.hstack(columns), +outside

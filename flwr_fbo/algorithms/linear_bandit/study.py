@@ -1,0 +1,194 @@
+"""What the server of a linear bandit decides for all agents, and what it asks of one.
+
+Both travel in Flower's config as plain scalars, as those of a tuning study do.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from flwr_fbo._common.validation import require, require_int, require_seed
+from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
+from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
+from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
+from flwr_fbo.privacy.spending import Charge, Promise
+from flwr_fbo.study.codec import (
+    Config,
+    Instruction,
+    Phase,
+    Study,
+    require_study_id,
+)
+
+
+@dataclass(frozen=True)
+class LinearBanditStudy(Study):
+    """What all agents have in common.
+
+    Attributes
+    ----------
+    settings : LinearUCBSettings
+    num_agents : int
+        M >= 1.
+    trigger : DeterminantTrigger, optional
+        When an agent reports that it wants to synchronise; never unless given.
+    noise_seed : int, optional
+        *Experiments only*: makes the agents' noise repeat, and is known to all.
+    graph : PeerGraph, optional
+        Along which agents talk to each other; there is a centre unless given. Then
+        ``settings.releases`` has as many streams as an agent has estimators.
+    study_id : str
+        Tells this study from any other at the same client.
+    """
+
+    settings: LinearUCBSettings
+    num_agents: int
+    trigger: DeterminantTrigger | None = None
+    noise_seed: int | None = None
+    graph: PeerGraph | None = None
+    study_id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def __post_init__(self) -> None:
+        require_study_id(self.study_id)
+        require_int("num_agents", self.num_agents, 1)
+        require_seed("noise_seed", self.noise_seed)
+        local = self.settings.local_data
+        ok = self.trigger is None or local == "raw"
+        require(ok, "local_data", local, "'raw', with a trigger")
+        planned = self.settings.releases.num_releases
+        ok = self.graph is None or planned is not None
+        require(ok, "num_releases", planned, "a number, along a graph")
+        streams = 1 if self.graph is None else self.graph.streams
+        given = self.settings.releases.num_streams
+        require(given == streams, "num_streams", given, f"{streams}, the estimators")
+        if self.graph is not None:
+            agents = self.graph.num_agents
+            ok = agents == self.num_agents
+            require(ok, "num_agents", self.num_agents, f"{agents}, those of the graph")
+
+    @property
+    def private(self) -> bool:
+        """Whether what agents release is private at all."""
+        noisy = self.settings.releases.noise_std > 0
+        return noisy and self.noise_seed is None and self.trigger is None
+
+    @cached_property
+    def promise(self) -> Promise:  # type: ignore[override]
+        """One charge for all releases of an agent: they are one mechanism."""
+        mu = self.settings.releases.mu
+        raw = self.settings.local_data == "raw"
+        caveat = "has local_data='raw', which promises less than it says"
+        charges, delta = (Charge(1 / mu),), self.settings.releases.delta
+        return Promise(charges, self.private, caveat if raw else "", delta)
+
+    def epsilon_spent(self, num_releases: int) -> float:
+        """Return the epsilon that an agent with so many releases has spent.
+
+        The first release spends all of it, as all releases are one mechanism.
+        """
+        releases = self.settings.releases
+        if num_releases == 0:
+            return 0.0
+        exposed = releases.noise_std == 0 or self.trigger is not None
+        return math.inf if exposed else releases.epsilon
+
+    @property
+    def warning(self) -> str:
+        """Why epsilon promises less than it says; empty unless it does."""
+        if self.settings.releases.noise_std == 0:
+            return "NOT PRIVATE: epsilon is infinite, sums are sent as they are"
+        if self.trigger is not None:
+            return (
+                "NOT PRIVATE: agents synchronise when their raw data say so, and "
+                "everybody sees when (Zhou & Chowdhury, ICLR 2024)"
+            )
+        if self.noise_seed is not None:
+            return "NOT PRIVATE: the noise is seeded, for an experiment only"
+        if self.settings.local_data == "raw":
+            return (
+                "WARNING: local_data='raw' lets an agent act on its own raw trials: "
+                "the guarantee holds for one trial with all other trials fixed, not "
+                "for what it changes in later ones"
+            )
+        return ""
+
+    def steps(self, num_rows: int) -> dict[str, float]:
+        """Return what a message takes: see `Study`."""
+        releases = self.settings.releases
+        d, E = releases.dimension, releases.num_streams
+        peers = 0 if self.graph is None else self.num_agents
+        return {
+            **releases.steps,
+            f"dimension={d}": E * d**2 * (20 + d / 10),
+            f"the sums of num_agents={peers}": 5 * peers * E * d**2,
+        }
+
+    def enrolment(self) -> Config:
+        """Return the config that asks a client which slot it holds."""
+        return LinearBanditInstruction(Phase.ENROL, self).to_config()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the study as JSON values."""
+        fields = {**asdict(self), "settings": self.settings.to_dict()}
+        if self.graph is None:  # as before there were any
+            del fields["graph"]
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> LinearBanditStudy:
+        """Return the study that ``to_dict`` gave."""
+        trigger, graph = fields["trigger"], fields.get("graph")
+        return cls(
+            settings=LinearUCBSettings.from_dict(fields["settings"]),
+            num_agents=fields["num_agents"],
+            trigger=None if trigger is None else DeterminantTrigger(**trigger),
+            noise_seed=fields["noise_seed"],
+            graph=None if graph is None else PeerGraph.from_dict(graph),
+            study_id=fields["study_id"],
+        )
+
+
+@dataclass(frozen=True)
+class LinearBanditInstruction(Instruction):
+    """What the server asks of one agent; see `Instruction`.
+
+    Attributes
+    ----------
+    journal : int
+        The number of the journal in which its releases must be.
+    included : int
+        How many of its releases the server has, or, among peers, has heard of. The
+        total that comes with the instruction, or came last, has the last of these in
+        it; peers are sent no total.
+    send_release : bool
+        Whether the answer should carry the next one.
+    num_trials : int
+        How many trials the agent should have played then, if it has an environment.
+    iteration : int
+        From 0; one that is asked for again was cut off.
+    agents_in_total : int
+        How many agents have a release in the server's total; 0 among peers.
+    num_synchronisations : int
+        How many have made the server's total; 0 among peers.
+    synchronisation, believed : int
+        Among peers: which synchronisation the next release is for, 0 for none; and up
+        to which one messages have arrived, so that their sum can be believed.
+    """
+
+    kind: ClassVar[str] = "linear-bandit"
+    study_type: ClassVar[type[Study]] = LinearBanditStudy
+
+    journal: int = 0
+    included: int = 0
+    send_release: bool = False
+    num_trials: int = 0
+    iteration: int = 0
+    agents_in_total: int = 0
+    num_synchronisations: int = 0
+    synchronisation: int = 0
+    believed: int = 0

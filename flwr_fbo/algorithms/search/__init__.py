@@ -1,0 +1,1 @@
+"""The agents' own search, which every tuning algorithm adds to."""

@@ -1,0 +1,1 @@
+"""A bandit's site: its durable agents, policy and Flower client."""

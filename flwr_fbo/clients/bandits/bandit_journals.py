@@ -1,0 +1,43 @@
+"""Where a site's bandits keep their journals: one file a study, all in one folder.
+
+So the ledger beside them is that of all studies, and a note says which was the last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr_fbo._common.files import write_whole
+
+
+def bandit_journal(folder: Path, kind: str, study_id: str) -> Path:
+    """Return the file of a study's journal."""
+    return folder / f"{kind}-{study_id}.sqlite"
+
+
+def note_last_study(folder: Path, kind: str, study_id: str) -> None:
+    """Note in the folder that this is the last study of a kind."""
+    note = _note(folder, kind)
+    if not note.is_file() or note.read_text() != study_id:
+        write_whole(note, study_id)
+
+
+def last_journal(folder: Path, kind: str) -> Path:
+    """Return the file of the last study's journal, which may not be there.
+
+    Without a note it is the only one of its kind in the folder.
+    """
+    note = _note(folder, kind)
+    if note.is_file():
+        return bandit_journal(folder, kind, note.read_text())
+    found = bandit_journals(folder, kind)
+    return found[0] if len(found) == 1 else folder / f"{kind}.sqlite"
+
+
+def bandit_journals(folder: Path, kind: str) -> list[Path]:
+    """Return the files of all studies' journals."""
+    return sorted(folder.glob(f"{kind}*.sqlite"))
+
+
+def _note(folder: Path, kind: str) -> Path:
+    return folder / f"last-{kind}"

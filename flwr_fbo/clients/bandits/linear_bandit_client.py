@@ -1,0 +1,297 @@
+"""Flower clients of FedUCB: they synchronise the bandit of one site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.linear_bandit.study import (
+    LinearBanditInstruction,
+    LinearBanditStudy,
+)
+from flwr_fbo.clients.bandits.bandit_site import (
+    BanditSite,
+    MakeEnvironment,
+    playing,
+    require_function,
+)
+from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.recorded_agent import older_copy
+from flwr_fbo.clients.site import Answer, Arrays, SiteClient, site_app
+from flwr_fbo.clients.site_journal import NodeConfigError
+from flwr_fbo.clients.site_rules import SiteRules
+from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
+    from flwr_fbo.clients.bandits.recorded_peer import RecordedPeer
+
+
+@dataclass(frozen=True)
+class LinearBanditSite(BanditSite[LinearBanditInstruction, "RecordedBandit"]):
+    """What a client brings to a study of FedUCB; see `linear_bandit_app`.
+
+    The server writes the settings of a study, epsilon and all, and a site does its own
+    noise by them. What it does not take part in, whatever the server says, is decided
+    here.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
+    """
+
+    folder: str | Path | None = None
+    make_environment: MakeEnvironment | None = None
+    limits: Limits | None = None
+
+    instruction_type = LinearBanditInstruction
+
+    def __post_init__(self) -> None:
+        take_plain(self)
+        folder = self.folder
+        ok = folder is None or isinstance(folder, str | Path)
+        ok = ok and (folder is None or Path(folder).is_absolute())
+        require(ok, "folder", folder, "an absolute path")
+        require_function("make_environment", self.make_environment)
+        self.check_limits()
+
+    @property
+    def recorded(self) -> type[RecordedBandit]:
+        """The type of the agent that it keeps; loaded when it is asked for."""
+        from flwr_fbo.clients.bandits.recorded_bandit import RecordedBandit
+
+        return RecordedBandit
+
+    @property
+    def only_private(self) -> bool:
+        """Whether it takes part in private studies only, without limits too."""
+        limited = self.limits is not None and self.limits.max_epsilon is not None
+        return self.make_environment is None and not limited
+
+    def folder_of(self, context: Context) -> Path | None:
+        """Return where the site's journal is, if that is a folder."""
+        own = self.folder
+        return super().folder_of(context) if own is None else Path(own)
+
+    def check(
+        self, context: Context, study: LinearBanditStudy, rules: SiteRules
+    ) -> None:
+        """Raise NodeConfigError too if there is neither folder nor environment."""
+        super().check(context, study, rules)
+        if self.make_environment is None and self.folder_of(context) is None:
+            text = (
+                "This site has no folder for its policy: give linear_bandit_app one, "
+                "or its node config an fbo-folder."
+            )
+            raise NodeConfigError(text, public=text)
+
+    def agent_in(
+        self, journal: Journal, study: LinearBanditStudy, context: Context
+    ) -> RecordedBandit:
+        """Return the agent of a journal: one that has peers, where there is a graph."""
+        from flwr_fbo.clients.bandits.recorded_peer import recorded_bandit
+
+        return recorded_bandit(journal, study)
+
+    def release_of(self, instruction: LinearBanditInstruction) -> int | None:
+        """Return 1, the study's one charge, if the answer may carry a release.
+
+        With a trigger any answer says when the raw data want to synchronise.
+        """
+        wanted = instruction.send_release or instruction.synchronisation
+        return 1 if wanted or instruction.study.trigger is not None else None
+
+    def num_trials(
+        self, agent: RecordedBandit, instruction: LinearBanditInstruction
+    ) -> int:
+        """Return how many trials are missing; none where the site plays by itself."""
+        if self.make_environment is None:
+            return 0
+        return instruction.num_trials - agent.num_trials
+
+    def play(
+        self,
+        context: Context,
+        agent: RecordedBandit,
+        instruction: LinearBanditInstruction,
+        arrays: Arrays,
+        time_limit: TimeLimit,
+    ) -> Answer:
+        """Take what came along, play in the environment, and release what is wanted.
+
+        Raises
+        ------
+        EnvironmentFailedError
+            If the environment raised, or gave what is not allowed.
+        """
+        from flwr_fbo.clients.bandits.recorded_peer import RecordedPeer
+
+        if isinstance(agent, RecordedPeer):
+            return self._pass_on(context, agent, instruction, arrays, time_limit)
+        if len(arrays):
+            agents = instruction.agents_in_total
+            times = instruction.num_synchronisations
+            agent.receive(arrays[0], instruction.included, agents, times)
+        self._play_trials(context, agent, instruction, time_limit)
+        trigger, wanted = instruction.study.trigger, instruction.send_release
+        released = [agent.release(instruction.included + 1)] if wanted else []
+        if trigger is None or wanted:
+            return Answer(released)
+        wants = agent.wants_synchronisation(trigger)
+        return Answer(metrics={"wants-synchronisation": int(wants)})
+
+    def _pass_on(
+        self,
+        context: Context,
+        peer: RecordedPeer,
+        instruction: LinearBanditInstruction,
+        mail: Arrays,
+        time_limit: TimeLimit,
+    ) -> Answer:
+        """Play, take what has come in the meantime, and say what there is to say."""
+        if peer.num_releases < instruction.included:
+            raise older_copy(peer.num_releases, instruction.included)
+        self._play_trials(context, peer, instruction, time_limit)
+        iteration, number = instruction.iteration, instruction.synchronisation
+        triggered = instruction.study.trigger is not None
+        planned = instruction.study.settings.releases.num_releases
+        newest = planned if triggered else instruction.believed + 1
+        passed_on: list[NDArray[Any]] = [*peer.deliver(mail, iteration, newest)]
+        sent: list[NDArray[Any]] = [*peer.step(iteration)] if triggered else []
+        peer.believe(instruction.believed)
+        if number:
+            sent.append(peer.synchronise(number, iteration))
+        return Answer(sent, {"num-releases": peer.num_releases}, passed_on)
+
+    def _play_trials(
+        self,
+        context: Context,
+        bandit: RecordedBandit,
+        instruction: LinearBanditInstruction,
+        time_limit: TimeLimit,
+    ) -> None:
+        if self.make_environment is None:
+            return
+        with playing(self.make_environment, context) as environment:
+            limited = time_limit.on_environment(environment)
+            bandit.play(limited, instruction.num_trials)
+
+
+class LinearBanditClient(SiteClient):
+    """A `NumPyClient` that synchronises the bandit of one site.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr.clientapp import ClientApp
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearBanditClient,
+    ...     LinearUCBSettings,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> def client_fn(context):
+    ...     return LinearBanditClient(
+    ...         context, make_environment=lambda context: Ward()
+    ...     ).to_client()
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases)
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=4)
+    >>> result = strategy.start(grid)
+    >>> strategy.server.num_releases
+    [2, 2, 2, 2]
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+    folder, make_environment, limits : optional
+        See `linear_bandit_app`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        folder: str | Path | None = None,
+        make_environment: MakeEnvironment | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: LinearBanditSite(folder, make_environment, limits), context
+        )
+
+
+def linear_bandit_app(
+    *,
+    folder: str | Path | None = None,
+    make_environment: MakeEnvironment | None = None,
+    limits: Limits | None = None,
+) -> ClientApp:
+    """Return a `ClientApp` that synchronises the bandit of each site.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     ContinualSettings, FedUCB, InProcessGrid, LinearUCBSettings,
+    ...     linear_bandit_app,
+    ... )
+    >>> class Ward:
+    ...     def contexts(self, t):
+    ...         return np.eye(3)  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(x @ [0.2, 0.3, 0.8])
+    >>> app = linear_bandit_app(make_environment=lambda context: Ward())
+    >>> releases = ContinualSettings(
+    ...     num_releases=2, dimension=3, epsilon=4.0, delta=1e-5
+    ... )
+    >>> settings = LinearUCBSettings(releases)
+    >>> strategy = FedUCB(settings, num_agents=4, schedule=[10, 20])
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4))
+    >>> strategy.server.num_releases
+    [2, 2, 2, 2]
+
+    A site that plays at its own pace has no environment. It opens `LinearBanditPolicy`:
+
+    >>> from flwr_fbo import Limits
+    >>> limits = Limits(max_epsilon=4.0, max_delta=1e-5)
+    >>> app = linear_bandit_app(folder="/var/lib/fbo", limits=limits)
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        Absolute path of the folder with the site's journal, for
+        `LinearBanditPolicy.open`. The default is ``fbo-folder`` of the node config,
+        else of the run config.
+    make_environment : callable, optional
+        Function from the client's context to a `BanditEnvironment`, which the client
+        plays up to the server's schedule. Without a folder the journal is in
+        ``context.state``, which lasts as long as the run.
+    limits : Limits, optional
+        Limits on the spending of all studies at a site, and on the cost of a message.
+        The node config may set more, such as ``fbo-max-epsilon``. Without a limit on
+        epsilon, a site without an environment takes part in any *private* study: with
+        unseeded noise and no trigger. With ``Limits(max_epsilon=math.inf)`` it takes
+        part in any study whose messages cost no more than the defaults of `Limits`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
+    """
+    return site_app(LinearBanditSite(folder, make_environment, limits))

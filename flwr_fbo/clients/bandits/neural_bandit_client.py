@@ -1,0 +1,207 @@
+"""Flower clients of Fed-GO-UCB: an agent with an environment that it plays in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+
+from flwr_fbo._common.conversion import take_plain
+from flwr_fbo._common.validation import require
+from flwr_fbo.algorithms.fed_go_ucb.study import (
+    FedGOUCBInstruction,
+    FedGOUCBStudy,
+)
+from flwr_fbo.clients.bandits.bandit_site import (
+    BanditSite,
+    MakeEnvironment,
+    playing,
+    require_function,
+)
+from flwr_fbo.clients.limits import Limits
+from flwr_fbo.clients.site import Answer, Arrays, Metrics, SiteClient, site_app
+from flwr_fbo.clients.time_limit import TimeLimit
+from flwr_fbo.journal.journal import Journal
+from flwr_fbo.models.network import RewardModel
+
+if TYPE_CHECKING:
+    from flwr_fbo.clients.bandits.recorded_neural_agent import RecordedNeuralAgent
+
+MakeModel = Callable[[Context], RewardModel]
+
+
+@dataclass(frozen=True)
+class NeuralBanditSite(BanditSite[FedGOUCBInstruction, "RecordedNeuralAgent"]):
+    """What a client brings to a study of `FedGOUCB`; see `neural_bandit_app`.
+
+    Without ``settings.privacy`` nothing that leaves it is private: gradients and sums
+    of raw evaluations.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
+    """
+
+    make_environment: MakeEnvironment
+    make_model: MakeModel | None = None
+    limits: Limits | None = None
+
+    instruction_type = FedGOUCBInstruction
+
+    def __post_init__(self) -> None:
+        take_plain(self)
+        make = self.make_environment
+        require(callable(make), "make_environment", make, "a function")
+        require_function("make_model", self.make_model)
+        self.check_limits()
+
+    @property
+    def recorded(self) -> type[RecordedNeuralAgent]:
+        """The type of the agent that it keeps; loaded when it is asked for."""
+        from flwr_fbo.clients.bandits.recorded_neural_agent import RecordedNeuralAgent
+
+        return RecordedNeuralAgent
+
+    def agent_in(
+        self, journal: Journal, study: FedGOUCBStudy, context: Context
+    ) -> RecordedNeuralAgent:
+        """Return the agent of a journal, with the client's own reward model."""
+        if self.make_model is None:
+            return self.recorded(journal, None)
+        with playing(self.make_model, context) as model:
+            made = model
+        return self.recorded(journal, made)
+
+    def release_of(self, instruction: FedGOUCBInstruction) -> int | None:
+        """Return 1, the study's one charge, if the answer may carry a release.
+
+        Without privacy any answer says whether the agent wants to synchronise.
+        """
+        wanted = instruction.regresses or instruction.send_sums
+        return 1 if wanted or instruction.study.settings.privacy is None else None
+
+    def num_trials(
+        self, agent: RecordedNeuralAgent, instruction: FedGOUCBInstruction
+    ) -> int:
+        """Return how many evaluations are missing."""
+        return instruction.num_evaluations - agent.num_evaluations
+
+    def play(
+        self,
+        context: Context,
+        agent: RecordedNeuralAgent,
+        instruction: FedGOUCBInstruction,
+        arrays: Arrays,
+        time_limit: TimeLimit,
+    ) -> Answer:
+        """Play in the environment, and answer with the arrays that are wanted.
+
+        Raises
+        ------
+        EnvironmentFailedError
+            If the environment or the model raised, or gave what is not allowed.
+        """
+        with playing(self.make_environment, context) as environment:
+            limited = time_limit.on_environment(environment)
+            answer = agent.carry_out(instruction, arrays, limited)
+        metrics: Metrics = {"num-evaluations": agent.agent.num_in_sums}
+        if instruction.study.settings.privacy is None:
+            wants = agent.agent.wants_synchronisation()
+            metrics["wants-synchronisation"] = int(wants)
+        return Answer([*answer], metrics)
+
+
+class NeuralBanditClient(SiteClient):
+    """A `NumPyClient` of `FedGOUCB`, around one agent and its environment.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     FedGOUCB, InProcessGrid, Network, NeuralBanditClient, FedGOUCBSettings
+    ... )
+    >>> class Kitchen:
+    ...     def contexts(self, t):
+    ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(np.sin(5 * x[0]))
+    >>> def client_fn(context):
+    ...     return NeuralBanditClient(context, lambda context: Kitchen()).to_client()
+    >>> settings = FedGOUCBSettings(num_exploration=0)  # phase II only
+    >>> model = Network(1, width=4)
+    >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
+    >>> grid = InProcessGrid(ClientApp(client_fn=client_fn), num_nodes=2)
+    >>> len(strategy.start(grid).w0)
+    13
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+    make_environment, make_model, limits
+        See `neural_bandit_app`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        make_environment: MakeEnvironment,
+        make_model: MakeModel | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: NeuralBanditSite(make_environment, make_model, limits), context
+        )
+
+
+def neural_bandit_app(
+    make_environment: MakeEnvironment,
+    make_model: MakeModel | None = None,
+    limits: Limits | None = None,
+) -> ClientApp:
+    """Return a `ClientApp` whose agents play in their environments by `FedGOUCB`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fbo import (
+    ...     FedGOUCB, InProcessGrid, Network, FedGOUCBSettings, neural_bandit_app
+    ... )
+    >>> class Kitchen:
+    ...     def contexts(self, t):
+    ...         return np.linspace(0, 1, 20)[:, None]  # the actions of trial t
+    ...     def reward(self, x):
+    ...         return float(np.sin(5 * x[0]))
+    >>> app = neural_bandit_app(lambda context: Kitchen())
+    >>> settings = FedGOUCBSettings(num_exploration=0)  # phase II only
+    >>> model = Network(1, width=4)
+    >>> strategy = FedGOUCB(settings, model, num_agents=2, num_evaluations=4)
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=2))
+    >>> len(result.w0)
+    13
+
+    Parameters
+    ----------
+    make_environment : callable
+        Function from the client's context to a `BanditEnvironment`. Without a folder
+        (``fbo-folder`` of the node or run config) the journal is in ``context.state``,
+        which lasts as long as the run.
+    make_model : callable, optional
+        Function from the context to the reward model, such as a `TorchModel`, if the
+        study has no network.
+    limits : Limits, optional
+        Limits on the spending of all studies at a site, and on the cost of a message.
+        The node config may set more, such as ``fbo-max-epsilon``. Without limits a site
+        takes part in any study, private or not, whose messages cost no more than the
+        defaults of `Limits`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
+    """
+    return site_app(NeuralBanditSite(make_environment, make_model, limits))

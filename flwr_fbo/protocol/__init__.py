@@ -1,1 +1,0 @@
-"""What server and agents say to each other: settings, studies, instructions."""

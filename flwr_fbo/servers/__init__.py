@@ -1,1 +1,0 @@
-"""Server half of each algorithm: plan, receive, broadcast."""

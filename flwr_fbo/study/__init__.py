@@ -1,0 +1,1 @@
+"""What server and agents agree on, whatever the algorithm."""

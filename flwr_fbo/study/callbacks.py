@@ -1,0 +1,201 @@
+"""What a study reports while it runs, and who is told.
+
+A callback gets what has been released, settings and counts: nothing of one agent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_fbo._common.validation import require
+from flwr_fbo.space.search_space import Params
+
+_log = logging.getLogger("flwr.fbo")
+
+
+@dataclass(frozen=True)
+class Started:
+    """A study that begins, or goes on.
+
+    Attributes
+    ----------
+    study : str
+        Name of the study; the same after a restart with the same folder.
+    method : str
+        Class of the strategy, or ``"FederationTuner"``.
+    settings : mapping of str to JSON value
+        Without seeds.
+    num_done : int
+        Rounds or rungs of earlier runs, which are not reported again.
+    """
+
+    study: str
+    method: str
+    settings: Mapping[str, Any]
+    num_done: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """How the agents answered in one round.
+
+    Attributes
+    ----------
+    server_round : int
+        From 1.
+    answered, failed, late, absent : int
+        Agents that answered, answered with an error, were asked and did not answer in
+        time, were not there to be asked. Together all agents that the round is for.
+    epsilon : float or None
+        Spent so far; None where the method releases nothing, or all of it.
+    release : int
+        Which release agents were asked for, from 1; 0 for none.
+    """
+
+    server_round: int
+    answered: int
+    failed: int
+    late: int
+    absent: int
+    epsilon: float | None = None
+    release: int = 0
+
+
+@dataclass(frozen=True)
+class DecidedRung:
+    """A rung of a `FederationTuner` after its release.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    rounds : int
+        Of training, at its end.
+    trials : tuple of int
+        From 0; trial 0 is the app's own defaults.
+    settings : tuple of dict
+        What each of these trials was run with.
+    scores : tuple of float
+        What was released of each, larger is better.
+    survivors : tuple of int
+        The best first.
+    epsilon : float or None
+        Spent so far; None without privacy.
+    """
+
+    number: int
+    rounds: int
+    trials: tuple[int, ...]
+    settings: tuple[Params, ...]
+    scores: tuple[float, ...]
+    survivors: tuple[int, ...]
+    epsilon: float | None
+
+
+class Callback:
+    """Base of a callback: override the methods that you need.
+
+    Strategies call `on_round`, `FederationTuner` calls `on_rung`. A callback runs in
+    the ServerApp's process, and the study waits for it. If it raises an exception, a
+    warning is logged and the study goes on.
+
+    A round or rung is recorded in the study's folder first, and then reported. So it is
+    reported at most once. If the process is killed between the two, it is not reported
+    at all; the result has it.
+
+    Examples
+    --------
+    >>> from optuna.distributions import FloatDistribution
+    >>> from flwr_fbo import Callback, FedVote, InProcessGrid, tuning_app
+    >>> class Printed(Callback):
+    ...     def on_round(self, finished):
+    ...         print(f"round {finished.server_round}: {finished.answered} agents")
+    >>> strategy = FedVote(
+    ...     space={"x": FloatDistribution(0, 1)},
+    ...     direction="maximize",
+    ...     num_agents=4,
+    ...     epsilon=2,
+    ...     delta=1e-3,
+    ...     callbacks=[Printed()],
+    ... )
+    >>> app = tuning_app(lambda context: lambda trial: trial.suggest_float("x", 0, 1))
+    >>> result = strategy.start(InProcessGrid(app, num_nodes=4), num_rounds=2)
+    round 1: 4 agents
+    round 2: 4 agents
+    """
+
+    def on_start(self, started: Started) -> None:
+        """Take note of a study, before its first round."""
+
+    def on_round(self, finished: Round) -> None:
+        """Take note of a round of a strategy."""
+
+    def on_rung(self, decided: DecidedRung) -> None:
+        """Take note of a rung of a `FederationTuner`."""
+
+    def on_error(self, error: BaseException) -> None:
+        """Take note that the study ends without a result, with what is raised.
+
+        A run that goes on with it begins with `on_start` again.
+        """
+
+    def on_end(self, result: Any) -> None:
+        """Take note of the result: what ``start`` returns.
+
+        Also of a study that was complete before: after a restart it is reported again.
+        """
+
+
+class Callbacks(Callback):
+    """Calls several callbacks in turn; one that fails does not stop the study.
+
+    Parameters
+    ----------
+    callbacks : list or tuple of Callback
+
+    Raises
+    ------
+    ValueError
+        If it is anything else; the message names it.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        ok = isinstance(callbacks, list | tuple)
+        ok = ok and all(isinstance(callback, Callback) for callback in callbacks)
+        require(ok, "callbacks", callbacks, "a list or tuple of Callback objects")
+        self._callbacks = tuple(callbacks)
+
+    def on_start(self, started: Started) -> None:
+        """Tell all."""
+        self._tell("on_start", started)
+
+    def on_round(self, finished: Round) -> None:
+        """Tell all."""
+        self._tell("on_round", finished)
+
+    def on_rung(self, decided: DecidedRung) -> None:
+        """Tell all."""
+        self._tell("on_rung", decided)
+
+    def on_error(self, error: BaseException) -> None:
+        """Tell all."""
+        self._tell("on_error", error)
+
+    def on_end(self, result: Any) -> None:
+        """Tell all."""
+        self._tell("on_end", result)
+
+    def _tell(self, method: str, fact: Any) -> None:
+        for callback in self._callbacks:
+            try:
+                getattr(callback, method)(fact)
+            except Exception as error:  # somebody else's code
+                _log.warning(
+                    "The callback %s has failed in %s; the study goes on: %r",
+                    type(callback).__name__,
+                    method,
+                    error,
+                )

@@ -1,0 +1,163 @@
+"""What the sites of a study agree on about secure sums of their messages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flwr_fbo._common.validation import require, require_int
+from flwr_fbo.privacy.integer_noise import IntegerNoise
+from flwr_fbo.privacy.release import ReleaseSettings
+from flwr_fbo.privacy.secure_release import SecureRelease
+from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.secure_sum.graph import COLLUDING, MAX_COMPLETE
+from flwr_fbo.secure_sum.terms import SumTerms
+
+
+@dataclass(frozen=True)
+class SumGroup:
+    """Sites whose messages are summed together.
+
+    Attributes
+    ----------
+    first_slot : int
+        First slot of the group, >= 0.
+    num_slots : int
+        Number n of slots, >= 2: the group has consecutive ones.
+    honest : int
+        Number H of summed sites, >= 1, whose shares alone give the planned noise.
+    colluding : int
+        Number C of sites, >= 0, that may collude with the server; of more than 50 sites
+        at most a fifth.
+    threshold : int
+        Number T of sites whose agreement unmasks a sum. C < 2 T - n and C < T - 1.
+    """
+
+    first_slot: int
+    num_slots: int
+    honest: int
+    colluding: int
+    threshold: int
+
+    def __post_init__(self) -> None:
+        n, c = self.num_slots, self.colluding
+        require_int("first_slot", self.first_slot, 0)
+        require_int("num_slots", n, 2)
+        most = math.floor(COLLUDING * n) if n > MAX_COMPLETE else n - 2
+        require_int("colluding", c, 0, most)
+        least = max((n + c) // 2 + 1, c + 2)
+        require_int("threshold", self.threshold, least, n)
+        require_int("honest", self.honest, 1)
+        allowed = f"at most {n - c}: {n} sites less colluding={c}"
+        require(self.honest <= n - c, "honest", self.honest, allowed)
+
+    @property
+    def slots(self) -> range:
+        """The slots of the group."""
+        return range(self.first_slot, self.first_slot + self.num_slots)
+
+    @property
+    def min_summed(self) -> int:
+        """Smallest number of sites in a sum: answered - colluding >= honest."""
+        return max(self.threshold, self.honest + self.colluding)
+
+    @property
+    def excess(self) -> float:
+        """Largest ratio of the noise to a trusted server's: if all sites answer."""
+        return 1.001 * math.sqrt(self.num_slots / self.honest)
+
+
+@dataclass(frozen=True)
+class SecureSums:
+    """How the releases of a study are summed; public.
+
+    Attributes
+    ----------
+    settings : ReleaseSettings
+        Of all releases.
+    num_features : int
+        M, the length of a message.
+    groups : tuple of SumGroup
+        One for all releases; with `FedWarmStart` one for each cohort's.
+    roster : str
+        Digest of the `Roster` that all sites pin; empty without one.
+    """
+
+    settings: ReleaseSettings
+    num_features: int
+    groups: tuple[SumGroup, ...]
+    roster: str = ""
+
+    def __post_init__(self) -> None:
+        require_int("num_features", self.num_features, 1)
+        require(len(self.groups) > 0, "groups", self.groups, "one at least")
+        require(isinstance(self.roster, str), "roster", self.roster, "a digest")
+
+    @property
+    def release(self) -> SecureRelease:
+        """The mechanism."""
+        return SecureRelease(self.settings)
+
+    def group_of(self, slot: int) -> int:
+        """Return which group has a slot.
+
+        Raises
+        ------
+        ValueError
+            If none has.
+        """
+        for i, group in enumerate(self.groups):
+            if slot in group.slots:
+                return i
+        raise ValueError(f"slot={slot} is not allowed: in none of {self.groups}.")
+
+    def noise(self, group: int) -> IntegerNoise:
+        """Return what the sites of a group add."""
+        g = self.groups[group]
+        return self.release.noise(g.num_slots, g.honest, self.num_features)
+
+    def terms(self, study: str, release: int, group: int, attempt: int) -> SumTerms:
+        """Return the terms of one attempt at a sum.
+
+        Parameters
+        ----------
+        study : str
+            The study as JSON: members who were told another study have other terms.
+        release : int
+            Number of the release, from 1, as the site was promised it.
+        group : int
+        attempt : int
+            Number that the server draws afresh.
+        """
+        g, noise = self.groups[group], self.noise(group)
+        named = json.dumps([study, release, group])
+        return SumTerms(
+            context=hashlib.sha256(named.encode()).hexdigest(),
+            attempt=f"{attempt:016x}",
+            slots=tuple(g.slots),
+            threshold=g.threshold,
+            min_summed=g.min_summed,
+            length=noise.length,
+            num_bits=noise.num_bits,
+            roster=self.roster,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "groups": [asdict(one) for one in self.groups]}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> SecureSums:
+        """Return the sums that ``to_dict`` gave."""
+        settings = dict(fields["settings"])
+        weights = WeightSchedule(**settings.pop("weights"))
+        return cls(
+            ReleaseSettings(**settings, weights=weights),
+            fields["num_features"],
+            tuple(SumGroup(**one) for one in fields["groups"]),
+            fields["roster"],
+        )

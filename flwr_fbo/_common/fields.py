@@ -1,0 +1,179 @@
+"""What a field of a dataclass allows, and which limit of a site caps it.
+
+Each rule stands on its field, as `dataclasses.field` metadata, and all are checked in
+one place:
+
+    @dataclass(frozen=True)
+    class Settings:
+        num_features: int = field(default=100, metadata=integer(1, cap="max_features"))
+        noise_std: float = field(default=0.0, metadata=number(0))
+
+        def __post_init__(self) -> None:
+            check_fields(self)
+
+A server writes the study that a site plays. So every integer of a study has a cap: one
+of the sizes of `flwr_fbo.Limits`. It is ``max_points`` unless the field names another
+one, or says that it costs neither time nor memory (``cap=FREE``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
+from functools import lru_cache
+from typing import Any
+
+from flwr_fbo._common.conversion import plain
+from flwr_fbo._common.validation import (
+    is_number,
+    require,
+    require_bool,
+    require_choice,
+    require_fraction,
+    require_int,
+    require_seed,
+)
+
+FREE = ""
+DEFAULT_CAP = "max_points"
+
+Rule = Callable[[str, Any], None]
+Metadata = Mapping[str, Any]
+
+
+def check_fields(settings: Any) -> None:
+    """Check a frozen dataclass's fields, in their order; make NumPy numbers plain.
+
+    Raises
+    ------
+    ValueError
+        If a value breaks its field's rule. The message names field and value, and says
+        what is allowed.
+    """
+    for one in fields(settings):
+        value = plain(getattr(settings, one.name))
+        object.__setattr__(settings, one.name, value)
+        rule: Rule | None = one.metadata.get("rule")
+        if rule is not None:
+            rule(one.name, value)
+
+
+def ruled(
+    rule: Rule, *, optional: bool = False, cap: str = FREE, part: Any = None
+) -> Metadata:
+    """Return a field's metadata.
+
+    Parameters
+    ----------
+    rule : callable
+        Called with the field's name and its value; raises ValueError.
+    optional : bool
+        Whether None is allowed as well.
+    cap : str
+        Limit of the integers in the field: a size of `flwr_fbo.Limits`, or ``FREE``.
+    part : type or callable, optional
+        Dataclass that the field holds, or a function that returns it for the field's
+        JSON value.
+    """
+
+    def checked(name: str, value: Any) -> None:
+        if value is not None:
+            rule(name, value)
+
+    return {"rule": checked if optional else rule, "cap": cap, "part": part}
+
+
+def integer(
+    least: int,
+    most: int | None = None,
+    *,
+    optional: bool = False,
+    cap: str = DEFAULT_CAP,
+) -> Metadata:
+    """Allow an integer from ``least`` to ``most``."""
+    return ruled(
+        lambda name, value: require_int(name, value, least, most),
+        optional=optional,
+        cap=cap,
+    )
+
+
+def number(
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    optional: bool = False,
+) -> Metadata:
+    """Allow a finite number within bounds: ``above`` and ``below`` are excluded."""
+    low = "" if least is None and above is None else _text(">=", least, ">", above)
+    high = "" if most is None and below is None else _text("<=", most, "<", below)
+    allowed = f"a finite number{low}{' and' if low and high else ''}{high}"
+
+    def rule(name: str, value: Any) -> None:
+        ok = is_number(value) and math.isfinite(value)
+        ok = (
+            ok and (least is None or value >= least) and (most is None or value <= most)
+        )
+        ok = (
+            ok and (above is None or value > above) and (below is None or value < below)
+        )
+        require(ok, name, value, allowed)
+
+    return ruled(rule, optional=optional)
+
+
+def _text(sign: str, bound: float | None, other: str, excluded: float | None) -> str:
+    return f" {other} {excluded:g}" if bound is None else f" {sign} {bound:g}"
+
+
+def positive(*, optional: bool = False) -> Metadata:
+    """Allow a finite number > 0."""
+    return number(above=0, optional=optional)
+
+
+def fraction(*, optional: bool = False) -> Metadata:
+    """Allow a number between 0 and 1, both excluded."""
+    return ruled(require_fraction, optional=optional)
+
+
+def flag(*, optional: bool = False) -> Metadata:
+    """Allow True and False."""
+    return ruled(require_bool, optional=optional)
+
+
+def choice(literal: Any, *, optional: bool = False) -> Metadata:
+    """Allow the values of a ``Literal``."""
+    return ruled(
+        lambda name, value: require_choice(name, value, literal), optional=optional
+    )
+
+
+def seed() -> Metadata:
+    """Allow None, and integers from 0 to 2**128 - 1."""
+    return ruled(require_seed)
+
+
+def instance(
+    *kinds: type, allowed: str = "", optional: bool = False, part: Any = None
+) -> Metadata:
+    """Allow instances of some classes; ``allowed`` says so in an error."""
+    text = allowed or " or ".join(f"a {kind.__name__}" for kind in kinds)
+    return ruled(
+        lambda name, value: require(isinstance(value, kinds), name, value, text),
+        optional=optional,
+        part=part,
+    )
+
+
+def holds(part: Any, *, cap: str = FREE) -> Metadata:
+    """Say which dataclass a field holds that checks itself; see `ruled`."""
+    return ruled(lambda name, value: None, cap=cap, part=part)
+
+
+@lru_cache(maxsize=64)
+def fields_by_name(kind: type) -> dict[str, Field[Any]]:
+    """Return the fields of a dataclass."""
+    return {one.name: one for one in fields(kind)}

@@ -1,0 +1,81 @@
+"""Rules on the fields of dataclasses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from flwr_fbo._common.fields import (
+    FREE,
+    check_fields,
+    choice,
+    fields_by_name,
+    flag,
+    fraction,
+    instance,
+    integer,
+    number,
+    positive,
+    seed,
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One field per rule."""
+
+    count: int = field(default=3, metadata=integer(1, 9, cap="max_features"))
+    maybe: int | None = field(default=None, metadata=integer(0, optional=True))
+    step: float = field(default=1.0, metadata=positive())
+    share: float = field(default=0.5, metadata=fraction())
+    level: float = field(default=0.0, metadata=number(0, below=2))
+    on: bool = field(default=False, metadata=flag())
+    kind: Literal["a", "b"] = field(default="a", metadata=choice(Literal["a", "b"]))
+    seed: int | None = field(default=None, metadata=seed())
+    text: str = field(default="", metadata=instance(str))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("count", 0, "an integer >= 1"),
+        ("count", 10, "at most 9"),
+        ("count", True, "an integer >= 1"),
+        ("maybe", -1, "an integer >= 0"),
+        ("step", 0.0, "a finite number > 0"),
+        ("step", math.inf, "a finite number > 0"),
+        ("share", 1.0, "a number between 0 and 1, both excluded"),
+        ("level", 2.0, "a finite number >= 0 and < 2"),
+        ("level", math.nan, "a finite number >= 0 and < 2"),
+        ("on", 1, "True or False"),
+        ("kind", "c", "one of ('a', 'b')"),
+        ("seed", -1, "an integer >= 0"),
+        ("text", 3, "a str"),
+    ],
+)
+def test_a_value_that_breaks_a_rule_is_named(
+    name: str, value: Any, allowed: str
+) -> None:
+    with pytest.raises(ValueError, match="not allowed") as error:
+        Settings(**{name: value})
+    assert str(error.value) == f"{name}={value!r} is not allowed: {allowed}."
+
+
+def test_numpy_numbers_become_plain() -> None:
+    settings = Settings(count=np.int64(4), step=np.float32(0.5))  # type: ignore[arg-type]
+    assert type(settings.count) is int
+    assert type(settings.step) is float
+
+
+def test_an_integer_is_capped_unless_it_is_free() -> None:
+    caps = {name: one.metadata["cap"] for name, one in fields_by_name(Settings).items()}
+    assert caps["count"] == "max_features"
+    assert caps["maybe"] == "max_points"
+    assert caps["seed"] == FREE

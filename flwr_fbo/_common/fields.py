@@ -18,7 +18,6 @@ one, or says that it costs neither time nor memory (``cap=FREE``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from functools import lru_cache
@@ -26,12 +25,15 @@ from typing import Any
 
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.validation import (
-    is_number,
+    MOST,
     require,
     require_bool,
     require_choice,
     require_fraction,
+    require_instance,
     require_int,
+    require_name,
+    require_number,
     require_seed,
 )
 
@@ -100,33 +102,20 @@ def integer(
 
 
 def number(
-    least: float | None = None,
-    most: float | None = None,
+    least: float = -MOST,
+    most: float = MOST,
     *,
     above: float | None = None,
     below: float | None = None,
+    allowed: str = "",
     optional: bool = False,
 ) -> Metadata:
-    """Allow a finite number within bounds: ``above`` and ``below`` are excluded."""
-    low = "" if least is None and above is None else _text(">=", least, ">", above)
-    high = "" if most is None and below is None else _text("<=", most, "<", below)
-    allowed = f"a finite number{low}{' and' if low and high else ''}{high}"
-
-    def rule(name: str, value: Any) -> None:
-        ok = is_number(value) and math.isfinite(value)
-        ok = (
-            ok and (least is None or value >= least) and (most is None or value <= most)
-        )
-        ok = (
-            ok and (above is None or value > above) and (below is None or value < below)
-        )
-        require(ok, name, value, allowed)
-
-    return ruled(rule, optional=optional)
-
-
-def _text(sign: str, bound: float | None, other: str, excluded: float | None) -> str:
-    return f" {other} {excluded:g}" if bound is None else f" {sign} {bound:g}"
+    """Allow a number within bounds, infinity if ``most`` is; see `require_number`."""
+    bounds: dict[str, Any] = {"above": above, "below": below, "allowed": allowed}
+    return ruled(
+        lambda name, value: require_number(name, value, least, most, **bounds),
+        optional=optional,
+    )
 
 
 def positive(*, optional: bool = False) -> Metadata:
@@ -156,16 +145,44 @@ def seed() -> Metadata:
     return ruled(require_seed)
 
 
+def printable_name(*, optional: bool = False) -> Metadata:
+    """Allow a text that can be seen."""
+    return ruled(require_name, optional=optional)
+
+
 def instance(
     *kinds: type, allowed: str = "", optional: bool = False, part: Any = None
 ) -> Metadata:
     """Allow instances of some classes; ``allowed`` says so in an error."""
-    text = allowed or " or ".join(f"a {kind.__name__}" for kind in kinds)
     return ruled(
-        lambda name, value: require(isinstance(value, kinds), name, value, text),
+        lambda name, value: require_instance(name, value, *kinds, allowed=allowed),
         optional=optional,
         part=part,
     )
+
+
+def several(
+    one: Metadata, *, least: int = 0, allowed: str = "a tuple", optional: bool = False
+) -> Metadata:
+    """Allow a tuple whose members keep a rule, such as ``several(integer(1))``.
+
+    Parameters
+    ----------
+    one : mapping
+        Metadata of a member. Its cap and its part are those of the field.
+    least : int
+        Number of members at least.
+    allowed : str
+        What the error says is allowed, where it is not such a tuple.
+    """
+
+    def rule(name: str, values: Any) -> None:
+        is_long = isinstance(values, tuple) and len(values) >= least
+        require(is_long, name, values, allowed)
+        for value in values:
+            one["rule"](name, value)
+
+    return ruled(rule, optional=optional, cap=one["cap"], part=one["part"])
 
 
 def holds(part: Any, *, cap: str = FREE) -> Metadata:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any, TypeGuard, get_args
+
+# The largest number that a float holds.
+MOST = sys.float_info.max
 
 
 def require(condition: bool, field: str, value: object, allowed: str) -> None:
@@ -42,10 +46,60 @@ def require_bool(field: str, value: Any) -> None:
     require(isinstance(value, bool), field, value, "True or False")
 
 
+def require_number(
+    field: str,
+    value: Any,
+    least: float = -MOST,
+    most: float = MOST,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    allowed: str = "",
+) -> None:
+    """Raise ValueError unless ``value`` is a number within bounds.
+
+    Parameters
+    ----------
+    field : str
+    value : object
+    least, most : float
+        Bounds that are allowed themselves; ``most=math.inf`` allows infinity, too.
+    above, below : float, optional
+        Bounds that are not.
+    allowed : str
+        What the error says is allowed; the bounds by default.
+    """
+    if not (
+        is_number(value)
+        and least <= value <= most
+        and (above is None or value > above)
+        and (below is None or value < below)
+    ):
+        text = allowed or _bounds_text(least, most, above, below)
+        require(False, field, value, text)
+
+
+def _bounds_text(
+    least: float, most: float, above: float | None, below: float | None
+) -> str:
+    """Return the bounds of `require_number` in words."""
+    if least > -MOST and most < MOST:
+        return f"a number from {_short(least)} to {_short(most)}"
+    low, high = least if least > -MOST else None, most if most < MOST else None
+    bounds = ((">=", low), (">", above), ("<=", high), ("<", below))
+    texts = [f" {sign} {_short(one)}" for sign, one in bounds if one is not None]
+    return ("a number" if most > MOST else "a finite number") + " and".join(texts)
+
+
+def _short(bound: float) -> str:
+    """Return a bound as people write it: 1e-6 and 1e100, without signs and zeros."""
+    return re.sub(r"e(-?)\+?0*", r"e\1", f"{bound:g}")
+
+
 def require_fraction(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a number between 0 and 1, both excluded."""
-    ok = is_number(value) and 0 < value < 1
-    require(ok, field, value, "a number between 0 and 1, both excluded")
+    allowed = "a number between 0 and 1, both excluded"
+    require_number(field, value, above=0, below=1, allowed=allowed)
 
 
 def require_index(field: str, value: Any, length: int) -> None:
@@ -56,20 +110,77 @@ def require_index(field: str, value: Any, length: int) -> None:
 
 def require_positive(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a positive, finite number."""
-    ok = is_number(value) and math.isfinite(value) and value > 0
-    require(ok, field, value, "a finite number > 0")
+    require_number(field, value, above=0)
 
 
 def require_finite(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a number that a float can hold."""
-    ok = is_number(value) and abs(value) <= sys.float_info.max
-    require(ok, field, value, "a finite number")
+    require_number(field, value)
 
 
 def require_name(field: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a text that can be seen."""
-    ok = isinstance(value, str) and value.isprintable() and value.strip() != ""
-    require(ok, field, value, "a printable name, not empty")
+    seen = isinstance(value, str) and value.isprintable() and value.strip() != ""
+    require(seen, field, value, "a printable name, not empty")
+
+
+def require_instance(
+    field: str, value: Any, *kinds: type, allowed: str = "", optional: bool = False
+) -> None:
+    """Raise ValueError unless ``value`` is an instance of one of the classes.
+
+    Parameters
+    ----------
+    field : str
+    value : object
+    *kinds : type
+    allowed : str
+        What the error says is allowed; the classes by default.
+    optional : bool
+        Whether None is allowed as well.
+    """
+    if not isinstance(value, kinds) and not (optional and value is None):
+        require(False, field, value, allowed or " or ".join(map(_with_article, kinds)))
+
+
+def _with_article(kind: type) -> str:
+    name = kind.__name__
+    # An abbreviation is spelt: an FTSSettings.
+    letters = "AEFHILMNORSX" if name[:2].isupper() else "AEIOUaeiou"
+    return f"an {name}" if name[0] in letters else f"a {name}"
+
+
+def require_all(
+    field: str, values: Any, *kinds: type, allowed: str, of: Any = (list, tuple)
+) -> None:
+    """Raise ValueError unless ``values`` is a collection of instances of classes.
+
+    Parameters
+    ----------
+    field : str
+    values : object
+    *kinds : type
+    allowed : str
+        What the error says is allowed.
+    of : type, or tuple of types
+        What the collection is an instance of.
+    """
+    if not (isinstance(values, of) and all(isinstance(one, kinds) for one in values)):
+        require(False, field, values, allowed)
+
+
+def require_distinct(
+    field: str, values: Collection[Hashable], allowed: str = "each once"
+) -> None:
+    """Raise ValueError if a value is repeated."""
+    require(len(set(values)) == len(values), field, values, allowed)
+
+
+def require_function(
+    field: str, value: Any, allowed: str = "a function", *, optional: bool = False
+) -> None:
+    """Raise ValueError unless ``value`` can be called."""
+    require(callable(value) or (optional and value is None), field, value, allowed)
 
 
 def require_seed(field: str, value: Any) -> None:

@@ -20,7 +20,9 @@ from flwr_fbo._common.fields import (
     integer,
     number,
     positive,
+    printable_name,
     seed,
+    several,
 )
 
 
@@ -37,6 +39,12 @@ class Settings:
     kind: Literal["a", "b"] = field(default="a", metadata=choice(Literal["a", "b"]))
     seed: int | None = field(default=None, metadata=seed())
     text: str = field(default="", metadata=instance(str))
+    name: str = field(default="a", metadata=printable_name())
+    peak: float = field(default=1.0, metadata=number(1e-6, 1e100))
+    wait: float = field(default=1.0, metadata=number(0, math.inf))
+    rounds: tuple[int, ...] = field(
+        default=(1,), metadata=several(integer(1, cap="max_trials"), least=1)
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -58,6 +66,12 @@ class Settings:
         ("kind", "c", "one of ('a', 'b')"),
         ("seed", -1, "an integer >= 0"),
         ("text", 3, "a str"),
+        ("name", "\x1b", "a printable name, not empty"),
+        ("peak", 0, "a number from 1e-6 to 1e100"),
+        ("peak", math.inf, "a number from 1e-6 to 1e100"),
+        ("wait", -1, "a number >= 0"),
+        ("rounds", (), "a tuple"),
+        ("rounds", [1], "a tuple"),
     ],
 )
 def test_a_value_that_breaks_a_rule_is_named(
@@ -66,6 +80,15 @@ def test_a_value_that_breaks_a_rule_is_named(
     with pytest.raises(ValueError, match="not allowed") as error:
         Settings(**{name: value})
     assert str(error.value) == f"{name}={value!r} is not allowed: {allowed}."
+
+
+def test_a_member_that_breaks_the_rule_of_all_is_named() -> None:
+    with pytest.raises(ValueError, match="^rounds=0 is not allowed: an integer"):
+        Settings(rounds=(3, 0))
+
+
+def test_infinity_is_allowed_where_it_is_the_bound() -> None:
+    assert Settings(wait=math.inf).wait == math.inf
 
 
 def test_numpy_numbers_become_plain() -> None:
@@ -78,4 +101,5 @@ def test_an_integer_is_capped_unless_it_is_free() -> None:
     caps = {name: one.metadata["cap"] for name, one in fields_by_name(Settings).items()}
     assert caps["count"] == "max_features"
     assert caps["maybe"] == "max_points"
+    assert caps["rounds"] == "max_trials"
     assert caps["seed"] == FREE

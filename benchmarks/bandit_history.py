@@ -18,10 +18,9 @@ import argparse
 import numpy as np
 
 from benchmarks.released_bandits import Player, play, print_regrets
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 NUM_AGENTS, NUM_TRIALS, EVERY = 20, 1_000, 50

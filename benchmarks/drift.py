@@ -18,8 +18,8 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.released_bandits import Player, play, print_regrets
+from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 NUM_AGENTS, NUM_TRIALS, EVERY, CHANGE = 100, 4_000, 100, 1_000

@@ -16,13 +16,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from benchmarks.measure import Section, alternate, compare
+from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.algorithms.search.acquisition import maximize
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import fit_hyperparameters
-from flwr_fbo.models.linear import sample_weights
-from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.models.gp import fit_hyperparameters, sample_weights
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 

@@ -11,10 +11,9 @@ import numpy as np
 from flwr.app import RecordDict
 
 from benchmarks.measure import Bar, Row, Section, alternate, compare
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._compat import reply_arrays, to_array_record
 from flwr_fbo.algorithms.dp_fts_de.server import DPFTSDEServer
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.accounting import Method, ReleaseAccountant
 from flwr_fbo.privacy.noise import OsEntropy, SeededEntropy
 from flwr_fbo.privacy.release import Release, ReleaseSettings

@@ -40,7 +40,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.linear_bandit.belief import Belief
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
@@ -49,7 +49,6 @@ from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
 from flwr_fbo.lab.experiment_runner.estimates import Estimate
 from flwr_fbo.lab.simulation.agent_group import AgentGroup
 from flwr_fbo.lab.tasks.linear_bandit import LinearBandits, LinearBanditTask
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy

@@ -49,7 +49,7 @@ from joblib import Parallel, delayed
 from optuna.distributions import FloatDistribution
 from scipy.stats import ttest_1samp
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo.algorithms.fed_warm_start.agent import FedWarmStartAgent, head_start
 from flwr_fbo.algorithms.fed_warm_start.settings import (
     Cohorts,
@@ -60,7 +60,6 @@ from flwr_fbo.algorithms.fed_warm_start.shared_function import matern, rank_vect
 from flwr_fbo.algorithms.search.agent import play_round
 from flwr_fbo.algorithms.search.blocks import run_together
 from flwr_fbo.lab.tasks.table import names_of, tables
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace
 

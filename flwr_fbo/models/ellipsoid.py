@@ -26,6 +26,7 @@ from flwr_fbo._common.arrays import FloatArray
 
 # Arguments of `dtrsm`, which by keyword take a third of the time of a small solve.
 _RIGHT, _IN_PLACE = 1, 1
+_FIXED_POINT_STEPS = 4
 # Columns that `dtpqrt` takes together: for 20 to 600 of them the fastest, or nearly so.
 _BLOCK = 16
 
@@ -39,6 +40,8 @@ class Ellipsoid:
         V, symmetric and positive definite.
     target : ndarray of shape (..., d)
         u.
+    watched : bool
+        Whether `least_eigenvalue` is kept up to date, in O(d^3) time now and then.
 
     Attributes
     ----------
@@ -47,6 +50,11 @@ class Ellipsoid:
     target : ndarray of shape (..., d)
     num_observed : int
         Observations so far.
+    least_eigenvalue : ndarray of shape (...)
+        Lower bound of V's eigenvalues, at least half of the smallest one while single
+        observations are added; NaN unless watched. It is the smallest eigenvalue that V
+        had when the number of observations was last a power of two, or zero: V only
+        grows.
 
     Raises
     ------
@@ -54,17 +62,23 @@ class Ellipsoid:
         If V is not positive definite.
     """
 
-    def __init__(self, matrix: FloatArray, target: FloatArray) -> None:
+    def __init__(
+        self, matrix: FloatArray, target: FloatArray, watched: bool = False
+    ) -> None:
         self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
         self.target: FloatArray = np.array(target)
         self.num_observed = 0
+        self._watched = watched
+        self.least_eigenvalue: FloatArray = np.full(self.factor.shape[:-2], np.nan)
         self._scratch = np.empty(0)
+        self._watch()
 
     def repeated(self, num_models: int) -> Self:
         """Return a batch of copies: V of shape (M, d, d), u of shape (M, d)."""
         copies = copy(self)
         copies.factor = np.repeat(self.factor[None], num_models, axis=0)
         copies.target = np.repeat(self.target[None], num_models, axis=0)
+        copies.least_eigenvalue = np.repeat(self.least_eigenvalue, num_models)
         return copies
 
     @property
@@ -105,6 +119,8 @@ class Ellipsoid:
         _update(self.factor, x)
         self.target += x * np.asarray(y)[..., None]
         self.num_observed += 1
+        if self.num_observed.bit_count() == 1:
+            self._watch()
 
     def observe_sum(self, gram: FloatArray, target: FloatArray, count: int) -> None:
         """Add a sum of ``count`` xx' to V, and that of x y to u, in O(d^3) time.
@@ -115,6 +131,13 @@ class Ellipsoid:
         self.factor = np.linalg.cholesky(np.asarray(matrix, dtype=np.float64))
         self.target += target
         self.num_observed += count
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._watched:
+            # From the singular values of L, which lose no digits by being squared.
+            singular_values = np.linalg.svd(self.factor, compute_uv=False)
+            self.least_eigenvalue = np.asarray(singular_values[..., -1] ** 2)
 
     def upper_bounds(
         self, actions: FloatArray, width: FloatArray | float
@@ -182,38 +205,6 @@ class Ellipsoid:
             self._scratch = np.empty(shape)
         return self._scratch
 
-
-class WatchedEllipsoid(Ellipsoid):
-    """An ellipsoid that knows how long its longest axis is at most.
-
-    Attributes
-    ----------
-    least_eigenvalue : ndarray of shape (...)
-        Of V as it was when the number of observations was last a power of two, or when
-        there was none: so a lower bound, as V only grows, of which half is not lost.
-    """
-
-    def __init__(self, matrix: FloatArray, target: FloatArray) -> None:
-        super().__init__(matrix, target)
-        self.least_eigenvalue = _least_eigenvalue(self.factor)
-
-    def repeated(self, num_models: int) -> Self:
-        """Return a batch of copies: V of shape (M, d, d), u of shape (M, d)."""
-        copies = super().repeated(num_models)
-        copies.least_eigenvalue = np.repeat(self.least_eigenvalue, num_models)
-        return copies
-
-    def observe(self, x: FloatArray, y: FloatArray | float) -> None:
-        """Add xx' to V and x y to u; now and then in O(d^3) time."""
-        super().observe(x, y)
-        if self.num_observed.bit_count() == 1:
-            self.least_eigenvalue = _least_eigenvalue(self.factor)
-
-    def observe_sum(self, gram: FloatArray, target: FloatArray, count: int) -> None:
-        """Add a sum of ``count`` xx' to V, and that of x y to u, in O(d^3) time."""
-        super().observe_sum(gram, target, count)
-        self.least_eigenvalue = _least_eigenvalue(self.factor)
-
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return its memory, as arrays."""
         return {
@@ -232,10 +223,70 @@ class WatchedEllipsoid(Ellipsoid):
         self.least_eigenvalue = np.array(state["least_eigenvalue"])
 
 
-def _least_eigenvalue(factor: FloatArray) -> FloatArray:
-    """Return that of LL', from the singular values of L."""
-    singular_values = np.linalg.svd(factor, compute_uv=False)
-    return np.asarray(singular_values[..., -1] ** 2)
+def posterior_of_noisy_sum(
+    total: FloatArray,
+    noise_std: float,
+    prior_variances: FloatArray,
+    reward_variance: float,
+) -> Ellipsoid:
+    """Return the posterior N(estimate, V^-1) of theta, as the ellipsoid of V.
+
+    G = sum x x' and b = sum x y are released as S = G + N and u = b + h. N is
+    symmetric, with entries of variance s^2 on the diagonal and s^2/2 off it; those of h
+    have s^2/2. So with rewards y = x'theta + eta, of noise variance r, these
+    covariances are *exact*:
+
+        u - G theta = h + sum x eta,    s^2/2 I + r G,
+        N theta,                        s^2/2 (||theta||^2 I + theta theta').
+
+    `FedUCB` bounds this noise for all releases at once, and shifts S by the bound
+    (`flwr_fbo.privacy.spectrum`). Its ellipsoid holds theta with a known probability,
+    and is wide. Here the noise is treated as more noise of the observations u, in a
+    Bayesian linear regression with a normal prior. That is a *heuristic*, without a
+    confidence statement:
+
+    - S, its eigenvalues below 0 set to 0, is taken for G, and the variance of N theta
+      is added to that of u: regression with errors in its variables, with u - S theta
+      of variance s^2/2 (1 + ||theta||^2) + r g along an eigenvector of eigenvalue g.
+      The term theta theta', of rank one, is left out.
+    - ||theta||^2 is its own posterior mean, which a few fixed-point steps find.
+    - That S depends on N, too, is left out: noise can make an eigenvalue larger than
+      G's, and then counts as signal. This is why `NeuralPrivacy` limits the number of
+      features.
+
+    Without noise (s = 0) it is the exact posterior of Bayesian linear regression.
+
+    Parameters
+    ----------
+    total : ndarray of shape (d + 1, d + 1)
+        S, and in its last row and column u.
+    noise_std : float
+        s >= 0: standard deviation of the noise on the diagonal of ``total``; it is
+        1/sqrt(2) of that off the diagonal.
+    prior_variances : ndarray of shape (d,)
+        > 0, of theta's coordinates, whose prior mean is 0.
+    reward_variance : float
+        r > 0: variance of a reward about x'theta.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If ``total`` has numbers so large that no posterior can be computed.
+    """
+    d = len(prior_variances)
+    values, vectors = np.linalg.eigh(total[:d, :d])
+    gram = np.maximum(values, np.finfo(float).tiny)
+    cross = vectors.T @ total[:d, d]
+    length = prior_variances.sum()  # the mean of ||theta||^2
+    for _ in range(_FIXED_POINT_STEPS):
+        variances = noise_std**2 / 2 * (1 + length) + reward_variance * gram
+        shares = gram / variances
+        precision = (vectors * (shares * gram)) @ vectors.T
+        precision += np.diag(1 / prior_variances)
+        believed = Ellipsoid(precision, vectors @ (shares * cross))
+        uncertainty = np.square(believed.whitened(np.eye(d))).sum()
+        length = np.square(believed.estimate).sum() + uncertainty
+    return believed
 
 
 def _copied(array: NDArray[Any]) -> FloatArray:

@@ -1,8 +1,15 @@
-"""Squared exponential Gaussian process: the model behind Thompson sampling.
+"""The models behind Thompson sampling: a Gaussian process, and its features' weights.
+
+*Squared exponential Gaussian process.*
 
 k(x, x') = variance exp(-||x - x'||^2 / (2 lengthscale^2)), Gaussian noise. The
 hyperparameters maximise the log marginal likelihood (Rasmussen & Williams, 2006,
 equations 5.8 and 5.9) within bounds, by L-BFGS-B from several starts.
+
+*Bayesian linear regression on features.* y = Phi w + e with w ~ N(0, I) and
+e ~ N(0, lambda I). The posterior is N(nu, lambda Sigma^-1) with
+Sigma = Phi'Phi + lambda I and nu = Sigma^-1 Phi'y (DP-FTS-DE, equation 2 and Algorithm
+2, line 10). Sigma is never inverted to draw from it: a Cholesky factor does.
 """
 
 from __future__ import annotations
@@ -10,21 +17,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs
 from scipy.optimize import minimize
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.linear import sample_weights
-from flwr_fbo.models.near_ties import first_best
 
 _MAX_STEPS = 60
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Of kernel and noise: all > 0, in units of y^2 (variances) and of the cube."""
+    """Hyperparameters of kernel and noise, all > 0.
+
+    The variances are in units of y^2, the lengthscale in units of the cube's side.
+    """
 
     variance: float
     lengthscale: float
@@ -113,7 +121,7 @@ def fit_hyperparameters(
     starts = rng.uniform(lower, upper, (num_restarts, 3))
     if previous is not None:
         starts = np.vstack([np.clip(previous.log(), lower, upper), starts])
-    distances = _squared_distances(x, x)
+    distances = squared_distances(x, x)
     ends = [
         minimize(
             negative_log_likelihood,
@@ -130,71 +138,9 @@ def fit_hyperparameters(
     return Hyperparameters(*(float(v) for v in np.exp(best.x)))
 
 
-class Posterior:
-    """What observations say of the function (Rasmussen & Williams, algorithm 2.1).
-
-    Parameters
-    ----------
-    x : ndarray of shape (t, D)
-    y : ndarray of shape (t,)
-    hyperparameters : Hyperparameters
-    """
-
-    def __init__(
-        self, x: FloatArray, y: FloatArray, hyperparameters: Hyperparameters
-    ) -> None:
-        self.x, self.y = x, y
-        self._hyperparameters = hyperparameters
-        covariance = self._kernel(x, x)
-        covariance.flat[:: len(y) + 1] += hyperparameters.noise
-        self._factor = cho_factor(covariance, lower=True)
-        self._alpha = cho_solve(self._factor, y)
-
-    def _kernel(self, x: FloatArray, other: FloatArray) -> FloatArray:
-        h, squared = self._hyperparameters, _squared_distances(x, other)
-        return np.asarray(h.variance * np.exp(-0.5 * squared / h.lengthscale**2))
-
-    def predict(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return mean and variance of the function at k points, shape (k,) each."""
-        kernel = self._kernel(x, self.x)
-        explained = np.sum(kernel.T * cho_solve(self._factor, kernel.T), axis=0)
-        variance = np.maximum(self._hyperparameters.variance - explained, 0.0)
-        return np.asarray(kernel @ self._alpha), np.asarray(variance)
-
-    def samples(self, x: FloatArray, num: int, rng: np.random.Generator) -> FloatArray:
-        """Return joint samples of the function at k points, shape (num, k)."""
-        kernel = self._kernel(x, self.x)
-        explained = kernel @ cho_solve(self._factor, kernel.T)
-        covariance = self._kernel(x, x) - explained
-        draws = rng.standard_normal((num, len(x)))
-        return np.asarray(kernel @ self._alpha + draws @ root(covariance).T)
-
-    def leave_one_out(self, num: int, rng: np.random.Generator) -> FloatArray:
-        """Return joint samples at all t points, shape (t, num, t).
-
-        Row j is of the model that has not seen observation j; the hyperparameters stay.
-        """
-        rest = ~np.eye(len(self.y), dtype=bool)
-        models = (
-            Posterior(self.x[others], self.y[others], self._hyperparameters)
-            for others in rest
-        )
-        return np.array([model.samples(self.x, num, rng) for model in models])
-
-
-def _squared_distances(x: FloatArray, other: FloatArray) -> FloatArray:
+def squared_distances(x: FloatArray, other: FloatArray) -> FloatArray:
+    """Return ||x_i - x'_j||^2 of points of shapes (t, D) and (k, D), shape (t, k)."""
     return np.asarray(np.sum((x[:, None, :] - other[None, :, :]) ** 2, axis=-1))
-
-
-def root(covariance: FloatArray) -> FloatArray:
-    """Return A with A A' = the covariance, shape (k, k), as near as rounding allows.
-
-    The symmetric root, which does not depend on the signs of eigenvectors: each BLAS
-    has others. Eigenvalues below 0 are taken for 0: a covariance of a posterior may
-    well be singular.
-    """
-    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
 def sample_function(
@@ -218,3 +164,70 @@ def sample_function(
     )
     weights = sample_weights(features(x), y, hyperparameters.noise, sample_rng)
     return features, weights
+
+
+def sample_weights(
+    features: FloatArray,
+    y: FloatArray,
+    regularization: float,
+    rng: np.random.Generator,
+) -> FloatArray:
+    """Draw one weight vector from the posterior, shape (M,).
+
+    With t < M observations the t x t form is used: a draw from the prior, corrected
+    by what it gets wrong about the data (Matheron's rule).
+
+    Parameters
+    ----------
+    features : ndarray of shape (t, M)
+        t >= 0 observations.
+    y : ndarray of shape (t,)
+    regularization : float
+        lambda, the noise variance, > 0.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the system is not positive definite, as with non-finite data.
+    """
+    num_observations, num_features = features.shape
+    z = rng.standard_normal(num_features)
+    if num_observations == 0:
+        return np.asarray(z)
+    if num_observations < num_features:
+        noise = np.sqrt(regularization) * rng.standard_normal(num_observations)
+        gram = features @ features.T
+        gram.flat[:: num_observations + 1] += regularization
+        residual = y - features @ z - noise
+        solved = cho_solve(cho_factor(gram, lower=True), residual)
+        return np.asarray(z + features.T @ solved)
+    sigma = features.T @ features
+    sigma.flat[:: num_features + 1] += regularization
+    factor, _ = cho_factor(sigma, lower=True)
+    mean = cho_solve((factor, True), features.T @ y)
+    spread = solve_triangular(factor, z, lower=True, trans="T")
+    return np.asarray(mean + np.sqrt(regularization) * spread)
+
+
+def posterior_weights(
+    features: FloatArray, y: FloatArray, regularization: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return nu and Sigma^-1, shapes (M,) and (M, M), for who has to send them.
+
+    Parameters
+    ----------
+    features : ndarray of shape (t, M)
+    y : ndarray of shape (t,)
+    regularization : float
+        lambda, > 0.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the system is not positive definite, as with non-finite data.
+    """
+    sigma = features.T @ features
+    sigma.flat[:: len(sigma) + 1] += regularization
+    factor = cho_factor(sigma, lower=True)
+    inverse = cho_solve(factor, np.eye(len(sigma)))
+    return np.asarray(cho_solve(factor, features.T @ y)), np.asarray(inverse)

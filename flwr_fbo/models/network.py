@@ -1,22 +1,36 @@
-"""Reward models of non-linear bandits: f(x; w), and its gradient by w.
+"""Reward models of non-linear bandits, and how Fed-GO-UCB fits and releases them.
 
 Fed-GO-UCB, *Communication-Efficient Federated Non-linear Bandit Optimization* (ICLR
-2024), needs of a model no more than its values and the gradients of these by the
-parameters. In its experiments the model is a network with one hidden layer, `Network`.
-`LinearModel` makes DisLinUCB of the same algorithm; `TorchModel` takes any module.
+2024), needs the values f(x; w) of a model and their gradients by the parameters w. In
+its experiments the model is a network with one hidden layer, `Network`; `TorchModel`
+takes any module. Phase I fits w0 by noisy gradient steps, `LangevinDynamics`. With
+privacy `ReferenceFeatures` replace the gradients at w0.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.validation import require_int, require_positive
+from flwr_fbo._common.fields import FREE, check_fields, choice, integer, positive
+from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.validation import require_int
+
+Keep = Literal["last", "best"]
+Start = Literal["model", "zero"]
+
+# Of `ReferenceFeatures`: c, in the squared length of every action's features; the
+# number R of points; and what is added to the covariance's diagonal, of its trace.
+CONSTANT_SHARE = 0.2
+_NUM_POINTS = 1000
+_JITTER = 1e-10
 
 
 class RewardModel(Protocol):
@@ -81,15 +95,12 @@ class Network:
         what is nearly linear, and needs long to leave it.
     """
 
-    dimension: int
-    width: int = 25
-    spread: float = 8.0
+    dimension: int = field(metadata=integer(1, cap="max_dimension"))
+    width: int = field(default=25, metadata=integer(1, cap="max_features"))
+    spread: float = field(default=8.0, metadata=positive())
 
     def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("dimension", self.dimension, 1)
-        require_int("width", self.width, 1)
-        require_positive("spread", self.spread)
+        check_fields(self)
 
     @property
     def num_parameters(self) -> int:
@@ -130,43 +141,6 @@ class Network:
         from scipy.special import expit
 
         return expit(inner + bias), second, last[..., 0]
-
-
-@dataclass(frozen=True)
-class LinearModel:
-    """f(x; w) = w'[x; 1]: with it Fed-GO-UCB without phase I is DisLinUCB.
-
-    Attributes
-    ----------
-    dimension : int
-        D >= 1.
-    """
-
-    dimension: int
-
-    def __post_init__(self) -> None:
-        take_plain(self)
-        require_int("dimension", self.dimension, 1)
-
-    @property
-    def num_parameters(self) -> int:
-        """D, and one for the constant."""
-        return self.dimension + 1
-
-    def initial(self, rng: np.random.Generator) -> FloatArray:
-        """Return zero: so statistics at w0 are those of ridge regression."""
-        return np.zeros(self.num_parameters)
-
-    def values(self, w: FloatArray, x: FloatArray) -> FloatArray:
-        """Return f(x; w), shape (n,); see `RewardModel`."""
-        return self.values_and_gradients(w, x)[0]
-
-    def values_and_gradients(
-        self, w: FloatArray, x: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return f(x; w) and its gradients by w; see `RewardModel`."""
-        gradients = np.column_stack([x, np.ones(len(x))])
-        return (gradients * w).sum(axis=-1), gradients
 
 
 class TorchModel:
@@ -249,3 +223,231 @@ class TorchModel:
         parameters = {name: part.view(p.shape) for (name, p), part in parts}
         call = self._torch.func.functional_call
         return call(self._module, parameters, (x[None],)).reshape(())
+
+
+@dataclass(frozen=True)
+class LangevinSettings:
+    """How a regression by gradient Langevin dynamics goes.
+
+    Phase I of Fed-GO-UCB fits w0 to what all agents have seen by
+
+        w_{k+1} = w_k - tau1 grad L(w_k) + sqrt(2 tau1 / tau2) xi_k,    xi_k ~ N(0, I),
+
+    with step tau1 and inverse temperature tau2 (Raginsky, Rakhlin & Telgarsky, 2017).
+    The paper starts at w = 0 and takes the last iterate (algorithm 2). Here L is half
+    the mean squared error, so that a step does not depend on how many observations
+    there are.
+
+    Attributes
+    ----------
+    num_iterations : int
+        n >= 1.
+    step : float
+        tau1 > 0.
+    inverse_temperature : float
+        tau2 > 0.
+    keep : {"last", "best"}
+        The last iterate, w_n, as printed; or, of those before, the one of least loss.
+    patience : int
+        >= 0: stop early, once the least loss is so many iterations old. 0 never does.
+    start : {"model", "zero"}
+        The first iterate: `RewardModel.initial`, or w = 0 as in algorithm 2, line 1.
+        At zero all hidden units of a `Network` are equal: only noise tells them apart.
+
+    Notes
+    -----
+    The best iterate, and stopping early, need the losses: one more scalar an agent and
+    iteration.
+    """
+
+    num_iterations: int = field(default=200, metadata=integer(1, cap=FREE))
+    step: float = field(default=0.1, metadata=positive())
+    inverse_temperature: float = field(default=1e6, metadata=positive())
+    keep: Keep = field(default="last", metadata=choice(Keep))
+    patience: int = field(default=0, metadata=integer(0, cap=FREE))
+    start: Start = field(default="model", metadata=choice(Start))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether `LangevinDynamics.advance` is told the loss."""
+        return self.keep == "best" or self.patience > 0
+
+    def initial(self, model: RewardModel, seed: int) -> FloatArray:
+        """Return the first iterate of a study: the same for all who know its seed."""
+        if self.start == "zero":
+            return np.zeros(model.num_parameters)
+        return model.initial(generator(seed, Purpose.LANGEVIN))
+
+
+class LangevinDynamics:
+    """One regression, a step at a time, by whoever has the gradients.
+
+    Parameters
+    ----------
+    settings : LangevinSettings
+    w : ndarray of shape (d_w,)
+        Where it starts.
+    seed : int
+        Of the noise. Step k has noise of its own: a regression that was stopped goes on
+        with what it would have had.
+
+    Attributes
+    ----------
+    w : ndarray of shape (d_w,)
+        The iterate: where the next gradient is wanted.
+    num_steps : int
+        Steps so far.
+    """
+
+    def __init__(self, settings: LangevinSettings, w: FloatArray, seed: int) -> None:
+        self.settings = settings
+        self.w: FloatArray = np.array(w)
+        self.num_steps = 0
+        self._seed = seed
+        self._best = self.w
+        self._least_loss = math.inf
+        self._best_step = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are made, or the loss has not fallen for too long."""
+        s, since = self.settings, self.num_steps - 1 - self._best_step
+        return self.num_steps >= s.num_iterations or 0 < s.patience <= since
+
+    @property
+    def result(self) -> FloatArray:
+        """What is kept of the iterates so far, shape (d_w,)."""
+        return self._best if self.settings.keep == "best" else self.w
+
+    def advance(self, gradient: FloatArray, loss: float = math.nan) -> None:
+        """Make a step.
+
+        Parameters
+        ----------
+        gradient : ndarray of shape (d_w,)
+            Of L at `w`.
+        loss : float
+            L at `w`; of use only where losses are needed.
+
+        Raises
+        ------
+        FloatingPointError
+            If it leads to no finite numbers. The iterate stays where it is.
+        """
+        s = self.settings
+        rng = generator(self._seed, self.num_steps + 1, Purpose.LANGEVIN)
+        noise = math.sqrt(2 * s.step / s.inverse_temperature)
+        with np.errstate(over="ignore", invalid="ignore"):
+            after = self.w - s.step * gradient
+            after += noise * rng.standard_normal(len(self.w))
+        if not np.isfinite(after).all():
+            raise FloatingPointError(
+                f"Step {self.num_steps + 1} of gradient Langevin dynamics leads to "
+                f"parameters that are not finite: step={s.step} is too large, or "
+                f"inverse_temperature={s.inverse_temperature} too small."
+            )
+        if loss < self._least_loss:
+            self._best, self._least_loss = self.w, loss
+            self._best_step = self.num_steps
+        self.w = after
+        self.num_steps += 1
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return where it is, as arrays."""
+        return {
+            "w": self.w.copy(),
+            "num_steps": np.array(self.num_steps),
+            "best": self._best.copy(),
+            "least_loss": np.array(self._least_loss),
+            "best_step": np.array(self._best_step),
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from what ``state_dict`` returned."""
+        self.w = np.array(state["w"])
+        self.num_steps = int(state["num_steps"])
+        self._best = np.array(state["best"])
+        self._least_loss = float(state["least_loss"])
+        self._best_step = int(state["best_step"])
+
+
+class ReferenceFeatures:
+    """A few features in place of a network's many gradients, by points that all know.
+
+    Where sums of gradients are released with noise, the noise is as wide as they are.
+    The gradients of a network at w0 are of hundreds of numbers and nearly the same at
+    all actions, so that what tells actions apart drowns. Here the difference g(x) -
+    mean to the mean gradient of R reference points r_1, .., r_R is told by its products
+
+        u_j(x) = (g(r_j) - mean)'(g(x) - mean),    j = 1, .., k - 1,
+
+    and these are whitened: with the covariance C of u over all R points, C = L L', and
+    v = L^-1 u,
+
+        phi(x) = [sqrt(c), sqrt(1 - c) v / ||v||],    c = 1/5,
+
+    whose length is 1: what is released with noise is as long as it may be. The constant
+    has a fifth of the squared length, so that what all actions have in common is soon
+    learned. (Cholesky's factor, and not eigenvectors, whose signs and order could
+    differ between machines.)
+
+    Parameters
+    ----------
+    model : RewardModel
+    w0 : ndarray of shape (d_w,)
+    num_features : int
+        k >= 2.
+    rng : numpy.random.Generator
+        Of the reference points, uniform in the unit cube: known to all.
+
+    Raises
+    ------
+    FloatingPointError
+        If the model has no finite gradients there, or the same everywhere.
+    """
+
+    def __init__(
+        self,
+        model: RewardModel,
+        w0: FloatArray,
+        num_features: int,
+        rng: np.random.Generator,
+    ) -> None:
+        points = rng.uniform(size=(_NUM_POINTS, model.dimension))
+        with np.errstate(over="ignore", invalid="ignore"):
+            _, gradients = model.values_and_gradients(w0, points)
+            self._mean = gradients.mean(axis=0)
+            centred = gradients - self._mean
+            self._directions = centred[: num_features - 1]
+            products = centred @ self._directions.T
+            covariance = products.T @ products / len(points)
+        size = np.trace(covariance)
+        if not (np.isfinite(covariance).all() and size > 0):
+            raise FloatingPointError(
+                "The model's gradients at w0 tell no two points of the unit cube apart."
+            )
+        jitter = _JITTER * size * np.eye(num_features - 1)
+        self._factor = np.linalg.cholesky(covariance + jitter)
+
+    def __call__(self, gradients: FloatArray) -> FloatArray:
+        """Return the features of gradients: shape (K, d_w) in, (K, k) out.
+
+        Rows of norm 1; zeros for gradients that are not finite, or too large.
+        """
+        from scipy.linalg import solve_triangular
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = (gradients - self._mean) @ self._directions.T
+            white = solve_triangular(
+                self._factor, products.T, lower=True, check_finite=False
+            ).T
+            lengths = np.linalg.norm(white, axis=1, keepdims=True)
+        finite = np.isfinite(lengths)
+        white = np.where(finite, white, 0.0) / np.fmax(lengths, 1e-300)
+        phi = np.empty((len(white), white.shape[1] + 1))
+        phi[:, 0] = math.sqrt(CONSTANT_SHARE)
+        phi[:, 1:] = math.sqrt(1 - CONSTANT_SHARE) * white
+        return np.where(finite, phi, 0.0)

@@ -46,12 +46,11 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.conversion import plain
 from flwr_fbo._common.validation import require_fraction
 from flwr_fbo.clients.bandits.decision import Decision
-from flwr_fbo.models.linear import posterior_weights
-from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.models.gp import posterior_weights
 from flwr_fbo.off_policy.matched_log import (
     MatchedLog,
     Probabilities,

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo._common.conversion import float_array, plain
 from flwr_fbo._common.text import printable
 from flwr_fbo._common.validation import nearest, require, require_known
 from flwr_fbo.clients.bandits.decision import Decision
-from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.off_policy.estimators import (
     PolicyValue,
     all_estimates,

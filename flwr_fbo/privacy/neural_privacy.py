@@ -63,7 +63,7 @@ class NeuralPrivacy:
         in each.
     num_features : int, optional
         Number k of features of an action, from 2 to 1000. They replace the network's
-        gradients; see `flwr_fbo.models.reference_features`. With None the most that the
+        gradients; see `flwr_fbo.models.network`. With None the most that the
         noise allows, at most 64: see `for_study`.
     reward_range : tuple of two floats
         Lowest and highest reward that count, from -1e6 to 1e6: rewards are clipped to

@@ -19,10 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import is_number, require, require_choice, require_int
 from flwr_fbo._common.version import __version__
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.noise import Entropy
 from flwr_fbo.privacy.sampling import (
     Sampling,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fed_vote.agent import SIGNIFICANCE, even_votes
 from flwr_fbo.algorithms.fed_vote.settings import LEAST_EVALUATIONS, FedVoteSettings
@@ -21,7 +21,6 @@ from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSet
 from flwr_fbo.algorithms.search.settings import SearchSettings
 from flwr_fbo.algorithms.search.study import TuningStudy
 from flwr_fbo.journal.ledger_table import LedgerRow
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import Params
 
 # Votes must also exceed the noise of a count so many times: the most voted place is

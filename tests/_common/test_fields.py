@@ -83,7 +83,7 @@ def test_a_value_that_breaks_a_rule_is_named(
 
 
 def test_a_member_that_breaks_the_rule_of_all_is_named() -> None:
-    with pytest.raises(ValueError, match="^rounds=0 is not allowed: an integer"):
+    with pytest.raises(ValueError, match=r"^rounds=0 "):
         Settings(rounds=(3, 0))
 
 

@@ -58,7 +58,7 @@ from flwr_fbo.clients.node_limits import node_limits
 from flwr_fbo.clients.site import SiteError
 from flwr_fbo.clients.tuning_site import TuningSite
 from flwr_fbo.lab.baselines.random_search import RandomSearchSettings
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.network import LangevinSettings
 from flwr_fbo.privacy.spending import Charge, Promise
 from flwr_fbo.study.codec import Phase
 from tests.adversaries.hostile_messages import (

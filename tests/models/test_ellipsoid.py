@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flwr_fbo.models.ellipsoid import Ellipsoid, WatchedEllipsoid
+from flwr_fbo.models.ellipsoid import Ellipsoid
 
 
 def _observed(d: int, n: int, ridge: float = 1.0) -> tuple[Ellipsoid, np.ndarray]:
@@ -49,13 +49,13 @@ def test_a_direction_that_is_hardly_seen_keeps_its_digits() -> None:
 
 
 def test_any_order_and_type_of_stored_numbers_can_be_gone_on_from() -> None:
-    ellipsoid = WatchedEllipsoid(np.eye(20), np.zeros(20))
+    ellipsoid = Ellipsoid(np.eye(20), np.zeros(20), watched=True)
     for x in np.random.default_rng(0).normal(size=(5, 20)):
         ellipsoid.observe(x, 1.0)
     stored = ellipsoid.state_dict()
     ellipsoid.observe(np.ones(20), 1.0)
     for factor in (np.asfortranarray(stored["factor"]), stored["factor"].astype(">f8")):
-        other = WatchedEllipsoid(np.eye(20), np.zeros(20))
+        other = Ellipsoid(np.eye(20), np.zeros(20), watched=True)
         other.load_state_dict({**stored, "factor": factor})
         other.observe(np.ones(20), 1.0)
         np.testing.assert_array_equal(other.factor, ellipsoid.factor)

@@ -4,6 +4,7 @@ from scipy.optimize import approx_fprime, minimize
 from scipy.stats import multivariate_normal
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import (
     Hyperparameters,
@@ -11,9 +12,8 @@ from flwr_fbo.models.gp import (
     log_bounds,
     negative_log_likelihood,
     sample_function,
+    sample_weights,
 )
-from flwr_fbo.models.linear import sample_weights
-from flwr_fbo.models.threads import one_blas_thread
 
 
 @pytest.fixture

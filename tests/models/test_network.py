@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_fbo.models.network import LinearModel, Network, RewardModel, TorchModel
+from flwr_fbo.lab.simulation.neural_bandits import LinearModel
+from flwr_fbo.models.network import Network, RewardModel, TorchModel
 
 D, N = 6, 11
 

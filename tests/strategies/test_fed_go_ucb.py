@@ -31,12 +31,12 @@ from flwr_fbo.clients.bandits.environment import BanditEnvironment
 from flwr_fbo.clients.bandits.recorded_neural_agent import KIND
 from flwr_fbo.clients.site_journal import record_name
 from flwr_fbo.journal.journal import Journal
+from flwr_fbo.lab.simulation.neural_bandits import LinearModel
 from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.models.network import LinearModel
+from flwr_fbo.models.network import LangevinSettings
 from tests.grouped import waiting
 
 TASK = FunctionBanditTask(num_actions=12)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.dp_fts_de.settings import DPFTSDESettings
 from flwr_fbo.algorithms.search.own_search import SearchAgent
-from flwr_fbo.models.threads import one_blas_thread
 
 
 class DPFTSDEAgent(SearchAgent):
@@ -33,7 +32,7 @@ class DPFTSDEAgent(SearchAgent):
     @one_blas_thread
     def message(self, iteration: int) -> FloatArray:
         """Return a posterior sample of the shared features' weights, shape (M,)."""
-        from flwr_fbo.models.linear import sample_weights
+        from flwr_fbo.models.gp import sample_weights
 
         x, y = self._observations(iteration)
         rng = generator(self.entropy, self.slot, iteration, Purpose.MESSAGE)

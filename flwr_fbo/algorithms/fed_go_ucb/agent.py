@@ -43,16 +43,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
 from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.observation import checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.network import RewardModel
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.study.wire_arrays import is_sum
 
 # How far w may be from w0, over 1 + ||w0||: a network's values are finite there.

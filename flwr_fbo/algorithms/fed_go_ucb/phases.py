@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
-from flwr_fbo.models.langevin import LangevinDynamics
-from flwr_fbo.models.network import RewardModel
+from flwr_fbo.models.network import LangevinDynamics, RewardModel
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.study.wire_arrays import is_array, is_raw_sum, is_release
 

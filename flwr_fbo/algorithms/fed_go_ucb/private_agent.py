@@ -5,11 +5,11 @@ Not in the paper. It differs from `flwr_fbo.algorithms.fed_go_ucb.agent` in that
 - phase I is left out: gradients of hundreds of numbers drown in their noise, and
   networks fitted by them were worse than random ones. So w0 is where the regression
   would start, which all agents know, and f(x; w0) is left out of what is learned;
-- an action has a few features (`models.reference_features`) in place of the network's
+- an action has a few features (`ReferenceFeatures`) in place of the network's
   gradient, which noise would cover, and its reward is clipped;
 - agents send by a public schedule;
 - an agent acts on released totals only, its own trials in between are not used. What it
-  believes is a posterior that knows how large the noise is (`models.noisy_sums`);
+  believes is a posterior that knows how large the noise is (`posterior_of_noisy_sum`);
 - it draws its estimate from that, N(theta_hat, beta V^-1), and plays the best action
   for it; before the first total from the prior. The most optimistic estimate would be
   the same for all agents and all trials between two totals, and so teach nothing. The
@@ -25,17 +25,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.network import RewardModel
-from flwr_fbo.models.noisy_sums import posterior
-from flwr_fbo.models.reference_features import CONSTANT_SHARE, ReferenceFeatures
-from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.models.ellipsoid import Ellipsoid, posterior_of_noisy_sum
+from flwr_fbo.models.network import CONSTANT_SHARE, ReferenceFeatures, RewardModel
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 from flwr_fbo.privacy.noise import Entropy
@@ -159,7 +156,7 @@ class PrivateFedGOUCBAgent(FedGOUCBAgent):
         self._seen.append((np.zeros(self._sums.settings.dimension), 0.0))
 
     def _ellipsoid_of(self, total: FloatArray) -> Ellipsoid:
-        return posterior(
+        return posterior_of_noisy_sum(
             total, self._noise_std, self._prior_variances, _REWARD_VARIANCE
         )
 

@@ -8,7 +8,7 @@ from typing import Self
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import take_plain
 from flwr_fbo._common.validation import require, require_int, require_positive
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.network import LangevinSettings
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 
 

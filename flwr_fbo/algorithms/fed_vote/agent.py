@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fed_vote.settings import (
     SHARED_CANDIDATES,
@@ -40,8 +40,6 @@ from flwr_fbo.algorithms.fed_vote.settings import (
     VoteCount,
 )
 from flwr_fbo.algorithms.search.own_search import LeanAgent, shared_features
-from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 if TYPE_CHECKING:

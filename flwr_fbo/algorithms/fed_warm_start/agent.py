@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo.algorithms.fed_warm_start.knowledge import Knowledge
 from flwr_fbo.algorithms.fed_warm_start.settings import Cohorts, FedWarmStartSettings
 from flwr_fbo.algorithms.search.own_search import LeanAgent
 from flwr_fbo.journal.trial_table import TrialSource
-from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import SearchSpace, move_to_faces
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 
 # Median and spread of the prior of a lengthscale's logarithm; draws of it.
 _MEDIAN, _SPREAD, _NUM_DRAWS = 0.6, 0.6, 96

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.dp_fts_de.agent import DPFTSDEAgent
 from flwr_fbo.algorithms.fts.relayed import checked, others_present
 from flwr_fbo.algorithms.fts.settings import FTSSettings
-from flwr_fbo.models.threads import one_blas_thread
 
 
 class FTSAgent(DPFTSDEAgent):

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import (
     require,
 )
@@ -33,7 +33,6 @@ from flwr_fbo.algorithms.linear_bandit.belief import Belief
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief
-from flwr_fbo.models.threads import one_blas_thread
 
 
 class LinearUCBAgent:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo.algorithms.linear_bandit.exploration import Exploration, Optimism, drawn
-from flwr_fbo.models.near_ties import first_best
 
 if TYPE_CHECKING:
     from flwr_fbo.models.ellipsoid import Ellipsoid

@@ -21,7 +21,7 @@ from flwr_fbo.privacy.spectrum import (
 )
 
 if TYPE_CHECKING:
-    from flwr_fbo.models.ellipsoid import WatchedEllipsoid
+    from flwr_fbo.models.ellipsoid import Ellipsoid
 
 # What the authors' code multiplies the width with (``beta_mult`` in its agents.py).
 _AUTHORS_FACTOR = 0.01
@@ -173,7 +173,7 @@ class Confidence:
         return np.asarray(factor * (settings.noise_scale * radius + copies * prior))
 
     def growth(
-        self, ellipsoid: WatchedEllipsoid, synchronised_log_det: FloatArray
+        self, ellipsoid: Ellipsoid, synchronised_log_det: FloatArray
     ) -> FloatArray:
         """Return what a trigger looks at, shape (...): Algorithm 1, line 12.
 
@@ -185,21 +185,21 @@ class Confidence:
         slack = self._copies * (self.bounds.rho_max - self.bounds.rho_min)
         return ellipsoid.shifted_log_det(slack) - synchronised_log_det
 
-    def ellipsoid(self, total: FloatArray) -> WatchedEllipsoid:
+    def ellipsoid(self, total: FloatArray) -> Ellipsoid:
         """Return what a sum of releases, shape (..., d + 1, d + 1), lets one believe.
 
         S + shift I, and more where an eigenvalue is still below rho_min: only if the
         bounds fail, or without noise by rounding.
         """
-        from flwr_fbo.models.ellipsoid import WatchedEllipsoid
+        from flwr_fbo.models.ellipsoid import Ellipsoid
 
         d, copies, bounds = self.settings.releases.dimension, self._copies, self.bounds
         matrix = total[..., :d, :d] + copies * bounds.shift * np.eye(d)
         missing = copies * bounds.rho_min - np.linalg.eigvalsh(matrix)[..., 0]
         matrix = matrix + np.maximum(missing, 0.0)[..., None, None] * np.eye(d)
-        return WatchedEllipsoid(matrix, total[..., :d, d])
+        return Ellipsoid(matrix, total[..., :d, d], watched=True)
 
-    def belief(self, ellipsoid: WatchedEllipsoid) -> Belief:
+    def belief(self, ellipsoid: Ellipsoid) -> Belief:
         """Return an ellipsoid of a sum, and of trials since, with its width."""
         width = self.width_at(ellipsoid.log_det, ellipsoid.least_eigenvalue)
         return Belief(ellipsoid, width, self.settings.exploration)

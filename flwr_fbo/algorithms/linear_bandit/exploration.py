@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo._common.conversion import take_plain
-from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.random import Purpose, generator, uniform_in_ball
 from flwr_fbo._common.validation import (
     is_number,
     require,
@@ -29,8 +29,6 @@ from flwr_fbo._common.validation import (
     require_known,
     require_positive,
 )
-from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.unit_ball import uniform_in_ball
 
 # Rewards that are computed together, 8 bytes each: enough to be fast.
 _VALUES_AT_ONCE = 1 << 18

@@ -64,7 +64,7 @@ from numpy.typing import NDArray
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.linear_bandit.belief import Belief
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
-from flwr_fbo.models.ellipsoid import Ellipsoid, WatchedEllipsoid
+from flwr_fbo.models.ellipsoid import Ellipsoid
 
 # The values of a and q that a site tries.
 _SHARES = np.linspace(0.0, 1.0, 5)
@@ -80,15 +80,15 @@ class SiteBelief:
     ----------
     confidence : Confidence
         In the shared sum; its settings have a `SiteDeviation`.
-    shared : WatchedEllipsoid
-        Of the shared sum, as it was received.
+    shared : Ellipsoid
+        A watched one of the shared sum, as it was received.
     own : ndarray of shape (..., d + 1, d + 1)
         The site's part of that sum: its own release or, with ``local_data="raw"``, what
         that was made of.
     """
 
     def __init__(
-        self, confidence: Confidence, shared: WatchedEllipsoid, own: FloatArray
+        self, confidence: Confidence, shared: Ellipsoid, own: FloatArray
     ) -> None:
         settings = confidence.settings
         assert settings.site_deviation is not None

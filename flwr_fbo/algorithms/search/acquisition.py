@@ -14,9 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo.models.features import RandomFeatures, ascend
-from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.space.search_space import SearchSpace
 from flwr_fbo.space.sub_regions import SubRegions
 

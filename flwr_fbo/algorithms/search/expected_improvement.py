@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo.models.failures import Trials
 from flwr_fbo.models.matern import MaternPosterior, fit
-from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.quasi_newton import minimize_all
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import SearchSpace
 
 # Beyond, improvement is its limit, pdf(z) / z^2 or z, to seven digits or all. Single

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo._common.palette import BLUE
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.cli.report import page_figures as figures
@@ -27,7 +28,6 @@ from flwr_fbo.cli.report.parameter_axes import (
 from flwr_fbo.cli.report.site_worth import scatter
 from flwr_fbo.integrations.optuna_export import study_in_memory
 from flwr_fbo.journal.trial_table import Trial
-from flwr_fbo.models.threads import one_blas_thread
 
 # With fewer trials, or parameters, there is nothing to weigh.
 _FEWEST_TRIALS, _FEWEST_PARAMETERS = 4, 2

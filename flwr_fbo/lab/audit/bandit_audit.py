@@ -25,15 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.validation import require, require_choice, require_int
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
 from flwr_fbo.lab.audit.evidence import Evidence, joined
 from flwr_fbo.lab.audit.planted_faults import CONTINUAL_FAULTS, BuildContinual
 from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
-from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings

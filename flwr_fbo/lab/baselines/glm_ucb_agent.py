@@ -42,7 +42,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTrigger
 from flwr_fbo.algorithms.linear_bandit.observation import (
@@ -52,8 +52,6 @@ from flwr_fbo.algorithms.linear_bandit.observation import (
 from flwr_fbo.lab.baselines.glm import projected
 from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.study.wire_arrays import is_sum
 
 

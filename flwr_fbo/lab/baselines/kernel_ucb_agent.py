@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int, require_positive
 from flwr_fbo.algorithms.linear_bandit.observation import (
@@ -41,8 +41,6 @@ from flwr_fbo.algorithms.linear_bandit.observation import (
     checked_observation,
 )
 from flwr_fbo.lab.baselines.nystrom import NystromFeatures, NystromRegression, sums_of
-from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.threads import one_blas_thread
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.fts.relayed import checked, others_present
 from flwr_fbo.algorithms.search.acquisition import maximize_function
@@ -38,12 +39,73 @@ from flwr_fbo.lab.baselines.transfer_settings import (
     TransferSettings,
 )
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import Posterior, root
-from flwr_fbo.models.linear import posterior_weights
-from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.models.gp import Hyperparameters, posterior_weights, squared_distances
 
 # Of the target's model in TAF: the Epanechnikov kernel at no discordance.
 _OWN_WEIGHT = 0.75
+
+
+class Posterior:
+    """What observations say of the function (Rasmussen & Williams, algorithm 2.1).
+
+    Parameters
+    ----------
+    x : ndarray of shape (t, D)
+    y : ndarray of shape (t,)
+    hyperparameters : Hyperparameters
+    """
+
+    def __init__(
+        self, x: FloatArray, y: FloatArray, hyperparameters: Hyperparameters
+    ) -> None:
+        self.x, self.y = x, y
+        self._hyperparameters = hyperparameters
+        covariance = self._kernel(x, x)
+        covariance.flat[:: len(y) + 1] += hyperparameters.noise
+        self._factor = cho_factor(covariance, lower=True)
+        self._alpha = cho_solve(self._factor, y)
+
+    def _kernel(self, x: FloatArray, other: FloatArray) -> FloatArray:
+        h, squared = self._hyperparameters, squared_distances(x, other)
+        return np.asarray(h.variance * np.exp(-0.5 * squared / h.lengthscale**2))
+
+    def predict(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return mean and variance of the function at k points, shape (k,) each."""
+        kernel = self._kernel(x, self.x)
+        explained = np.sum(kernel.T * cho_solve(self._factor, kernel.T), axis=0)
+        variance = np.maximum(self._hyperparameters.variance - explained, 0.0)
+        return np.asarray(kernel @ self._alpha), np.asarray(variance)
+
+    def samples(self, x: FloatArray, num: int, rng: np.random.Generator) -> FloatArray:
+        """Return joint samples of the function at k points, shape (num, k)."""
+        kernel = self._kernel(x, self.x)
+        explained = kernel @ cho_solve(self._factor, kernel.T)
+        covariance = self._kernel(x, x) - explained
+        draws = rng.standard_normal((num, len(x)))
+        return np.asarray(kernel @ self._alpha + draws @ root(covariance).T)
+
+    def leave_one_out(self, num: int, rng: np.random.Generator) -> FloatArray:
+        """Return joint samples at all t points, shape (t, num, t).
+
+        Row j is of the model that has not seen observation j; the hyperparameters stay.
+        """
+        rest = ~np.eye(len(self.y), dtype=bool)
+        models = (
+            Posterior(self.x[others], self.y[others], self._hyperparameters)
+            for others in rest
+        )
+        return np.array([model.samples(self.x, num, rng) for model in models])
+
+
+def root(covariance: FloatArray) -> FloatArray:
+    """Return A with A A' = the covariance, shape (k, k), as near as rounding allows.
+
+    The symmetric root, which does not depend on the signs of eigenvectors: each BLAS
+    has others. Eigenvalues below 0 are taken for 0: a covariance of a posterior may
+    well be singular.
+    """
+    values, vectors = np.linalg.eigh(0.5 * (covariance + covariance.T))
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
 class Surrogates:

@@ -16,8 +16,7 @@ from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.tasks.base import STRICT
 from flwr_fbo.lab.tasks.known_tasks import task_reader
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
-from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.models.network import Network
+from flwr_fbo.models.network import LangevinSettings, Network
 
 AnyNonlinearTask = Annotated[
     NonlinearBanditTask, PlainValidator(task_reader(NonlinearBanditTask))

@@ -17,7 +17,7 @@ from flwr_fbo.lab.simulation.kernel_bandits import KernelBanditSimulation
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.lab.simulation.turns import FederationRun
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBanditTask
-from flwr_fbo.models.langevin import LangevinSettings
+from flwr_fbo.models.network import LangevinSettings
 
 
 class Playable(Protocol):

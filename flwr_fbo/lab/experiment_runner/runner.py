@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.runs import Run
 from flwr_fbo.lab.simulation.progress import told
-from flwr_fbo.models.threads import one_blas_thread
 
 _LOG = logging.getLogger("flwr.fbo")
 _FINEST = 1e-3  # a share that has grown by less is not written

@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
@@ -40,7 +40,6 @@ from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.lab.simulation.agent_group import AgentGroup
 from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits, LinearBanditTask
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.factorisation import Tree
 from flwr_fbo.privacy.noise import SeededEntropy

@@ -23,7 +23,7 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, first_best, one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
@@ -31,9 +31,7 @@ from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTri
 from flwr_fbo.algorithms.linear_bandit.exploration import Optimism
 from flwr_fbo.lab.simulation.linear_bandits import BanditSimulation
 from flwr_fbo.lab.tasks.linear_bandit import IntArray, LinearBandits
-from flwr_fbo.models.ellipsoid import WatchedEllipsoid
-from flwr_fbo.models.near_ties import first_best
-from flwr_fbo.models.threads import one_blas_thread
+from flwr_fbo.models.ellipsoid import Ellipsoid
 
 # By what share of the trials so far a step is longer than the one before.
 _GROWTH = 0.02
@@ -133,14 +131,14 @@ class _AverageAgent:
         self._own_luck = np.zeros(len(self._theta))
 
     @property
-    def _ellipsoid(self) -> WatchedEllipsoid:
+    def _ellipsoid(self) -> Ellipsoid:
         synchronised = self._synchronised
         if self._simulation.settings.local_data == "released":
             return synchronised
         own = self._gram - self._gram_before
         matrix = synchronised.factor @ synchronised.factor.T + own
         target = synchronised.target + own @ self._theta + self._own_luck
-        return WatchedEllipsoid(matrix, target)
+        return Ellipsoid(matrix, target, watched=True)
 
     def play(self, bandits: LinearBandits, i: int, num_trials: int) -> float:
         """Play step i; return the regret of its trials."""

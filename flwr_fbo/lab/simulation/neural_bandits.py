@@ -13,16 +13,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.algorithms.fed_go_ucb.agent import FedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
 from flwr_fbo.algorithms.fed_go_ucb.private_agent import PrivateFedGOUCBAgent
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
 from flwr_fbo.lab.simulation.turns import Channel, Federation, TurnSimulation
-from flwr_fbo.models.network import LinearModel, RewardModel
+from flwr_fbo.models.network import RewardModel
 from flwr_fbo.privacy.noise import SeededEntropy
 
 Baseline = Literal["one-go-ucb", "n-go-ucb", "dislinucb"]
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """f(x; w) = w'[x; 1]: with it Fed-GO-UCB without phase I is DisLinUCB.
+
+    Attributes
+    ----------
+    dimension : int
+        D >= 1.
+    """
+
+    dimension: int
+
+    @property
+    def num_parameters(self) -> int:
+        """D, and one for the constant."""
+        return self.dimension + 1
+
+    def initial(self, rng: np.random.Generator) -> FloatArray:
+        """Return zero: so statistics at w0 are those of ridge regression."""
+        return np.zeros(self.num_parameters)
+
+    def values(self, w: FloatArray, x: FloatArray) -> FloatArray:
+        """Return f(x; w), shape (n,); see `RewardModel`."""
+        return self.values_and_gradients(w, x)[0]
+
+    def values_and_gradients(
+        self, w: FloatArray, x: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return f(x; w) and its gradients by w; see `RewardModel`."""
+        gradients = np.column_stack([x, np.ones(len(x))])
+        return (gradients * w).sum(axis=-1), gradients
 
 
 @dataclass(frozen=True)

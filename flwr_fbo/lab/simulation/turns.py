@@ -10,11 +10,10 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.lab.simulation.progress import telling
 from flwr_fbo.lab.tasks.nonlinear_bandit import NonlinearBandit, NonlinearBanditTask
-from flwr_fbo.models.threads import one_blas_thread
 
 Sharing = Literal["triggered", "always", "never"]
 

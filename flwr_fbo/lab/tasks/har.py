@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
+from flwr_fbo._common.arrays import one_blas_thread
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._common.validation import require, require_bool
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.lab.datasets.har import NUM_SUBJECTS, partition
 from flwr_fbo.lab.tasks.base import Objective, Task, register, require_clients
-from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.space.search_space import Params
 
 NUM_EPOCHS = 50

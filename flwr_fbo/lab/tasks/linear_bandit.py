@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.random import Purpose, generator, uniform_in_ball
 from flwr_fbo._common.validation import (
     is_number,
     require,
@@ -25,7 +25,6 @@ from flwr_fbo._common.validation import (
     require_positive,
 )
 from flwr_fbo.lab.tasks.base import STRICT, register
-from flwr_fbo.models.unit_ball import uniform_in_ball
 
 IntArray = NDArray[np.intp]
 

@@ -40,7 +40,7 @@ from flwr_fbo.lab.tasks.nonlinear_bandit import (
     FunctionBanditTask,
     NonlinearBanditEnvironment,
 )
-from flwr_fbo.models.reference_features import CONSTANT_SHARE, ReferenceFeatures
+from flwr_fbo.models.network import CONSTANT_SHARE, ReferenceFeatures
 from flwr_fbo.privacy.noise import SeededEntropy
 from flwr_fbo.study.codec import PROTOCOL_VERSION
 from tests.federation import Unheard

@@ -15,7 +15,7 @@ from flwr_fbo.algorithms.linear_bandit.settings import (
     LinearUCBSettings,
 )
 from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
-from flwr_fbo.models.ellipsoid import WatchedEllipsoid
+from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import SeededEntropy
@@ -66,7 +66,7 @@ def test_ellipsoid_is_that_of_explicit_inverses(shape: tuple[int, ...]) -> None:
     x = rng.standard_normal((*shape, 7, D))
     V, u = np.swapaxes(x, -1, -2) @ x, rng.standard_normal((*shape, D))
     X, width = rng.standard_normal((*shape, 9, D)), rng.uniform(1, 2, shape)
-    model = WatchedEllipsoid(V, u)
+    model = Ellipsoid(V, u, watched=True)
     inverse = np.linalg.inv(V)
     np.testing.assert_allclose(model.estimate, np.einsum("...ij,...j", inverse, u))
     np.testing.assert_allclose(model.log_det, np.linalg.slogdet(V)[1])
@@ -195,7 +195,7 @@ def test_theta_is_in_the_ellipsoid_of_the_observed_width(
 
 def test_the_least_eigenvalue_is_that_after_a_power_of_two_of_observations() -> None:
     rng = np.random.default_rng(13)
-    model = WatchedEllipsoid(0.5 * np.eye(D), np.zeros(D)).repeated(3)
+    model = Ellipsoid(0.5 * np.eye(D), np.zeros(D), watched=True).repeated(3)
     V = np.repeat(0.5 * np.eye(D)[None], 3, axis=0)
     for t in range(1, 70):
         x = rng.standard_normal((3, D))

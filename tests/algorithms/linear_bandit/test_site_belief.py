@@ -14,7 +14,7 @@ from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LocalData
 from flwr_fbo.algorithms.linear_bandit.site_belief import SiteBelief, own_confidence
 from flwr_fbo.algorithms.linear_bandit.site_deviation import SiteDeviation
-from flwr_fbo.models.ellipsoid import WatchedEllipsoid
+from flwr_fbo.models.ellipsoid import Ellipsoid
 
 D, M = 4, 5
 EXACT = ContinualSettings(3, D, epsilon=math.inf, delta=1e-5, max_reward=3.0)
@@ -46,7 +46,7 @@ def site_thetas(deviation: SiteDeviation, seed: int) -> FloatArray:
 
 def beliefs(
     settings: LinearUCBSettings, n: int = 60, seed: int = 0
-) -> tuple[list[SiteBelief], WatchedEllipsoid, FloatArray, FloatArray]:
+) -> tuple[list[SiteBelief], Ellipsoid, FloatArray, FloatArray]:
     """Return what M sites believe, the shared ellipsoid, their sums and thetas."""
     assert settings.site_deviation is not None
     thetas = site_thetas(settings.site_deviation, seed)

@@ -19,9 +19,8 @@ from flwr_fbo.lab.baselines.glm_ucb_agent import GLMUCBAgent
 from flwr_fbo.lab.baselines.glm_ucb_server import GLMBanditServer
 from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.lab.simulation.glm_bandits import GLMBanditSimulation
-from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
+from flwr_fbo.lab.simulation.neural_bandits import LinearModel, NeuralBanditSimulation
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
-from flwr_fbo.models.network import LinearModel
 
 N, D, T = 3, 6, 8
 TASK = FunctionBanditTask(num_actions=12)

@@ -18,6 +18,7 @@ from flwr_fbo.algorithms.fts.server import FTSServer
 from flwr_fbo.algorithms.search.acquisition import maximize_function
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.lab.baselines.transfer_agents import (
+    Posterior,
     RGPEAgent,
     Surrogates,
     TAFAgent,
@@ -33,8 +34,7 @@ from flwr_fbo.lab.baselines.transfer_agents import (
 from flwr_fbo.lab.baselines.transfer_settings import RGPESettings, TAFSettings
 from flwr_fbo.lab.simulation.loop import run_loop
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import Hyperparameters, Posterior
-from flwr_fbo.models.linear import posterior_weights
+from flwr_fbo.models.gp import Hyperparameters, posterior_weights
 from flwr_fbo.strategies.options import StudyOptions
 from flwr_fbo.strategies.tuning_strategy import TuningStrategy
 from tests.federation import (

@@ -14,8 +14,7 @@ from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.simulation.neural_bandits import NeuralBanditSimulation
 from flwr_fbo.lab.simulation.turns import Sharing
 from flwr_fbo.lab.tasks.nonlinear_bandit import FunctionBanditTask, NonlinearBandit
-from flwr_fbo.models.langevin import LangevinSettings
-from flwr_fbo.models.network import Network
+from flwr_fbo.models.network import LangevinSettings, Network
 from flwr_fbo.privacy.neural_privacy import NeuralPrivacy
 
 # T0 is no multiple of N: two agents make a third evaluation in phase I.

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from flwr_fbo._common.arrays import PRECISION, first_best
+from flwr_fbo.lab.baselines.transfer_agents import root
 from flwr_fbo.lab.tasks.base import ObservationNoise
 from flwr_fbo.lab.tasks.synthetic import SyntheticTask
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.models.gp import root
-from flwr_fbo.models.near_ties import PRECISION, first_best
 
 
 def test_of_values_that_are_all_but_equal_the_first_wins() -> None:

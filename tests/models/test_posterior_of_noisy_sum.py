@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from flwr_fbo.algorithms.linear_bandit.confidence import Confidence
 from flwr_fbo.algorithms.linear_bandit.settings import LinearUCBSettings
-from flwr_fbo.models.noisy_sums import posterior
+from flwr_fbo.models.ellipsoid import posterior_of_noisy_sum
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 FloatArray = NDArray[np.float64]
@@ -40,7 +40,7 @@ def problem(
 @pytest.mark.parametrize("num_trials", [0, 2, 30])
 def test_without_noise_it_is_bayesian_regression(num_trials: int) -> None:
     _, x, y = problem(np.random.default_rng(0), num_trials)
-    believed = posterior(sums_of(x, y), 0.0, PRIOR, REWARD_VARIANCE)
+    believed = posterior_of_noisy_sum(sums_of(x, y), 0.0, PRIOR, REWARD_VARIANCE)
     precision = x.T @ x / REWARD_VARIANCE + np.diag(1 / PRIOR)
     np.testing.assert_allclose(believed.factor @ believed.factor.T, precision)
     expected = np.linalg.solve(precision, x.T @ y / REWARD_VARIANCE)
@@ -49,7 +49,7 @@ def test_without_noise_it_is_bayesian_regression(num_trials: int) -> None:
 
 def test_all_noise_says_nothing() -> None:
     _, x, y = problem(np.random.default_rng(0), 30)
-    believed = posterior(sums_of(x, y), 1e6, PRIOR, REWARD_VARIANCE)
+    believed = posterior_of_noisy_sum(sums_of(x, y), 1e6, PRIOR, REWARD_VARIANCE)
     np.testing.assert_allclose(believed.estimate, 0.0, atol=1e-3)
     precision = believed.factor @ believed.factor.T
     np.testing.assert_allclose(precision, np.diag(1 / PRIOR), atol=1e-6)
@@ -86,7 +86,7 @@ def test_it_tells_more_than_a_sum_that_is_shifted() -> None:
         rng = np.random.default_rng(seed)
         theta, x, y = problem(rng, 400)
         total = sums_of(x, y) + noise_of(rng, std)
-        ours = posterior(total, std, PRIOR, REWARD_VARIANCE).estimate
+        ours = posterior_of_noisy_sum(total, std, PRIOR, REWARD_VARIANCE).estimate
         shifted = confidence.ellipsoid(total).estimate
         each = [np.square(theta - e).sum() for e in (ours, shifted, 0 * theta)]
         errors.append(each)

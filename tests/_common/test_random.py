@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from flwr_fbo.models.unit_ball import uniform_in_ball
+from flwr_fbo._common.random import uniform_in_ball
 
 N = 20_000
 

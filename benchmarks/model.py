@@ -22,8 +22,7 @@ from flwr_fbo.algorithms.search.acquisition import maximize
 from flwr_fbo.algorithms.search.study import TuningStudy, create_agent
 from flwr_fbo.models.features import RandomFeatures
 from flwr_fbo.models.gp import fit_hyperparameters, sample_weights
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.space.sub_regions import SubRegions
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 M, D, T, AGENTS = 100, 2, 40, 200
 
@@ -44,7 +43,7 @@ def measure(quick: bool) -> list[Section]:
     )
     for point, value in zip(x, y, strict=True):
         agent.tell(0, point, float(value))
-    whole = SubRegions.from_edges([np.array([0.0, 1.0])] * D)
+    whole = SubRegions((np.array([0.0, 1.0]),) * D)
 
     def small() -> None:
         for _ in range(AGENTS):

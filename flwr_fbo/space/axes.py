@@ -1,12 +1,17 @@
-"""One parameter as one axis: its values laid out on [0, 1]."""
+"""One parameter as one axis: its values laid out on [0, 1].
+
+Each kind of axis says where a value lies (`to_unit`, which raises ValueError with what
+is allowed), which value is at a place (`from_unit`), and which place near another one
+separates two values (`border`). Axes with gaps between their values also move many
+places onto them (`centers`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 from optuna.distributions import (
@@ -27,38 +32,23 @@ from flwr_fbo._common.validation import require
 _RESOLUTION = 2.0**40
 
 
-class Axis(Protocol):
-    """One parameter: its values laid out on [0, 1]."""
-
-    continuous: ClassVar[bool]
-
-    def to_unit(self, value: Any) -> float:
-        """Return where a value lies; raise ValueError with what is allowed."""
-
-    def from_unit(self, u: float) -> Any:
-        """Return the value at ``u``."""
-
-    def centers(self, u: FloatArray) -> FloatArray:
-        """Return where the values at many ``u`` lie; a continuous axis moves none."""
-
-    def border(self, u: float) -> float:
-        """Return the place nearest to ``u`` where one value ends and another begins."""
-
-
 @dataclass(frozen=True)
-class _ContinuousAxis:
+class ContinuousAxis:
+    """Every number from low to high, by its size or its logarithm."""
+
     low: float
     high: float
     log: bool
-    continuous: ClassVar[bool] = True
 
     def to_unit(self, value: Any) -> float:
+        """Return where a value lies; raise ValueError with what is allowed."""
         v = _real(value)
         if not self.low <= v <= self.high:
             raise ValueError(f"a number from {self.low} to {self.high}")
         return self._cell(v) / _RESOLUTION
 
     def from_unit(self, u: float) -> float:
+        """Return the value at ``u``."""
         cell = round(u * _RESOLUTION)
         if cell <= 0 or cell >= _RESOLUTION:
             return self.low if cell <= 0 else self.high
@@ -90,47 +80,61 @@ class _ContinuousAxis:
             u = (v - self.low) / (self.high - self.low)
         return min(round(u * _RESOLUTION), int(_RESOLUTION))
 
-    def centers(self, u: FloatArray) -> FloatArray:
-        return u
-
     def border(self, u: float) -> float:
+        """Return ``u``: it separates two values."""
         return u
 
 
 @dataclass(frozen=True)
-class _SteppedAxis:
-    """Values low, low + step, ..., high; ints where these are."""
+class _BinnedAxis:
+    """Choices, or low, low + step, ..., high: each has an equal share of the axis."""
 
-    low: float
-    high: float
-    step: float
+    distribution: CategoricalDistribution | FloatDistribution | IntDistribution
     num_values: int
-    continuous: ClassVar[bool] = False
 
     def to_unit(self, value: Any) -> float:
-        v = _real(value)
-        if self.low <= v <= self.high:
-            index = round((v - self.low) / self.step)
-            if abs(self.low + index * self.step - v) <= 1e-8 * self.step:
-                return (index + 0.5) / self.num_values
-        raise ValueError(f"{self.low} to {self.high} in steps of {self.step}")
+        return (self._index(value) + 0.5) / self.num_values
 
-    def from_unit(self, u: float) -> float:
+    def _index(self, value: Any) -> int:
+        found = self.distribution
+        if isinstance(found, CategoricalDistribution):
+            if value not in found.choices:
+                raise ValueError(f"one of {list(found.choices)}")
+            return found.choices.index(value)
+        v, low, high, step = _real(value), found.low, found.high, found.step
+        assert step is not None
+        if low <= v <= high:
+            index = round((v - low) / step)
+            if abs(low + index * step - v) <= 1e-8 * step:
+                return index
+        raise ValueError(f"{low} to {high} in steps of {step}")
+
+    def from_unit(self, u: float) -> Any:
+        found, index = self.distribution, min(int(u * self.num_values), self._last)
+        if isinstance(found, CategoricalDistribution):
+            return found.choices[index]
+        assert found.step is not None
         # 3 * 0.1 exceeds 0.3: the last value is `high` itself.
-        return min(self.low + _bin(u, self.num_values) * self.step, self.high)
+        return min(found.low + index * found.step, found.high)
 
     def centers(self, u: FloatArray) -> FloatArray:
-        return _bin_centers(u, self.num_values)
+        bins = np.minimum(np.floor(u * self.num_values), self._last)
+        return np.asarray((bins + 0.5) / self.num_values)
 
     def border(self, u: float) -> float:
-        return _bin_border(u, self.num_values)
+        return math.floor(u * self.num_values + 0.5) / self.num_values
+
+    @property
+    def _last(self) -> int:
+        return self.num_values - 1
 
 
 @dataclass(frozen=True)
 class _LogIntAxis:
+    """Integers from low to high: each has a share in proportion to its logarithm."""
+
     low: int
     high: int
-    continuous: ClassVar[bool] = False
 
     def to_unit(self, value: Any) -> float:
         v = _real(value)
@@ -159,24 +163,7 @@ class _LogIntAxis:
         return math.log((self.high + 0.5) / (self.low - 0.5))
 
 
-@dataclass(frozen=True)
-class _CategoricalAxis:
-    choices: tuple[Any, ...]
-    continuous: ClassVar[bool] = False
-
-    def to_unit(self, value: Any) -> float:
-        if value not in self.choices:
-            raise ValueError(f"one of {list(self.choices)}")
-        return (self.choices.index(value) + 0.5) / len(self.choices)
-
-    def from_unit(self, u: float) -> Any:
-        return self.choices[_bin(u, len(self.choices))]
-
-    def centers(self, u: FloatArray) -> FloatArray:
-        return _bin_centers(u, len(self.choices))
-
-    def border(self, u: float) -> float:
-        return _bin_border(u, len(self.choices))
+Axis = ContinuousAxis | _BinnedAxis | _LogIntAxis
 
 
 def _real(value: Any) -> float:
@@ -196,19 +183,6 @@ def _times_exp(low: float, t: float) -> float:
     return low + low * math.expm1(t) if t < 0.5 else math.exp(math.log(low) + t)
 
 
-def _bin(u: float, num_values: int) -> int:
-    return min(int(u * num_values), num_values - 1)
-
-
-def _bin_centers(u: FloatArray, num_values: int) -> FloatArray:
-    bins = np.minimum(np.floor(u * num_values), num_values - 1)
-    return np.asarray((bins + 0.5) / num_values)
-
-
-def _bin_border(u: float, num_values: int) -> float:
-    return math.floor(u * num_values + 0.5) / num_values
-
-
 def plain_distribution(name: str, distribution: BaseDistribution) -> BaseDistribution:
     """Return the same distribution as Optuna's present class, of Python's numbers.
 
@@ -221,28 +195,24 @@ def plain_distribution(name: str, distribution: BaseDistribution) -> BaseDistrib
     """
     field, kind = f"space[{name!r}]", distribution
     if isinstance(kind, CategoricalDistribution):
-        choices = tuple(map(plain, kind.choices))
-        _require_finite(field, kind, choices)
-        return CategoricalDistribution(choices)
-    ok = isinstance(kind, FloatDistribution | IntDistribution)
-    require(ok, field, kind, "an Optuna Float-, Int- or CategoricalDistribution")
-    assert isinstance(kind, FloatDistribution | IntDistribution)
-    _require_finite(field, kind, (kind.low, kind.high, kind.step))
-    if type(kind) in (FloatDistribution, IntDistribution):
-        return kind
-    is_float = isinstance(kind, FloatDistribution)
-    present: type[Any] = FloatDistribution if is_float else IntDistribution
-    found: BaseDistribution = present(kind.low, kind.high, kind.log, kind.step)
-    return found
-
-
-def _require_finite(
-    field: str, distribution: BaseDistribution, values: Iterable[Any]
-) -> None:
+        values = tuple(map(plain, kind.choices))
+        kind = CategoricalDistribution(values)
+    else:
+        allowed = "an Optuna Float-, Int- or CategoricalDistribution"
+        numeric = isinstance(kind, FloatDistribution | IntDistribution)
+        require(numeric, field, kind, allowed)
+        assert isinstance(kind, FloatDistribution | IntDistribution)
+        values = kind.low, kind.high, kind.step
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):
             allowed = f"finite numbers, and there is {value}"
             require(False, field, distribution, allowed)
+    # Optuna's older classes are children of these two.
+    for present in (FloatDistribution, IntDistribution):
+        if isinstance(kind, present) and type(kind) is not present:
+            made: Any = present
+            kind = made(kind.low, kind.high, kind.log, kind.step)
+    return kind
 
 
 def make_axis(name: str, distribution: BaseDistribution) -> Axis:
@@ -266,18 +236,18 @@ def make_axis(name: str, distribution: BaseDistribution) -> Axis:
         choices = tuple(distribution.choices)
         distinct = all(a != b for i, a in enumerate(choices) for b in choices[:i])
         require(distinct, field, distribution, "choices that differ from each other")
-        return _CategoricalAxis(choices)
+        return _BinnedAxis(distribution, len(choices))
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = distribution.low, distribution.high
     require(math.isfinite(high - low), field, distribution, "a finite range")
     if isinstance(distribution, FloatDistribution) and distribution.step is None:
-        return _ContinuousAxis(low, high, distribution.log)
+        return ContinuousAxis(low, high, distribution.log)
     num_values = round((high - low) / (distribution.step or 1)) + 1
     fits = max(num_values, abs(low), abs(high)) < _RESOLUTION
     require(fits, field, distribution, "values and bounds below 2**40 in number")
     if distribution.log:
         return _LogIntAxis(int(low), int(high))
-    return _SteppedAxis(low, high, distribution.step or 1, num_values)
+    return _BinnedAxis(distribution, num_values)
 
 
 def _survives_json(distribution: BaseDistribution) -> bool:

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.distributions import (
     BaseDistribution,
     distribution_to_json,
@@ -20,14 +24,71 @@ from optuna.distributions import (
 )
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import require, require_known
-from flwr_fbo.space.axes import axis_edges, make_axis, plain_distribution
-from flwr_fbo.space.sub_regions import SubRegions, prime_factors
+from flwr_fbo._common.validation import (
+    require,
+    require_instance,
+    require_int,
+    require_known,
+)
+from flwr_fbo.space.axes import (
+    ContinuousAxis,
+    axis_edges,
+    make_axis,
+    plain_distribution,
+)
 
 Params = dict[str, Any]
 
 # What agents try lies on this grid, on continuous axes.
 _TRIED = 2.0**20
+
+
+@dataclass(frozen=True, eq=False)
+class SubRegions:
+    """Boxes between edges, which tile the unit cube (DP-FTS-DE, section 3.2).
+
+    A point on a border belongs to the upper box.
+
+    Attributes
+    ----------
+    edges : tuple of D ndarrays
+        Where each axis is cut, from 0 to 1, both included.
+    """
+
+    edges: tuple[FloatArray, ...]
+
+    @cached_property
+    def lower(self) -> FloatArray:
+        """The lower corners of the boxes, shape (P, D): the last axis is fastest."""
+        return np.array(list(product(*(e[:-1] for e in self.edges))))
+
+    @cached_property
+    def upper(self) -> FloatArray:
+        """The upper corners, in the same order."""
+        return np.array(list(product(*(e[1:] for e in self.edges))))
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def index(self, x: FloatArray) -> NDArray[np.intp]:
+        """Return the box of each point; ``x`` has shape (n, D), the result (n,)."""
+        cells = [
+            np.searchsorted(edges[1:-1], x[:, d], side="right")
+            for d, edges in enumerate(self.edges)
+        ]
+        return np.ravel_multi_index(tuple(cells), [len(e) - 1 for e in self.edges])
+
+
+def _prime_factors(number: int) -> list[int]:
+    """Return the prime factors of ``number``, largest first."""
+    require_int("num_sub_regions", number, 1)
+    factors, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor = divisor + 1 if divisor * divisor <= number else max(number, 2)
+    return factors[::-1]
 
 
 class SearchSpace:
@@ -72,9 +133,9 @@ class SearchSpace:
     """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        ok = isinstance(distributions, Mapping) and len(distributions) > 0
         allowed = "a non-empty dict of name to Optuna distribution"
-        require(ok, "space", distributions, allowed)
+        require_instance("space", distributions, Mapping, allowed=allowed)
+        require(len(distributions) > 0, "space", distributions, allowed)
         for name in distributions:
             named = isinstance(name, str) and name != ""
             require(named, "space", name, "names are non-empty strings")
@@ -84,7 +145,9 @@ class SearchSpace:
         }
         self._axes = [make_axis(name, d) for name, d in self.distributions.items()]
         self.dim = len(self._axes)
-        self.continuous = np.array([axis.continuous for axis in self._axes])
+        self.continuous = np.array(
+            [isinstance(axis, ContinuousAxis) for axis in self._axes]
+        )
         self._sub_regions: dict[tuple[int, tuple[str, ...]], SubRegions] = {}
         pairs = [[n, distribution_to_json(d)] for n, d in self.distributions.items()]
         self._json = json.dumps(pairs)
@@ -148,8 +211,9 @@ class SearchSpace:
     def snap_discrete(self, x: FloatArray) -> FloatArray:
         """Return points of shape (n, D), moved to the values of their discrete axes."""
         moved = np.array(x, order="C")
-        for d in np.flatnonzero(~self.continuous):
-            moved[:, d] = self._axes[d].centers(x[:, d])
+        for d, axis in enumerate(self._axes):
+            if not isinstance(axis, ContinuousAxis):
+                moved[:, d] = axis.centers(x[:, d])
         return moved
 
     def sub_regions(self, num_sub_regions: int, cut: Sequence[str] = ()) -> SubRegions:
@@ -181,7 +245,7 @@ class SearchSpace:
         chosen = [names.index(name) for name in cut]
         splits = [1] * self.dim
         continuous = [int(d) for d in np.flatnonzero(self.continuous)]
-        for factor in prime_factors(num_sub_regions):
+        for factor in _prime_factors(num_sub_regions):
             fitting = [
                 d
                 for d in chosen or continuous or range(self.dim)
@@ -191,9 +255,8 @@ class SearchSpace:
             require(bool(fitting), "num_sub_regions", num_sub_regions, allowed)
             splits[min(fitting, key=lambda d: splits[d])] *= factor
         edges = [axis_edges(a, k) for a, k in zip(self._axes, splits, strict=True)]
-        tiling = SubRegions.from_edges([e for e in edges if e is not None])
-        self._sub_regions[key] = tiling
-        return tiling
+        tiling = SubRegions(tuple(e for e in edges if e is not None))
+        return self._sub_regions.setdefault(key, tiling)
 
     def to_json(self) -> str:
         """Return the space as JSON, for the wire."""

@@ -7,8 +7,7 @@ from typing import Literal
 
 from flwr_fbo._common.validation import require_bool, require_choice, require_positive
 from flwr_fbo.algorithms.search.settings import SearchSettings
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.space.sub_regions import SubRegions
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 _POWERS = {"inverse": 1.0, "inverse-sqrt": 0.5, "inverse-square": 2.0}
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo.models.features import RandomFeatures, ascend
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.space.sub_regions import SubRegions
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 # Of numerical gradients, in units of the cube.
 _STEP = 1e-6

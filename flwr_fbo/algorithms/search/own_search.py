@@ -24,8 +24,7 @@ from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import Direction, SearchSettings
 from flwr_fbo.models.failures import Trials
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.space.sub_regions import SubRegions
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures

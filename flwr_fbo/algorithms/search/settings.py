@@ -13,8 +13,7 @@ from flwr_fbo._common.validation import (
     require_int,
     require_positive,
 )
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.space.sub_regions import SubRegions
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 if TYPE_CHECKING:
     from flwr_fbo.models.features import RandomFeatures

@@ -13,8 +13,7 @@ from flwr_fbo._common.validation import require_int
 from flwr_fbo.algorithms.registry import Algorithm, register
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.settings import Direction
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.space.sub_regions import SubRegions
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 
 @dataclass(frozen=True)

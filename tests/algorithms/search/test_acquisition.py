@@ -11,8 +11,7 @@ from optuna.distributions import (
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.search.acquisition import maximize
 from flwr_fbo.models.features import RandomFeatures
-from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.space.sub_regions import SubRegions
+from flwr_fbo.space.search_space import SearchSpace, SubRegions
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ PLANE = SearchSpace({name: FloatDistribution(0.0, 1.0) for name in "xy"})
 
 
 def _boxes(*splits: int) -> SubRegions:
-    return SubRegions.from_edges([np.linspace(0, 1, k + 1) for k in splits])
+    return SubRegions(tuple(np.linspace(0, 1, k + 1) for k in splits))
 
 
 def test_acquisition_finds_what_a_fine_grid_finds(rng: np.random.Generator) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import did_you_mean, require
+from flwr_fbo._common.validation import did_you_mean, refuse, require
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,7 +82,7 @@ def number(field: str, value: Any) -> float:
     """
     found = plain(value)
     if not isinstance(found, int | float):
-        require(False, field, value, f"a number, and it is a {_kind(value)}")
+        refuse(field, value, f"a number, and it is a {_kind(value)}")
     return float(found)
 
 
@@ -90,7 +90,7 @@ def whole_number(field: str, value: Any) -> int:
     """Return a whole number; raise ValueError for anything else, also for True."""
     found = plain(value)
     if not isinstance(found, int) or isinstance(found, bool):
-        require(False, field, value, f"an integer, and it is a {_kind(value)}")
+        refuse(field, value, f"an integer, and it is a {_kind(value)}")
     return int(found)
 
 

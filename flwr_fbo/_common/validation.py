@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Collection, Hashable, Iterable
-from typing import Any, TypeGuard, get_args
+from typing import Any, NoReturn, TypeGuard, get_args
 
 # The largest number that a float holds.
 MOST = sys.float_info.max
@@ -16,7 +16,12 @@ MOST = sys.float_info.max
 def require(condition: bool, field: str, value: object, allowed: str) -> None:
     """Raise ValueError unless ``condition`` holds."""
     if not condition:
-        raise ValueError(f"{field}={value!r} is not allowed: {allowed}.")
+        refuse(field, value, allowed)
+
+
+def refuse(field: str, value: object, allowed: str) -> NoReturn:
+    """Raise ValueError: for what is costly to say, or where types are narrowed."""
+    raise ValueError(f"{field}={value!r} is not allowed: {allowed}.")
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -36,9 +41,9 @@ def require_choice(field: str, value: object, literal: Any) -> None:
 def require_int(field: str, value: Any, minimum: int, most: int | None = None) -> None:
     """Raise ValueError unless ``value`` is an int from ``minimum`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        require(False, field, value, f"an integer >= {minimum}")
+        refuse(field, value, f"an integer >= {minimum}")
     if most is not None and value > most:
-        require(False, field, value, f"at most {most}")
+        refuse(field, value, f"at most {most}")
 
 
 def require_bool(field: str, value: Any) -> None:
@@ -76,7 +81,7 @@ def require_number(
         and (below is None or value < below)
     ):
         text = allowed or _bounds_text(least, most, above, below)
-        require(False, field, value, text)
+        refuse(field, value, text)
 
 
 def _bounds_text(
@@ -140,7 +145,7 @@ def require_instance(
         Whether None is allowed as well.
     """
     if not isinstance(value, kinds) and not (optional and value is None):
-        require(False, field, value, allowed or " or ".join(map(_with_article, kinds)))
+        refuse(field, value, allowed or " or ".join(map(_with_article, kinds)))
 
 
 def _with_article(kind: type) -> str:
@@ -166,7 +171,7 @@ def require_all(
         What the collection is an instance of.
     """
     if not (isinstance(values, of) and all(isinstance(one, kinds) for one in values)):
-        require(False, field, values, allowed)
+        refuse(field, values, allowed)
 
 
 def require_distinct(
@@ -193,7 +198,7 @@ def require_seed(field: str, value: Any) -> None:
 def require_known(field: str, value: Any, known: Collection[str]) -> None:
     """Raise ValueError unless ``value`` is a known name; it has the nearest one."""
     if not (isinstance(value, str) and value in known):
-        require(False, field, value, nearest(value, known))
+        refuse(field, value, nearest(value, known))
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

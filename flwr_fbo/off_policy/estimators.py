@@ -39,25 +39,33 @@ Sources
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
-from flwr_fbo._common.conversion import plain
-from flwr_fbo._common.validation import require_fraction
+from flwr_fbo._common.conversion import (
+    ROUNDING,
+    float_array,
+    mapping,
+    mappings,
+    plain,
+)
+from flwr_fbo._common.validation import nearest, refuse, require, require_fraction
 from flwr_fbo.clients.bandits.decision import Decision
 from flwr_fbo.models.gp import posterior_weights
-from flwr_fbo.off_policy.matched_log import (
-    MatchedLog,
-    Probabilities,
-    matched,
-    with_rewards,
-)
 
+# Target probabilities of each decision: in the order of its arms, or by their names.
+Probabilities = Iterable[ArrayLike | Mapping[str, float]]
+
+# By how much probabilities may miss a sum of 1.
+_TOLERANCE = 1e-9
+# With smaller ones the squares of weights would be infinite.
+_LEAST_PROPENSITY = 1e-100
 # The reward model is fitted anew for each block, with this penalty on its weights.
 _NUM_BLOCKS = 20
 _PENALTY = 1.0
@@ -139,6 +147,28 @@ class PolicyValue:
             f"has too {kind} decisions for what the policy takes, or its propensities "
             "are wrong. Do not rely on the intervals."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedLog:
+    """The n decisions with a reward in order of time, matched with a policy.
+
+    Attributes
+    ----------
+    rewards, weights : ndarray of shape (n,)
+    features : ndarray of shape (n, d)
+        Features of the chosen arm.
+    policy_features : ndarray of shape (n, d)
+        Features that the policy's choice has on average. A linear model's prediction of
+        them is its prediction for the policy.
+    num_awaited : int
+    """
+
+    rewards: FloatArray
+    weights: FloatArray
+    features: FloatArray
+    policy_features: FloatArray
+    num_awaited: int
 
 
 def ips(
@@ -411,3 +441,156 @@ def _untransformed(z: float, a: float) -> float:
     That sum is ((1 + a T)^3 - 1) / (3 a) + a / 2.
     """
     return z if a == 0 else float(np.cbrt(1 + 3 * a * (z - a / 2)) - 1) / a
+
+
+def with_rewards(
+    decisions: Sequence[Decision], others: Sequence[Any]
+) -> list[tuple[Decision, Any]]:
+    """Return the decisions with a reward in order of time, each with its other.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two, or a reward is infinite.
+    """
+    pairs = [
+        (decision, other)
+        for decision, other in zip(decisions, others, strict=True)
+        if not math.isnan(decision.reward)
+    ]
+    if len(pairs) < 2:
+        awaited = len(decisions) - len(pairs)
+        allowed = f"at least 2 with a reward; {awaited} are without one"
+        refuse("num_decisions", len(pairs), allowed)
+    # By number, not by time: a clock may be set back.
+    pairs.sort(key=lambda pair: pair[0].number)
+    for one, _ in pairs:
+        field, allowed = f"reward of decision {one.number}", "a finite number, or NaN"
+        require(math.isfinite(one.reward), field, one.reward, allowed)
+    return pairs
+
+
+def of_arms(probabilities: Any, decision: Decision) -> FloatArray:
+    """Return probabilities as an array in the order of a decision's arms.
+
+    Parameters
+    ----------
+    probabilities : array, or mapping of str to float
+        A mapping may leave out arms, whose probability is 0.
+
+    Raises
+    ------
+    ValueError
+        If a name is not that of an eligible arm; or if it is neither.
+    """
+    field = f"probabilities of decision {decision.number}"
+    if not by_name(probabilities):
+        return float_array(field, probabilities)
+    given = mapping(field, probabilities)
+    for name, probability in given.items():
+        if probability != 0 and name not in decision.arms:
+            refuse(field, name, f"an eligible arm, {nearest(name, decision.arms)}")
+    return float_array(field, [given.get(arm, 0.0) for arm in decision.arms])
+
+
+def by_name(probabilities: Any) -> bool:
+    """Return whether probabilities are given by the arms' names."""
+    if isinstance(probabilities, Mapping):
+        return True
+    is_series = hasattr(probabilities, "to_dict")
+    return is_series and all(isinstance(name, str) for name in probabilities.index)
+
+
+def _listed(probabilities: Any) -> list[Any]:
+    """Return what there is for each decision; of a data frame, by its columns."""
+    if not hasattr(probabilities, "to_dict"):
+        return list(probabilities)
+    columns = list(probabilities.columns)
+    if all(isinstance(name, str) for name in columns):
+        return mappings("probabilities", probabilities)
+    return list(float_array("probabilities", probabilities))
+
+
+def matched(decisions: Sequence[Decision], probabilities: Probabilities) -> MatchedLog:
+    """Match the decisions that have a reward with a policy's probabilities.
+
+    Raises
+    ------
+    ValueError
+        If the log or the probabilities are not allowed, or the log cannot tell what the
+        policy would have earned.
+    """
+    decisions, given = list(decisions), _listed(probabilities)
+    allowed = f"{len(decisions)}, an array for each decision"
+    fits = len(given) == len(decisions)
+    require(fits, "len(probabilities)", len(given), allowed)
+    pairs = with_rewards(decisions, given)
+    rewarded = [decision for decision, _ in pairs]
+    policies = [of_arms(policy, decision) for decision, policy in pairs]
+    features = [np.asarray(decision.features, dtype=float) for decision in rewarded]
+    d = features[0].shape[-1] if features[0].ndim else 0
+    for row in zip(rewarded, features, policies, strict=True):
+        _check(*row, d)
+    starts = np.cumsum([0, *(len(decision.arms) for decision in rewarded[:-1])])
+    policy, all_features = np.concatenate(policies), np.concatenate(features)
+    sums = np.add.reduceat(policy, starts)
+    rounded = np.where(np.abs(sums - 1) <= _TOLERANCE, 1.0, sums)
+    policy = policy / np.repeat(rounded, [len(own) for own in policies])
+    chosen = starts + [decision.chosen for decision in rewarded]
+    _require_support(rewarded, policy[chosen])
+    propensities = np.array([decision.propensity for decision in rewarded])
+    return MatchedLog(
+        rewards=np.array([decision.reward for decision in rewarded], dtype=float),
+        weights=policy[chosen] / propensities,
+        features=all_features[chosen],
+        policy_features=np.add.reduceat(policy[:, None] * all_features, starts),
+        num_awaited=len(decisions) - len(rewarded),
+    )
+
+
+def _check(
+    decision: Decision, features: FloatArray, policy: FloatArray, d: int
+) -> None:
+    """Raise ValueError unless a decision's arms, features and probabilities fit."""
+    of, K, p = f"of decision {decision.number}", len(decision.arms), decision.propensity
+    require(K > 0, f"arms {of}", decision.arms, "a name or more")
+    allowed = f"shape (K, {d}), a row for each arm"
+    require(features.shape == (K, d), f"features {of}", features.shape, allowed)
+    allowed = "shape (K,), a number for each eligible arm"
+    require(policy.shape == (K,), f"probabilities {of}", policy.shape, allowed)
+    chosen = decision.chosen
+    require(0 <= chosen < K, f"chosen {of}", chosen, "an index of its arms")
+    total = policy.sum()
+    allowed = f">= 0, with a sum of 1, and their sum is {total:.9g}"
+    adds_up = policy.min() >= 0 and abs(total - 1) <= ROUNDING
+    require(bool(adds_up), f"probabilities {of}", policy.tolist(), allowed)
+    known = bool(np.isfinite(features).all())
+    require(known, f"features {of}", features, "finite numbers")
+    require(0 < p <= 1, f"propensity {of}", p, "in (0, 1]")
+    allowed = f"{_LEAST_PROPENSITY} or more: no log has an action that improbable"
+    require(p >= _LEAST_PROPENSITY, f"propensity {of}", p, allowed)
+
+
+def _require_support(decisions: Sequence[Decision], of_chosen: FloatArray) -> None:
+    """Raise ValueError where the log shows that it lacks what the policy chooses."""
+    if all(decision.propensity == 1 for decision in decisions):
+        allowed = (
+            "below 1 in a decision at least. The log was made without randomised "
+            "exploration, so it does not tell what other actions give. A study whose "
+            "LinearUCBSettings have exploration=EllipsoidSampling() makes a log that "
+            "does"
+        )
+        refuse("propensity", 1.0, allowed)
+    allowed = (
+        "below 1 where the policy may choose another arm, which the log's policy "
+        "never takes there. Leave out the decisions that were not randomised"
+    )
+    for one, probability in zip(decisions, of_chosen, strict=True):
+        # With propensity 1 nothing was learned of the other arms.
+        fits = one.propensity < 1 or probability >= 1 - _TOLERANCE
+        require(fits, f"propensity of decision {one.number}", one.propensity, allowed)
+    if not of_chosen.any():
+        raise ValueError(
+            "The policy takes none of the logged actions with a reward: the log does "
+            "not tell what it would have earned."
+        )

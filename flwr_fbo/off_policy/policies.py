@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -17,14 +17,15 @@ from numpy.typing import ArrayLike
 from flwr_fbo._common.arrays import FloatArray, first_best
 from flwr_fbo._common.conversion import float_array, plain
 from flwr_fbo._common.text import printable
-from flwr_fbo._common.validation import nearest, require, require_known
+from flwr_fbo._common.validation import nearest, refuse, require, require_known
 from flwr_fbo.clients.bandits.decision import Decision
 from flwr_fbo.off_policy.estimators import (
     PolicyValue,
     all_estimates,
+    by_name,
     logged_mean,
+    of_arms,
 )
-from flwr_fbo.off_policy.matched_log import by_name, of_arms
 
 _FORMS = ("uniform", "always:NAME", "greedy", "python:MODULE:FUNCTION")
 # What a policy of a user's own takes: the context, the arms' names, their features.
@@ -143,7 +144,10 @@ def from_function(function: PolicyFunction, name: str = "") -> TargetPolicy:
         answer = plain(answer)
         where = f"answer of {label} for decision {decision.number}"
         if isinstance(answer, str):
-            return _sure(_index_of(answer, where, decision.arms), decision)
+            if answer not in decision.arms:
+                nearest_arm = nearest(answer, decision.arms)
+                refuse(where, answer, f"an eligible arm, {nearest_arm}")
+            return _sure(decision.arms.index(answer), decision)
         if by_name(answer) or np.ndim(answer):
             return of_arms(answer, decision)
         k = len(decision.arms)
@@ -161,13 +165,6 @@ def _sure(index: int, decision: Decision) -> FloatArray:
     probabilities = np.zeros(len(decision.arms))
     probabilities[index] = 1.0
     return probabilities
-
-
-def _index_of(name: str, field: str, arms: Sequence[str]) -> int:
-    """Return the index of an arm by its name."""
-    if name not in arms:  # at each decision: the nearest is looked for only then
-        require(False, field, name, f"an eligible arm, {nearest(name, arms)}")
-    return arms.index(name)
 
 
 def parse_policy(text: str, theta: ArrayLike | None = None) -> TargetPolicy:
@@ -198,12 +195,12 @@ def parse_policy(text: str, theta: ArrayLike | None = None) -> TargetPolicy:
     if kind == "always" and rest:
         return always(rest)
     if text == "greedy":
-        require(theta is not None, "theta", theta, "an estimate, which greedy needs")
-        assert theta is not None
+        if theta is None:
+            refuse("theta", theta, "an estimate, which greedy needs")
         return greedy(theta)
     module, _, function = rest.partition(":")
-    named = kind == "python" and module and function
-    require(bool(named), "policy", text, f"one of {', '.join(_FORMS)}")
+    if not (kind == "python" and module and function):
+        refuse("policy", text, f"one of {', '.join(_FORMS)}")
     return from_function(_imported(module, function), text)
 
 
@@ -223,9 +220,8 @@ def _imported(module: str, function: str) -> PolicyFunction:
     finally:
         sys.path.remove(folder)
     choice: PolicyFunction | None = getattr(found, function, None)
-    allowed = f"a function of {module}"
-    require(callable(choice), "function of the policy", function, allowed)
-    assert choice is not None
+    if choice is None or not callable(choice):
+        refuse("function of the policy", function, f"a function of {module}")
     return choice
 
 
@@ -354,9 +350,9 @@ def evaluate_policy(
         policy = TargetPolicy("fixed", partial(of_arms, policy))
     elif callable(policy):
         policy = from_function(policy)
-    allowed = "a TargetPolicy, a function or a mapping: see `parse_policy`"
-    require(isinstance(policy, TargetPolicy), "policy", policy, allowed)
-    assert isinstance(policy, TargetPolicy)
+    if not isinstance(policy, TargetPolicy):
+        allowed = "a TargetPolicy, a function or a mapping: see `parse_policy`"
+        refuse("policy", policy, allowed)
     logged = logged_mean(decisions, confidence)
     arms = sorted({arm for decision in decisions for arm in decision.arms})
     if policy.arm is not None:

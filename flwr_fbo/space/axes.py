@@ -25,7 +25,7 @@ from optuna.distributions import (
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import plain
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import refuse, require
 
 # Continuous axes are read on this grid: fine enough for any tuning, coarse enough that
 # rounding errors of exp and log cannot move a value off its grid point.
@@ -206,7 +206,7 @@ def plain_distribution(name: str, distribution: BaseDistribution) -> BaseDistrib
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):
             allowed = f"finite numbers, and there is {value}"
-            require(False, field, distribution, allowed)
+            refuse(field, distribution, allowed)
     # Optuna's older classes are children of these two.
     for present in (FloatDistribution, IntDistribution):
         if isinstance(kind, present) and type(kind) is not present:

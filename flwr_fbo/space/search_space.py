@@ -25,6 +25,7 @@ from optuna.distributions import (
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import (
+    refuse,
     require,
     require_instance,
     require_int,
@@ -162,7 +163,7 @@ class SearchSpace:
         """
         if set(params) != set(self.distributions):
             allowed = f"exactly the names {list(self.distributions)}"
-            require(False, "params", list(params), allowed)
+            refuse("params", list(params), allowed)
         point = np.empty(self.dim)
         for d, (name, axis) in enumerate(
             zip(self.distributions, self._axes, strict=True)
@@ -170,7 +171,7 @@ class SearchSpace:
             try:
                 point[d] = axis.to_unit(params[name])
             except ValueError as error:
-                require(False, f"params[{name!r}]", params[name], str(error))
+                refuse(f"params[{name!r}]", params[name], str(error))
         return point
 
     def from_unit(self, x: FloatArray) -> Params:
@@ -184,7 +185,7 @@ class SearchSpace:
         x = np.asarray(x, dtype=np.float64)
         inside = x.shape == (self.dim,) and bool(np.all((x >= 0) & (x <= 1)))
         if not inside:
-            require(False, "x", x, f"shape ({self.dim},) with entries in [0, 1]")
+            refuse("x", x, f"shape ({self.dim},) with entries in [0, 1]")
         return {
             name: axis.from_unit(float(u))
             for name, axis, u in zip(self.distributions, self._axes, x, strict=True)

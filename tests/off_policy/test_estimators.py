@@ -13,6 +13,7 @@ from sklearn.linear_model import Ridge
 
 from flwr_fbo.clients.bandits.decision import Decision
 from flwr_fbo.off_policy.estimators import (
+    MatchedLog,
     PolicyValue,
     _ips,
     doubly_robust,
@@ -20,7 +21,6 @@ from flwr_fbo.off_policy.estimators import (
     logged_mean,
     snips,
 )
-from flwr_fbo.off_policy.matched_log import MatchedLog
 
 ESTIMATORS = (ips, snips, doubly_robust)
 NINETY_FIVE = 1.959963984540054

@@ -37,8 +37,8 @@ from sklearn.preprocessing import StandardScaler
 
 from flwr_fbo import InProcessGrid
 from flwr_fbo._common.arrays import one_blas_thread
-from flwr_fbo._common.files import write_whole
 from flwr_fbo._common.random import Purpose, generator
+from flwr_fbo._common.text import write_whole
 from flwr_fbo.lab.datasets import digits, emnist, har
 from flwr_fbo.lab.datasets.base import Split
 from flwr_fbo.space.search_space import Params, SearchSpace

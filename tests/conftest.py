@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
-from flwr_fbo._common.faults import end_of_faults
+from flwr_fbo._common.errors import end_of_faults
 from tests.deployed import federation
 from tests.engine import flower_home, flwr_run, loopback_only
 

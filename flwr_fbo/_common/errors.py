@@ -1,6 +1,27 @@
-"""Errors that say which part of their text a server may read, and a data set's."""
+"""Errors, and their log.
+
+Errors say which part of their text a server may read. In the log each fault stands once
+with its traceback, and then only how often it repeats.
+"""
 
 from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_log = logging.getLogger("flwr.fbo")
+
+# More different faults are forgotten: a server that sends other rubbish each time must
+# not fill the memory.
+_MOST_FAULTS = 1000
+# Packages whose frames say nothing of a fault in the user's app.
+_NOT_THE_APP = ("flwr", "flwr_fbo")
 
 
 class PublicError(Exception):
@@ -22,3 +43,113 @@ class PublicError(Exception):
 
 class DataError(RuntimeError):
     """A data set is missing or damaged; the message names the file and what to do."""
+
+
+@dataclass
+class _Fault:
+    """One fault: what lines about its repeats begin with, and how many there are."""
+
+    name: str
+    level: int
+    num_repeats: int = 0
+    num_logged: int = 0
+
+    def log_repeats(self) -> None:
+        """Log the repeats that the log has not."""
+        more = self.num_repeats - self.num_logged
+        if more:
+            self.num_logged = self.num_repeats
+            times = "once more" if more == 1 else f"{more} more times"
+            _log.log(self.level, "%s %s", self.name, times)
+
+
+# The faults of this process.
+_faults: dict[Hashable, _Fault] = {}
+_lock = threading.RLock()
+
+
+def _note(
+    key: Hashable, name: str, level: int, text: str, exc_info: Any = None
+) -> None:
+    """Log a fault, or count it; the 10th, 100th and so on gets a line."""
+    with _lock:
+        if key not in _faults:
+            if len(_faults) == _MOST_FAULTS:
+                end_of_faults()
+            _faults[key] = _Fault(name, level)
+            _log.log(level, "%s", text, exc_info=exc_info)
+            return
+        fault = _faults[key]
+        fault.num_repeats += 1
+        if str(fault.num_repeats + 1).strip("0") == "1":
+            fault.log_repeats()
+
+
+def end_of_faults() -> None:
+    """Log how often faults have repeated; those that come again are new."""
+    with _lock:
+        for fault in _faults.values():
+            fault.log_repeats()
+        _faults.clear()
+
+
+# In a deployment each message is a process of its own.
+atexit.register(end_of_faults)
+
+
+def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> None:
+    """Log an error that is handled: once with its traceback, then how often it repeats.
+
+    Two errors are the same fault if they are of one type and were raised at the same
+    place, by the same calls.
+
+    Parameters
+    ----------
+    error : BaseException
+    what : str
+        What has failed.
+    level : int
+        Of the logging module.
+    """
+    calls = _calls_of_app(error.__traceback__)
+    kind, text = type(error).__name__, " ".join(str(error).split())
+    whole = f"{kind}: {text}" if text else kind
+    # The text of others may have another number each time.
+    public = error.public if isinstance(error, PublicError) else ""
+    name = whole.removesuffix(".") if public else f"{kind} at {_place(calls)}"
+    exc_info = type(error), error, calls
+    key = type(error), public, tuple(_lines(calls))
+    _note(key, f"{name}: the same fault", level, f"{what}: {whole}", exc_info)
+
+
+def log_once(name: str, text: str, level: int = logging.WARNING) -> None:
+    """Log a line once, and then ``name`` with how often it repeats."""
+    _note(name, name, level, text)
+
+
+def _calls_of_app(calls: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the first call of the user's app on, if there is one."""
+    call = calls
+    while call is not None:
+        module = str(call.tb_frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _NOT_THE_APP:
+            return call
+        call = call.tb_next
+    return calls
+
+
+def _lines(calls: TracebackType | None) -> list[tuple[str, int]]:
+    lines = []
+    while calls is not None:
+        lines.append((calls.tb_frame.f_code.co_filename, calls.tb_lineno))
+        calls = calls.tb_next
+    return lines
+
+
+def _place(calls: TracebackType | None) -> str:
+    """Return file and line of the innermost call."""
+    lines = _lines(calls)
+    if not lines:
+        return "an unknown place"
+    file, line = lines[-1]
+    return f"{Path(file).name}:{line}"

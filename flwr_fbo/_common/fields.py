@@ -76,7 +76,7 @@ def ruled(
         Limit of the integers in the field: a size of `flwr_fbo.Limits`, or ``FREE``.
     part : type or callable, optional
         Dataclass that the field holds, or a function that returns it for the field's
-        JSON value.
+        JSON value; of each member, where the field has `several`.
     """
 
     def checked(name: str, value: Any) -> None:
@@ -182,7 +182,8 @@ def several(
         for value in values:
             one["rule"](name, value)
 
-    return ruled(rule, optional=optional, cap=one["cap"], part=one["part"])
+    whole = ruled(rule, optional=optional, cap=one["cap"], part=one["part"])
+    return {**whole, "many": True}
 
 
 def holds(part: Any, *, cap: str = FREE) -> Metadata:

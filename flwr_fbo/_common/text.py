@@ -1,4 +1,4 @@
-"""Text that nobody else can steer a terminal or a reader's eye with.
+"""Text: made safe to print, put into words, and written to files.
 
 Names come from whoever wrote a study or a file: a parameter's may have the escape
 character in it, which clears a terminal, or a sign that reverses the text after it.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
+import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 # Control and format characters, but for tab and newline, and halves of a character.
@@ -95,3 +98,25 @@ class PrintableFilter(logging.Filter):
             lines = traceback.format_exception(*record.exc_info)
             record.exc_text = printable("".join(lines)).rstrip("\n")
         return True
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file atomically; only its owner can read it.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written. A file that had the name before is unchanged then.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            # On the disk before it has its name: after a crash the name is never that
+            # of a file whose text is lost.
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from flwr_fbo._common.files import write_whole
-from flwr_fbo._common.text import printable
+from flwr_fbo._common.text import printable, write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.cli.commands import AsJson
 from flwr_fbo.cli.errors import plain_errors

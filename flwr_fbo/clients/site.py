@@ -18,8 +18,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.faults import log_fault
+from flwr_fbo._common.errors import PublicError, log_fault
 from flwr_fbo._common.validation import require
 from flwr_fbo._compat import NumPyClient, add_first_mod, decoded, to_array_record
 from flwr_fbo.clients.limits import Limits, require_private, size_limits

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from flwr_fbo._common.files import write_whole
+from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.algorithms.search.comparison import Comparison, Score, as_json, compared

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray, one_blas_thread
+from flwr_fbo._common.fields import holds
 from flwr_fbo._common.validation import is_number, require, require_choice, require_int
 from flwr_fbo._common.version import __version__
 from flwr_fbo.privacy.noise import Entropy
@@ -77,7 +78,9 @@ class ReleaseSettings:
     sampling: Sampling = "poisson"
     calibration: Calibration = "joint"
     noise_only: bool = False
-    weights: WeightSchedule = field(default_factory=WeightSchedule)
+    weights: WeightSchedule = field(
+        default_factory=WeightSchedule, metadata=holds(WeightSchedule)
+    )
 
     def __post_init__(self) -> None:
         require_int("num_agents", self.num_agents, 1)

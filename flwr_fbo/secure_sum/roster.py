@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from flwr_fbo._common.files import write_whole
+from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.secure_sum.terms import canonical, require_hex, require_slots
 

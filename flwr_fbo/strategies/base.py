@@ -35,7 +35,7 @@ from flwr_fbo.strategies.options import Durability, StudyOptions, check_folder
 from flwr_fbo.strategies.result import StudyResult
 from flwr_fbo.strategies.study_record import KIND, Progress, StudyRecord
 from flwr_fbo.strategies.waiting import Waiting, duration
-from flwr_fbo.study.callbacks import Callbacks, Round, Started
+from flwr_fbo.study.callbacks import Round, Started, tell
 from flwr_fbo.study.codec import Config, Study
 from flwr_fbo.study.server import Server, Step
 
@@ -74,7 +74,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         allowed = f"at most num_agents={num_agents}"
         ok = min_agents is None or min_agents <= num_agents
         require(ok, "min_agents", min_agents, allowed)
-        self._callbacks = Callbacks(options.callbacks)
+        self._callbacks = tuple(options.callbacks)
         self.server = server
         self.study = study
         self._client_api: ClientApi = client_api
@@ -169,7 +169,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self._resume(num_rounds)
             name = self.study.study_id
             _log.info("study %s, as the ledger of each site has it", name)
-            self._callbacks.on_start(self._begun(identity))
+            tell(self._callbacks, "on_start", self._begun(identity))
             self._running = True
             try:
                 result = self._run(
@@ -181,13 +181,13 @@ class StudyStrategy(Strategy, Generic[ResultT]):
                     evaluate_fn,
                 )
             except BaseException as error:
-                self._callbacks.on_error(error)
+                tell(self._callbacks, "on_error", error)
                 raise
             finally:
                 self._running = False
                 self._stop_waiting()
         self._end(result)
-        self._callbacks.on_end(result)
+        tell(self._callbacks, "on_end", result)
         return result
 
     def _warn_of_refusal(self) -> None:
@@ -399,7 +399,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
         if step.is_over:
             self._rounds.append(Round(step.iteration + 1, 0, 0, 0, 0))
             self._commit()
-            self._callbacks.on_round(self._rounds[-1])
+            tell(self._callbacks, "on_round", self._rounds[-1])
             return None, None
         self._seconds.append(self._stop_waiting())
         answers = self._answers(step, replies)
@@ -414,7 +414,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
             self.server.resume(self.server.ledger[:before])
             raise
         # Once it is on disk: a new run would report this round again.
-        self._callbacks.on_round(self._rounds[-1])
+        tell(self._callbacks, "on_round", self._rounds[-1])
         if len(self.server.ledger) > before:
             self._up_to_date.clear()
         return vectors_record(self.server.vectors), self._reported(answers)

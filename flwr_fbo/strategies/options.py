@@ -21,7 +21,7 @@ from flwr_fbo._compat import ClientApi, check_client_api
 from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
-from flwr_fbo.study.callbacks import Callback, Callbacks
+from flwr_fbo.study.callbacks import Callback, check_callbacks
 
 _FINGERPRINT = re.compile("SHA256:[A-Za-z0-9+/]{43}")
 
@@ -313,7 +313,7 @@ class StudyOptions:
         ok = self.durability is None or isinstance(self.durability, Durability)
         require(ok, "durability", self.durability, "a Durability")
         check_client_api(self.client_api)
-        Callbacks(self.callbacks)
+        check_callbacks(self.callbacks)
 
 
 @dataclass(frozen=True)

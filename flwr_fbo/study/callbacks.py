@@ -6,11 +6,11 @@ A callback gets what has been released, settings and counts: nothing of one agen
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr_fbo._common.validation import require
+from flwr_fbo._common.validation import require_all
 from flwr_fbo.space.search_space import Params
 
 _log = logging.getLogger("flwr.fbo")
@@ -149,53 +149,22 @@ class Callback:
         """
 
 
-class Callbacks(Callback):
-    """Calls several callbacks in turn; one that fails does not stop the study.
+def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """Return callbacks as a tuple; raise ValueError for anything else."""
+    allowed = "a list or tuple of Callback objects"
+    require_all("callbacks", callbacks, Callback, allowed=allowed)
+    return tuple(callbacks)
 
-    Parameters
-    ----------
-    callbacks : list or tuple of Callback
 
-    Raises
-    ------
-    ValueError
-        If it is anything else; the message names it.
-    """
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        ok = isinstance(callbacks, list | tuple)
-        ok = ok and all(isinstance(callback, Callback) for callback in callbacks)
-        require(ok, "callbacks", callbacks, "a list or tuple of Callback objects")
-        self._callbacks = tuple(callbacks)
-
-    def on_start(self, started: Started) -> None:
-        """Tell all."""
-        self._tell("on_start", started)
-
-    def on_round(self, finished: Round) -> None:
-        """Tell all."""
-        self._tell("on_round", finished)
-
-    def on_rung(self, decided: DecidedRung) -> None:
-        """Tell all."""
-        self._tell("on_rung", decided)
-
-    def on_error(self, error: BaseException) -> None:
-        """Tell all."""
-        self._tell("on_error", error)
-
-    def on_end(self, result: Any) -> None:
-        """Tell all."""
-        self._tell("on_end", result)
-
-    def _tell(self, method: str, fact: Any) -> None:
-        for callback in self._callbacks:
-            try:
-                getattr(callback, method)(fact)
-            except Exception as error:  # somebody else's code
-                _log.warning(
-                    "The callback %s has failed in %s; the study goes on: %r",
-                    type(callback).__name__,
-                    method,
-                    error,
-                )
+def tell(callbacks: Iterable[Callback], method: str, fact: Any) -> None:
+    """Call a method of several callbacks; one that fails does not stop the study."""
+    for callback in callbacks:
+        try:
+            getattr(callback, method)(fact)
+        except Exception as error:  # somebody else's code
+            _log.warning(
+                "The callback %s has failed in %s; the study goes on: %r",
+                type(callback).__name__,
+                method,
+                error,
+            )

@@ -1,8 +1,12 @@
-"""How studies and instructions travel: as plain scalars in Flower's config.
+"""How studies, instructions and arrays travel, and what the receiver looks at.
 
-A client is told the whole study in every message, because in a deployment each message
-starts a fresh process. There is one version for all of them, and one form: an entry
-``fbo-NAME`` for each field of an instruction, and the study as JSON.
+*Studies and instructions* are plain scalars in Flower's config. A client is told the
+whole study in every message, because in a deployment each message starts a fresh
+process. There is one version for all of them, and one form: an entry ``fbo-NAME`` for
+each field of an instruction, and the study as JSON: see `to_json`.
+
+*Arrays* are replies and totals. Nothing is taken from a message but numbers of the
+shape that an honest half sends, and no larger than an honest half's can be.
 """
 
 from __future__ import annotations
@@ -12,13 +16,20 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from flwr_fbo._common.validation import require
+import numpy as np
+
+from flwr_fbo._common.arrays import FloatArray
+from flwr_fbo._common.fields import fields_by_name
+from flwr_fbo._common.validation import require, require_instance, require_known
 from flwr_fbo.privacy.spending import Promise
+
+if TYPE_CHECKING:
+    from flwr_fbo.privacy.continual_settings import ContinualSettings
 
 # Raised when a message of an older version would be misunderstood.
 PROTOCOL_VERSION = 15
@@ -28,6 +39,12 @@ _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 STUDY_ENTRY = "fbo-study"
 # Of an integer in JSON: seeds are below 2**128.
 _MOST_DIGITS = 39
+
+# No honest number is larger, where nothing bounds it: squares and sums stay finite.
+LARGEST = 1e100
+# Of a sum's trace: what rounding may take from an eigenvalue that is 0.
+_ROUNDING = 1e-12
+_SMALLEST = 1e-300
 
 Config = dict[str, int | str | bool]
 
@@ -56,14 +73,16 @@ class Study(ABC):
     study_id: str
     promise: Promise
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the study as JSON values."""
+        values: dict[str, Any] = to_json(self)
+        return values
 
     @classmethod
-    @abstractmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Return the study that ``to_dict`` gave."""
+        study: Self = from_json(cls, fields)
+        return study
 
     @abstractmethod
     def steps(self, num_rows: int) -> dict[str, float]:
@@ -91,6 +110,63 @@ class Study(ABC):
     def text(self) -> str:
         """The study as JSON: made once, sent to every agent in every round."""
         return json.dumps(self.fields, separators=(",", ":"))
+
+
+def to_json(value: Any) -> Any:
+    """Return settings as JSON values: a dataclass as its fields, by name.
+
+    A class with a method ``to_json`` decides for itself. A dataclass with a class
+    variable ``kind``, which is one of several that a field may hold, has it beside its
+    fields. Tuples become lists.
+    """
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value):
+        values = {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+        return {"kind": value.kind, **values} if hasattr(value, "kind") else values
+    if isinstance(value, tuple | list):
+        return [to_json(one) for one in value]
+    return value
+
+
+def from_json(part: Any, value: Any) -> Any:
+    """Return the settings that `to_json` gave; lists become tuples.
+
+    Parameters
+    ----------
+    part : type or callable, optional
+        What ``value`` is of: the ``part`` of a field, see `flwr_fbo._common.fields`.
+        Each class checks its own fields.
+    value : JSON value
+
+    Raises
+    ------
+    ValueError
+        If a field is unknown, or has a value that is not allowed.
+    TypeError
+        If a field is missing.
+    """
+    if part is None or value is None:
+        # No dataclass is made here: what no field names as a part stays data.
+        is_list = isinstance(value, list)
+        return tuple(from_json(None, one) for one in value) if is_list else value
+    made = part if isinstance(part, type) else part(value)
+    if hasattr(made, "from_json"):
+        return made.from_json(value)
+    require_instance(made.__name__, value, Mapping, allowed="an object")
+    known, values = fields_by_name(made), {}
+    for name, given in value.items():
+        if name == "kind" and hasattr(made, "kind"):
+            continue
+        require_known(f"field of {made.__name__}", name, known)
+        rules = known[name].metadata
+        has_many = rules.get("many", False) and isinstance(given, list)
+        parts = [
+            from_json(rules.get("part"), one)
+            for one in (given if has_many else [given])
+        ]
+        values[name] = tuple(parts) if has_many else parts[0]
+    return made(**values)
 
 
 @lru_cache(maxsize=8)  # a process may answer for many agents of one study
@@ -192,9 +268,10 @@ class Instruction(ABC):
 
 def require_study_id(study_id: Any) -> None:
     """Raise ValueError unless files can be named after it, as sites do."""
-    ok = isinstance(study_id, str)
-    ok = ok and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", study_id) is not None
-    require(ok, "study_id", study_id, "1 to 64 letters, digits, '-' or '_'")
+    allowed = "1 to 64 letters, digits, '-' or '_'"
+    require_instance("study_id", study_id, str, allowed=allowed)
+    named = re.fullmatch(r"[A-Za-z0-9_-]{1,64}", study_id) is not None
+    require(named, "study_id", study_id, allowed)
 
 
 def is_instruction(config: Mapping[str, Any]) -> bool:
@@ -212,3 +289,90 @@ def _entries(instruction: type[Instruction]) -> dict[str, str]:
     """Return the name of the config's entry for each field."""
     names = [field.name for field in fields(instruction)]
     return {name: f"fbo-{name.replace('_', '-')}" for name in names}
+
+
+def is_array(
+    message: Any, shape: tuple[int, ...], largest: FloatArray | float = LARGEST
+) -> bool:
+    """Return whether it is an array of finite numbers of a shape.
+
+    Parameters
+    ----------
+    message : object
+        Whatever an agent has sent.
+    shape : tuple of int
+    largest : float or ndarray
+        No number may be larger in size; one for all, or one each.
+    """
+    return (
+        isinstance(message, np.ndarray)
+        and message.shape == shape
+        and message.dtype == np.float64
+        and bool((np.abs(message) <= largest).all())  # which NaN is not
+    )
+
+
+def is_sum(
+    message: Any, shape: tuple[int, ...], largest: FloatArray | float = LARGEST
+) -> bool:
+    """Return whether it can be a sum of outer products, and what else is below it.
+
+    With noise in it, or without: `is_raw_sum` is stricter.
+
+    Parameters
+    ----------
+    message, largest
+        See `is_array`.
+    shape : tuple of int
+        (..., rows, k): the first k rows are symmetric.
+    """
+    if not is_array(message, shape, largest):
+        return False
+    square = message[..., : shape[-1], :]
+    return np.array_equal(square, np.swapaxes(square, -1, -2))
+
+
+def is_raw_sum(
+    message: Any, shape: tuple[int, ...], largest: FloatArray | float = LARGEST
+) -> bool:
+    """Return whether it can be a sum of outer products without noise.
+
+    That is positive semidefinite, but for rounding. One that is not could take away
+    what honest agents have learned, and leave them a total that nobody can use.
+
+    Parameters
+    ----------
+    message, shape, largest
+        See `is_sum`.
+    """
+    if not is_sum(message, shape, largest):
+        return False
+    square = message[..., : shape[-1], :]
+    slack = _ROUNDING * np.trace(square, axis1=-2, axis2=-1)
+    if (slack < 0).any():
+        return False
+    # An all-zero sum has no trace, and is one.
+    raised = square + np.fmax(slack, _SMALLEST)[..., None, None] * np.eye(shape[-1])
+    try:
+        np.linalg.cholesky(raised)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def is_release(message: Any, settings: ContinualSettings) -> bool:
+    """Return whether it can be what an honest agent's `ContinualRelease` returned.
+
+    Parameters
+    ----------
+    message : object
+    settings : ContinualSettings
+    """
+    is_one = is_sum if settings.noise_std > 0 else is_raw_sum
+    return is_one(message, settings.sum_shape, settings.largest_entries)
+
+
+def is_bytes(message: Any, length: int) -> bool:
+    """Return whether it is an array of so many bytes."""
+    is_one = isinstance(message, np.ndarray) and message.dtype == np.uint8
+    return is_one and message.shape == (length,)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from flwr_fbo._common.fields import (
+    FREE,
+    check_fields,
+    holds,
+    instance,
+    integer,
+    several,
+)
 from flwr_fbo._common.validation import require, require_int
 from flwr_fbo.privacy.integer_noise import IntegerNoise
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.secure_release import SecureRelease
-from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.graph import COLLUDING, MAX_COMPLETE
 from flwr_fbo.secure_sum.terms import SumTerms
 
@@ -37,21 +42,24 @@ class SumGroup:
         Number T of sites whose agreement unmasks a sum. C < 2 T - n and C < T - 1.
     """
 
-    first_slot: int
-    num_slots: int
-    honest: int
-    colluding: int
-    threshold: int
+    first_slot: int = field(metadata=integer(0, cap=FREE))
+    num_slots: int = field(metadata=integer(2, cap="max_agents"))
+    honest: int = field(metadata=integer(1, cap=FREE))
+    colluding: int = field(metadata=integer(0, cap=FREE))
+    threshold: int = field(metadata=integer(2, cap=FREE))
 
     def __post_init__(self) -> None:
+        check_fields(self)
         n, c = self.num_slots, self.colluding
-        require_int("first_slot", self.first_slot, 0)
-        require_int("num_slots", n, 2)
+        # Above 50 sites a site masks with its neighbours only, and `sparse_rule` counts
+        # on at most a fifth of all that collude.
         most = math.floor(COLLUDING * n) if n > MAX_COMPLETE else n - 2
         require_int("colluding", c, 0, most)
+        # C < 2 T - n: any two sets of T sites have an honest one in common. It tells
+        # its share of one secret of a site or of the other, never of both. C < T - 1:
+        # those who collude need the shares of two honest sites. See `Member`.
         least = max((n + c) // 2 + 1, c + 2)
         require_int("threshold", self.threshold, least, n)
-        require_int("honest", self.honest, 1)
         allowed = f"at most {n - c}: {n} sites less colluding={c}"
         require(self.honest <= n - c, "honest", self.honest, allowed)
 
@@ -87,15 +95,15 @@ class SecureSums:
         Digest of the `Roster` that all sites pin; empty without one.
     """
 
-    settings: ReleaseSettings
-    num_features: int
-    groups: tuple[SumGroup, ...]
-    roster: str = ""
+    settings: ReleaseSettings = field(metadata=holds(ReleaseSettings))
+    num_features: int = field(metadata=integer(1, cap="max_features"))
+    groups: tuple[SumGroup, ...] = field(
+        metadata=several(holds(SumGroup), least=1, allowed="one at least")
+    )
+    roster: str = field(default="", metadata=instance(str, allowed="a digest"))
 
     def __post_init__(self) -> None:
-        require_int("num_features", self.num_features, 1)
-        require(len(self.groups) > 0, "groups", self.groups, "one at least")
-        require(isinstance(self.roster, str), "roster", self.roster, "a digest")
+        check_fields(self)
 
     @property
     def release(self) -> SecureRelease:
@@ -144,20 +152,4 @@ class SecureSums:
             length=noise.length,
             num_bits=noise.num_bits,
             roster=self.roster,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {**asdict(self), "groups": [asdict(one) for one in self.groups]}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> SecureSums:
-        """Return the sums that ``to_dict`` gave."""
-        settings = dict(fields["settings"])
-        weights = WeightSchedule(**settings.pop("weights"))
-        return cls(
-            ReleaseSettings(**settings, weights=weights),
-            fields["num_features"],
-            tuple(SumGroup(**one) for one in fields["groups"]),
-            fields["roster"],
         )

@@ -19,8 +19,7 @@ from flwr.app import (
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.faults import log_once
+from flwr_fbo._common.errors import PublicError, log_once
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo._compat import SECURE_AGGREGATION_RECORD
 from flwr_fbo.clients.limits import Limits, refused

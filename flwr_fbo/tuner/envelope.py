@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from flwr_fbo._common.validation import require, require_bool, require_int, require_seed
 from flwr_fbo.privacy.spending import Promise
-from flwr_fbo.study.codec import read_json
+from flwr_fbo.study.codec import from_json, read_json
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.ballots import Ballot, MessageForm
 
@@ -88,7 +88,8 @@ class TrialsHeader:
     @cached_property
     def summed(self) -> SecureSums | None:
         """How ballots are summed, if they are."""
-        return None if self.sums is None else SecureSums.from_dict(self.sums)
+        found: SecureSums | None = from_json(SecureSums, self.sums)
+        return found
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ class SumHeader:
     @cached_property
     def summed(self) -> SecureSums:
         """How they are summed."""
-        return SecureSums.from_dict(self.sums)
+        found: SecureSums = from_json(SecureSums, self.sums)
+        return found
 
     @property
     def about(self) -> str:

@@ -14,13 +14,13 @@ from flwr.serverapp import Grid
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from flwr_fbo._common.conversion import takes_plain
-from flwr_fbo._common.faults import end_of_faults
+from flwr_fbo._common.errors import end_of_faults
 from flwr_fbo._common.validation import require, require_choice, require_int
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.space.search_space import Params, SearchSpace
 from flwr_fbo.strategies.options import Seeds, check_folder
 from flwr_fbo.strategies.secure_aggregation import SecureAggregation
-from flwr_fbo.study.callbacks import Callback, Callbacks, Started
+from flwr_fbo.study.callbacks import Callback, Started, check_callbacks, tell
 from flwr_fbo.study.codec import fresh_seed
 from flwr_fbo.tuner.candidates import (
     app_defaults,
@@ -204,7 +204,7 @@ class FederationTuner:
         self._folder = check_folder("folder", folder)
         self._enqueue = [dict(params) for params in enqueue]
         self._seeds = seeds
-        self._callbacks = Callbacks(callbacks)
+        self._callbacks = check_callbacks(callbacks)
         self._comparison = Comparison(
             metric=metric,
             maximize=direction == "maximize",
@@ -275,7 +275,9 @@ class FederationTuner:
             for number, choice in enumerate(record.choices()):
                 check_evidence(number, *choice, self.num_agents)
             self._say(len(rungs))
-            self._callbacks.on_start(_begun(record.name(), identity, len(rungs)))
+            tell(
+                self._callbacks, "on_start", _begun(record.name(), identity, len(rungs))
+            )
             if len(rungs) < len(self.schedule.rungs):
                 run = TrialRun(
                     main,
@@ -291,7 +293,7 @@ class FederationTuner:
                 try:
                     run.climb(record, rungs)
                 except BaseException as error:
-                    self._callbacks.on_error(error)
+                    tell(self._callbacks, "on_error", error)
                     raise
                 finally:
                     end_of_faults()
@@ -300,7 +302,7 @@ class FederationTuner:
         result = FederationResult(tuple(settings), tuple(rungs), spent, trust)
         stayed = "stayed best" if result.defaults_stayed_best else "were beaten"
         _log.info("chosen: %s; the app's defaults %s", result.best, stayed)
-        self._callbacks.on_end(result)
+        tell(self._callbacks, "on_end", result)
         return result
 
     def _check_nodes(self, grid: Grid) -> None:

@@ -13,6 +13,7 @@ from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.terms import SumFailedError
 from flwr_fbo.strategies.secure_exchanges import SecureExchanges
+from flwr_fbo.study.codec import to_json
 from flwr_fbo.study.secure_sums import SecureSums
 from flwr_fbo.tuner.envelope import BallotHeader, SumHeader
 from flwr_fbo.tuner.shared_sends import SharedSends
@@ -81,7 +82,7 @@ class SecureRungs:
         AggregationError
             If too few clients answer.
         """
-        self._ballot, self._sums = asdict(asked), sums.to_dict()
+        self._ballot, self._sums = asdict(asked), to_json(sums)
         about = self._header(0, 1, 0).about
         was_open, reason = bool(self.open_sum), ""
         for _ in range(_MOST_ATTEMPTS):

@@ -16,10 +16,11 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError
 
-from flwr_fbo._common.faults import log_once
+from flwr_fbo._common.errors import log_once
 from flwr_fbo.privacy.secure_release import SecureTotal
 from flwr_fbo.space.search_space import Params
-from flwr_fbo.study.callbacks import Callback, DecidedRung
+from flwr_fbo.study.callbacks import Callback, DecidedRung, tell
+from flwr_fbo.study.codec import to_json
 from flwr_fbo.tuner.choice import Chooser
 from flwr_fbo.tuner.choice import survivors as best_of
 from flwr_fbo.tuner.envelope import BallotHeader, TrialsHeader
@@ -82,7 +83,7 @@ class TrialRun:
     comparison : Comparison
     folder : Path or None
         In which each trial has its working directory.
-    callbacks : Callback
+    callbacks : sequence of Callback
         Told of each rung that is decided.
     """
 
@@ -96,7 +97,7 @@ class TrialRun:
         chooser: Chooser,
         comparison: Comparison,
         folder: Path | None,
-        callbacks: Callback,
+        callbacks: Sequence[Callback],
     ) -> None:
         self._main, self._grid, self._context = main, grid, context
         self._settings = settings
@@ -190,7 +191,7 @@ class TrialRun:
             self._warn(trials, rounds)
         else:  # an earlier run trained them, and promised that release
             self._first_rung = len(rungs)
-        self._callbacks.on_rung(self._decided(number, rung))
+        tell(self._callbacks, "on_rung", self._decided(number, rung))
         check_evidence(number, *choice, self._comparison.num_agents)
 
     def _messages(self, asked: BallotHeader) -> dict[int, Any] | SecureTotal:
@@ -262,7 +263,7 @@ class TrialRun:
             metric=self._comparison.metric,
             is_hidden=self._is_hidden,
             promise=self._promise,
-            sums=None if sums is None else sums.to_dict(),
+            sums=to_json(sums),
         )
 
     def _ballot_header(self, rung: int, failed: list[int]) -> BallotHeader:

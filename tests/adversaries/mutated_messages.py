@@ -75,7 +75,7 @@ from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import FILE_NAME, UNPROTECTED, Charge, Promise
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.space.search_space import SearchSpace
-from flwr_fbo.study.codec import Instruction, Phase
+from flwr_fbo.study.codec import Instruction, Phase, to_json
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,
@@ -302,11 +302,11 @@ def _tuner(phase: Phase, sums: SecureSums | None = None) -> Asked:
     promise = PROMISE.to_dict()
     ballot = BallotHeader("a", 0, [0, 1], [], "votes", True, None, promise, 1)
     if phase is Phase.SUM and sums is not None:
-        return _tuners(SumHeader(asdict(ballot), sums.to_dict(), 0, 1, 1))
+        return _tuners(SumHeader(asdict(ballot), to_json(sums), 0, 1, 1))
     if phase is Phase.ROUND:
         return _tuners(ballot)
     about = [0, 1], [{"x": 0.0}, {"x": 1.0}], [0, 1]
-    given = None if sums is None else sums.to_dict()
+    given = to_json(sums)
     return _tuners(TrialsHeader("a", *about, "acc", True, promise, given))
 
 

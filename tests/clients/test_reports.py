@@ -30,7 +30,7 @@ from flwr_fbo import (
     tuning_app,
     with_tuning,
 )
-from flwr_fbo._common.faults import end_of_faults
+from flwr_fbo._common.errors import end_of_faults
 from flwr_fbo._compat import TUNE_ACTION, ensure_task_identity, instruction_content
 from flwr_fbo.algorithms.fed_go_ucb.study import FedGOUCBInstruction
 from flwr_fbo.algorithms.linear_bandit.study import LinearBanditInstruction

@@ -52,7 +52,7 @@ from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.spending import Charge, Promise, SpendingLedger
 from flwr_fbo.privacy.weights import WeightSchedule
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE
-from flwr_fbo.study.codec import Phase
+from flwr_fbo.study.codec import Phase, to_json
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 from flwr_fbo.tuner.envelope import (
     BALLOT,
@@ -178,7 +178,7 @@ def test_there_is_no_sum_without_a_charge(release: Any, tmp_path: Path) -> None:
     site.run_trials()
 
     def ask(asked: BallotHeader) -> Message:
-        header = SumHeader(asdict(asked), _sums().to_dict(), 0, 1, 1)
+        header = SumHeader(asdict(asked), to_json(_sums()), 0, 1, 1)
         request = ArrayRecord({"request": Array(np.zeros(0, np.uint8))})
         return site.ask(RecordDict({HEADER: header_record(header), SUM: request}))
 
@@ -419,7 +419,7 @@ def test_no_reply_about_a_site_is_let_go_without_a_charge() -> None:
 def test_sums_of_too_many_are_refused_before_they_are_made() -> None:
     sums = replace(_sums(), groups=(SumGroup(0, 10**8, 2, 0, 10**8),))
     assert sums.groups[0].num_slots > MAX_COMPLETE
-    header = TrialsHeader("a", [], [], [], "", True, PROMISE, sums.to_dict())
+    header = TrialsHeader("a", [], [], [], "", True, PROMISE, to_json(sums))
     seconds, reply = _seconds(Site(_app()), header)
     assert "max_agents" in str(reply.error.reason)
     assert seconds < 0.5

@@ -17,7 +17,7 @@ from flwr_fbo.algorithms.fed_go_ucb.phases import NeuralBanditServer
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.simulation.neural_bandits import LinearModel
 from flwr_fbo.models.network import Network
-from flwr_fbo.study.wire_arrays import is_raw_sum, is_release
+from flwr_fbo.study.codec import is_raw_sum, is_release
 from tests.adversaries import lying_clients
 from tests.strategies import test_fed_go_ucb as neural
 from tests.strategies.bandit_sites import (

@@ -27,6 +27,7 @@ from flwr_fbo.secure_sum.wire import (
     unpack,
 )
 from flwr_fbo.strategies.private_tuning_strategy import PrivateTuningStrategy
+from flwr_fbo.study.codec import from_json
 from flwr_fbo.study.secure_sums import SecureSums
 from tests.secure_studies import (
     AGGREGATION,
@@ -244,7 +245,7 @@ def test_fakes_that_the_server_enrols(
             size = ADVERT_BYTES + SIGNATURE_BYTES
             adverts = unpack(request_of(message), size, SLOTS)
             secure = json.loads(str(heard.config["fbo-study"]))["secure"]
-            unsigned = SecureSums.from_dict({**secure, "roster": ""})
+            unsigned: SecureSums = from_json(SecureSums, {**secure, "roster": ""})
             terms = unsigned.terms("any study", 1, 0, 7)
             for slot in fakes:
                 advert = Member(terms, slot).answer(1, to_payload(b""), _no_numbers)

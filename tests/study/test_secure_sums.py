@@ -8,6 +8,7 @@ import pytest
 
 from flwr_fbo.privacy.release import ReleaseSettings
 from flwr_fbo.privacy.weights import WeightSchedule
+from flwr_fbo.study.codec import from_json, to_json
 from flwr_fbo.study.secure_sums import SecureSums, SumGroup
 
 SETTINGS = ReleaseSettings(
@@ -82,4 +83,4 @@ def test_terms_differ_with_all_that_is_said() -> None:
 
 
 def test_sums_travel_as_json() -> None:
-    assert SecureSums.from_dict(json.loads(json.dumps(SUMS.to_dict()))) == SUMS
+    assert from_json(SecureSums, json.loads(json.dumps(to_json(SUMS)))) == SUMS

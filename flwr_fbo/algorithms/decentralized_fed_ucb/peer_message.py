@@ -12,7 +12,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.linear_bandit.peer_graph import PeerGraph
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.study.wire_arrays import is_release
+from flwr_fbo.study.codec import is_release
 
 Bytes = NDArray[np.uint8]
 

@@ -51,7 +51,7 @@ from flwr_fbo.algorithms.linear_bandit.determinant_trigger import DeterminantTri
 from flwr_fbo.algorithms.linear_bandit.observation import checked_observation
 from flwr_fbo.models.ellipsoid import Ellipsoid
 from flwr_fbo.models.network import RewardModel
-from flwr_fbo.study.wire_arrays import is_sum
+from flwr_fbo.study.codec import is_sum
 
 # How far w may be from w0, over 1 + ||w0||: a network's values are finite there.
 _FARTHEST = 1e6

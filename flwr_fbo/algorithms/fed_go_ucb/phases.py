@@ -21,7 +21,7 @@ from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings, Sums
 from flwr_fbo.models.network import LangevinDynamics, RewardModel
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.study.wire_arrays import is_array, is_raw_sum, is_release
+from flwr_fbo.study.codec import is_array, is_raw_sum, is_release
 
 _log = logging.getLogger("flwr.fbo")
 

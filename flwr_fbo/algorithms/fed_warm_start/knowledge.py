@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.files import write_whole
+from flwr_fbo._common.text import write_whole
 from flwr_fbo._common.validation import require
 from flwr_fbo.algorithms.fed_warm_start.known_release import (
     LEAST_POINTS,

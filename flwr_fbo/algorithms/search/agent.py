@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.faults import log_fault
+from flwr_fbo._common.errors import log_fault
 from flwr_fbo._common.random import Purpose, generator
 from flwr_fbo.algorithms.search.settings import Direction
 from flwr_fbo.algorithms.search.trial import (

@@ -26,7 +26,9 @@ from flwr_fbo.study.codec import (
     Phase,
     Study,
     fresh_seed,
+    from_json,
     require_study_id,
+    to_json,
 )
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class TuningStudy(Study):
             "votes": None if self.votes is None else asdict(self.votes),
             "cohorts": None if self.cohorts is None else self.cohorts.to_dict(),
             "known": None if self.known is None else self.known.to_dict(),
-            "secure": None if self.secure is None else self.secure.to_dict(),
+            "secure": to_json(self.secure),
         }
 
     @classmethod
@@ -163,7 +165,8 @@ def _secure(fields: Mapping[str, Any] | None) -> SecureSums | None:
         return None
     from flwr_fbo.study.secure_sums import SecureSums
 
-    return SecureSums.from_dict(fields)
+    found: SecureSums = from_json(SecureSums, fields)
+    return found
 
 
 @dataclass(frozen=True)

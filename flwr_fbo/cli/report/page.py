@@ -17,8 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from flwr_fbo._common.files import write_whole
-from flwr_fbo._common.text import flat, humanised, printable
+from flwr_fbo._common.text import flat, humanised, printable, write_whole
 from flwr_fbo._common.version import __version__
 from flwr_fbo.cli.report.parameter_axes import range_in_words
 from flwr_fbo.space.search_space import SearchSpace

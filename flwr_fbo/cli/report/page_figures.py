@@ -13,8 +13,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.letters import fonts_for, without_glyph_warnings
-from flwr_fbo._common.palette import BLUE
+from flwr_fbo._common.pictures import BLUE, fonts_for, without_glyph_warnings
 from flwr_fbo._common.text import humanised
 from flwr_fbo.cli.report.page import Figure
 

@@ -13,7 +13,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from flwr_fbo._common.letters import literal
+from flwr_fbo._common.pictures import literal
 from flwr_fbo._common.text import printable
 
 # More slices, or axes side by side, do not fit a page that is 400 pixels wide.

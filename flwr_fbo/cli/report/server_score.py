@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.palette import BLUE
+from flwr_fbo._common.pictures import BLUE
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, params_text
 from flwr_fbo.cli.report.parameter_axes import (

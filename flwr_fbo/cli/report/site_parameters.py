@@ -10,7 +10,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from flwr_fbo._common.arrays import one_blas_thread
-from flwr_fbo._common.palette import BLUE
+from flwr_fbo._common.pictures import BLUE
 from flwr_fbo.algorithms.search.agent import Agent
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import Figure, Section, Table

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._common.palette import BLUE, ORANGE, VERMILION
+from flwr_fbo._common.pictures import BLUE, ORANGE, VERMILION
 from flwr_fbo._common.text import counted
 from flwr_fbo.algorithms.search.comparison import Comparison
 from flwr_fbo.algorithms.search.settings import Direction

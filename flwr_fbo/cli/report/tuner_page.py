@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr_fbo._common.palette import BLUE
+from flwr_fbo._common.pictures import BLUE
 from flwr_fbo.cli.ledger_kinds import TUNER_LEDGER
 from flwr_fbo.cli.report import page_figures as figures
 from flwr_fbo.cli.report.page import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flwr_fbo._common.files import write_whole
+from flwr_fbo._common.text import write_whole
 
 
 def bandit_journal(folder: Path, kind: str, study_id: str) -> Path:

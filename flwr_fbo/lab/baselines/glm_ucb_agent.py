@@ -52,7 +52,7 @@ from flwr_fbo.algorithms.linear_bandit.observation import (
 from flwr_fbo.lab.baselines.glm import projected
 from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
 from flwr_fbo.models.ellipsoid import Ellipsoid
-from flwr_fbo.study.wire_arrays import is_sum
+from flwr_fbo.study.codec import is_sum
 
 
 class GLMUCBAgent:

@@ -18,7 +18,7 @@ from flwr_fbo._common.arrays import FloatArray, one_blas_thread
 from flwr_fbo._common.validation import require
 from flwr_fbo.lab.baselines.glm import AcceleratedDescent
 from flwr_fbo.lab.baselines.glm_ucb_settings import GLMUCBSettings, Gram
-from flwr_fbo.study.wire_arrays import is_array, is_sum
+from flwr_fbo.study.codec import is_array, is_sum
 
 
 class GLMBanditServer:

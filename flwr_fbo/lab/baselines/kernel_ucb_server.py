@@ -17,7 +17,7 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.validation import require, require_int
-from flwr_fbo.study.wire_arrays import is_array
+from flwr_fbo.study.codec import is_array
 
 
 class KernelBanditServer:

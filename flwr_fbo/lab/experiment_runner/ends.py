@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flwr_fbo._common.letters import in_legend
+from flwr_fbo._common.pictures import in_legend
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.curves import curves_by_method
 from flwr_fbo.lab.experiment_runner.estimates import Estimate

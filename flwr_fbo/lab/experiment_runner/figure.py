@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fbo._common.letters import drawable, fonts_for
+from flwr_fbo._common.pictures import drawable, fonts_for
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.curves import curves_by_method
 from flwr_fbo.lab.experiment_runner.ends import name_beside, set_title

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from flwr_fbo._common import palette
+from flwr_fbo._common import pictures
 from flwr_fbo.algorithms.linear_bandit.peer_graph import Pooling
 from flwr_fbo.algorithms.linear_bandit.settings import (
     LinearUCBSettings,
@@ -210,22 +210,22 @@ METHODS = by_name(
         "fed-ucb-raw",
         "FedUCB raw†",
         partial(_private, local_data="raw"),
-        look=(palette.SKY, "--", "d"),
+        look=(pictures.SKY, "--", "d"),
         **_PRIVATE,
     ),
-    *_published_methods("paper", "published", "paper", palette.PINK, usual=True),
+    *_published_methods("paper", "published", "paper", pictures.PINK, usual=True),
     *_published_methods(
         "paper-authors",
         "published, width x .01",
         "authors",
-        palette.BROWN,
+        pictures.BROWN,
         usual=False,
     ),
     BanditMethod(
         "cliques",
         "FedUCB, cliques",
         partial(_private, pooling="clique"),
-        look=(palette.ORANGE, "--", "s"),
+        look=(pictures.ORANGE, "--", "s"),
         **_IN_CLIQUES,
         **_PRIVATE,
     ),
@@ -235,7 +235,7 @@ METHODS = by_name(
         "cliques, non-private",
         partial(_baseline, name="non-private", pooling="clique"),
         controls=_BESIDE,
-        look=(palette.BROWN, ":", "*"),
+        look=(pictures.BROWN, ":", "*"),
         **_IN_CLIQUES,
     ),
     _open(
@@ -243,7 +243,7 @@ METHODS = by_name(
         controls=_BESIDE,
         scheduled=False,
         usual=False,
-        look=(palette.ORANGE, ":", "P"),
+        look=(pictures.ORANGE, ":", "P"),
     ),
     _open("independent", releases=False, scheduled=False, look=looks.ALONE),
     _control("noise-only", noisy=True, look=looks.UNINFORMED),

@@ -10,8 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.letters import drawable, in_legend
-from flwr_fbo._common.palette import BLUE, COLORS, GREEN, VERMILION
+from flwr_fbo._common.pictures import (
+    BLUE,
+    COLORS,
+    GREEN,
+    VERMILION,
+    drawable,
+    in_legend,
+)
 from flwr_fbo._common.text import counted
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.curves import common_seeds

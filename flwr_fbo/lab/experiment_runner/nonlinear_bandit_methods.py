@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from flwr_fbo._common import palette
+from flwr_fbo._common import pictures
 from flwr_fbo.algorithms.fed_go_ucb.settings import FedGOUCBSettings
 from flwr_fbo.lab.experiment_runner import looks
 from flwr_fbo.lab.experiment_runner.methods import Method, by_name
@@ -140,23 +140,23 @@ METHODS = by_name(
         look=looks.ALONE,
     ),
     NonlinearMethod(
-        "dislinucb", "DisLinUCB", _linear, ("linear",), look=(palette.PINK, "-.", "x")
+        "dislinucb", "DisLinUCB", _linear, ("linear",), look=(pictures.PINK, "-.", "x")
     ),
     NonlinearMethod(
-        "fed-glb-ucb", "GLB-UCB", _glm, ("glm",), look=(palette.SKY, "--", "d")
+        "fed-glb-ucb", "GLB-UCB", _glm, ("glm",), look=(pictures.SKY, "--", "d")
     ),
     NonlinearMethod(
         "approx-dis-kernel-ucb",
         "kernel UCB",
         _kernel,
         ("kernel",),
-        look=(palette.BROWN, ":", "*"),
+        look=(pictures.BROWN, ":", "*"),
     ),
     NonlinearMethod(
         "no-phase-one",
         "no phase I",
         _without_phase_one,
-        look=(palette.ORANGE, ":", "P"),
+        look=(pictures.ORANGE, ":", "P"),
     ),
     NonlinearMethod("each-once", "each once", _each_once, (), look=looks.UNINFORMED),
     NonlinearMethod("random", "random", _random, (), releases=False, look=looks.RANDOM),
@@ -166,14 +166,14 @@ METHODS = by_name(
         _federated,
         counts_phase_one=False,
         is_reading=True,
-        look=(palette.BLUE, ":", "D"),
+        look=(pictures.BLUE, ":", "D"),
     ),
     NonlinearMethod(
         "linearised",
         "linearised",
         _linearised,
         is_reading=True,
-        look=(palette.BLUE, "--", "<"),
+        look=(pictures.BLUE, "--", "<"),
     ),
     NonlinearMethod(
         "code-defaults",
@@ -181,6 +181,6 @@ METHODS = by_name(
         _usual,
         ("width",),
         is_reading=True,
-        look=(palette.GREEN, ":", "<"),
+        look=(pictures.GREEN, ":", "<"),
     ),
 )

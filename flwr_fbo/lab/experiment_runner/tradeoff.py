@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._common.palette import COLORS
+from flwr_fbo._common.pictures import COLORS
 from flwr_fbo._common.validation import require
 from flwr_fbo.lab.experiment_runner.base import Experiment
 from flwr_fbo.lab.experiment_runner.curves import curves_by_method, epsilon_of

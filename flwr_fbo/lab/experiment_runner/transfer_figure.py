@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fbo._common.letters import in_legend
+from flwr_fbo._common.pictures import in_legend
 from flwr_fbo.lab.experiment_runner.curves import curves_by_method
 from flwr_fbo.lab.experiment_runner.ends import (
     draw_level,

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from flwr_fbo._common import palette
+from flwr_fbo._common import pictures
 from flwr_fbo._common.validation import require, require_bool, require_int
 from flwr_fbo.algorithms.dp_fts_de.settings import Follow
 from flwr_fbo.algorithms.fts.settings import FTSSettings
@@ -138,15 +138,15 @@ METHODS = by_name(
         _SIMILAR,
         controls=(*_CONTROLS, "similar-noise-only"),
         noise_only="similar-noise-only",
-        look=(palette.SKY, "--", "d"),
+        look=(pictures.SKY, "--", "d"),
     ),
     _LEARNER("rgpe", "RGPE", RGPESettings(), look=looks.OPEN),
-    _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(palette.PINK, "-.", "x")),
+    _LEARNER("taf", "TAF (0.5)", TAFSettings(), look=(pictures.PINK, "-.", "x")),
     _LEARNER(
         "taf-narrow",
         "TAF (0.1)",
         TAFSettings(bandwidth=0.1),
-        look=(palette.ORANGE, ":", "P"),
+        look=(pictures.ORANGE, ":", "P"),
     ),
     TransferMethod(
         "noise-only", "noise-only", _FTS, zeroed=True, look=looks.UNINFORMED

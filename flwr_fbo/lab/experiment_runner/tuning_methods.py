@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flwr_fbo._common import palette
+from flwr_fbo._common import pictures
 from flwr_fbo._common.random import Purpose, generator, sobol_points
 from flwr_fbo.algorithms.search.settings import AgentSettings
 from flwr_fbo.lab.baselines.local_server import LocalServer
@@ -178,7 +178,7 @@ METHODS = by_name(
         _private,
         liars=1.0,
         conspiring=False,
-        look=(palette.ORANGE, ":", "P"),
+        look=(pictures.ORANGE, ":", "P"),
         **_PRIVATE,
     ),
     TuningMethod(
@@ -186,7 +186,7 @@ METHODS = by_name(
         "1/3 liars",
         _private,
         liars=1 / 3,
-        look=(palette.PINK, "--", "x"),
+        look=(pictures.PINK, "--", "x"),
         **_PRIVATE,
     ),
 )
@@ -196,14 +196,14 @@ _LEAN = by_name(
         "random start",
         _alone,
         first=_random_points,
-        look=(palette.SKY, "--", "d"),
+        look=(pictures.SKY, "--", "d"),
     ),
     TuningMethod(
         "portfolio",
         "portfolio",
         _alone,
         first=_portfolio,
-        look=(palette.BROWN, "-.", "<"),
+        look=(pictures.BROWN, "-.", "<"),
     ),
 )
 _LABELS = {

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from matplotlib import rcParams
 
-from flwr_fbo._common import letters
-from flwr_fbo._common.letters import drawable, fonts_for, in_legend, spelt
+from flwr_fbo._common import pictures
+from flwr_fbo._common.pictures import drawable, fonts_for, in_legend, spelt
 from flwr_fbo.cli.report.page_figures import chart
 from flwr_fbo.cli.report.parameter_axes import all_short, short
 from flwr_fbo.lab.experiment_runner.config import load_experiment
@@ -50,7 +50,7 @@ def test_a_font_of_this_machine_is_used_where_it_has_the_letters() -> None:
 
 
 def test_other_letters_are_spelt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "_font_with", lambda letter: None)
+    monkeypatch.setattr(pictures, "_font_with", lambda letter: None)
     assert spelt("rate of 学習 $x$") == "rate of [U+5B66 U+7FD2] $x$"
     names = [drawable(name) for name in NAMES]
     assert len(set(names)) == len(NAMES)
@@ -118,4 +118,4 @@ def test_a_picture_has_all_names(tmp_path: Path) -> None:
 def test_the_example_prints_what_it_shows() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert doctest.testmod(letters).failed == 0
+        assert doctest.testmod(pictures).failed == 0

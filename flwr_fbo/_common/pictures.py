@@ -1,4 +1,4 @@
-"""Letters that the default font lacks: fonts that have them, or their code points."""
+"""Pictures: their colours, and fonts or code points for letters of any script."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from warnings import catch_warnings, filterwarnings
+
+# Okabe & Ito's palette, told apart with any colour vision; styles for grey print.
+# A method without a look of its own takes these in turn.
+COLORS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#8c564b")
+BLUE, GREEN, PINK, ORANGE, SKY, VERMILION, BROWN = COLORS
 
 # With a glyph for all letters, which shows none of them.
 _LAST_RESORT = "LastResort"
@@ -99,9 +104,9 @@ def literal(label: str) -> str:
 
 
 def drawable(label: str) -> str:
-    """Return a label as it is drawn: letters that no font has are code points.
+    """Return a label as it is drawn, with code points for letters that no font has.
 
-    Where letters stay text in the file, whoever reads it has fonts of their own.
+    Where letters stay text in the file, the reader's own fonts show them.
     """
     from matplotlib import rcParams
 

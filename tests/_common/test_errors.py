@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from flwr_fbo._common import faults
-from flwr_fbo._common.errors import PublicError
-from flwr_fbo._common.faults import end_of_faults, log_fault, log_once
+from flwr_fbo._common import errors
+from flwr_fbo._common.errors import PublicError, end_of_faults, log_fault, log_once
 
 
 def _raises(number: int) -> None:
@@ -41,7 +40,7 @@ def test_a_fault_has_one_line_with_its_traceback_and_is_then_counted(
     assert first.getMessage() == "train failed: ValueError: row 0 is bad"
     assert first.exc_info is not None
     assert "in _raises" in caplog.text
-    assert "ValueError at test_faults.py" in nine_more.getMessage()
+    assert "ValueError at test_errors.py" in nine_more.getMessage()
     assert nine_more.getMessage().endswith("the same fault 9 more times")
     end_of_faults()
     assert caplog.messages[2:] == [nine_more.getMessage().replace("9 more", "38 more")]
@@ -106,7 +105,7 @@ def test_many_different_faults_fill_no_memory(
 ) -> None:
     for number in range(3000):
         log_once(f"fault {number}:", "something else")
-    assert len(faults._FAULTS._faults) <= 1000
+    assert len(errors._faults) <= 1000
     assert len(caplog.messages) == 3000
 
 

@@ -103,11 +103,11 @@ def _through(
 
 
 def delivered(message: Message) -> Message:
-    """Return a message as its receiver has it: nothing in it is the sender's.
+    """Return a copy of a message as its receiver would have it.
 
-    What Flower's serialisation makes of it, as on the way to another machine, and what
-    that refuses is refused. Only what nobody can change is not copied, such as the
-    bytes of arrays.
+    It is what Flower's serialisation makes of the message on the way to another
+    machine, with the same errors. Only what nobody can change, such as the bytes of
+    arrays, is not copied.
     """
     content = None
     if message.has_content():
@@ -148,7 +148,7 @@ def reply_arrays(content: RecordDict) -> list[np.ndarray[Any, Any]]:
     Raises
     ------
     Exception
-        Of many kinds, where the bytes are no NumPy array.
+        Any kind of error, where the bytes are not a NumPy array.
     """
     arrays: list[np.ndarray[Any, Any]] = []
     for name in ("arrays", "fitres.parameters"):
@@ -173,7 +173,7 @@ def decoded(array: Array) -> np.ndarray[Any, Any]:
     return np.frombuffer(array.data, dtype, offset=_HEADER).reshape(shape).copy()
 
 
-# Of an array of numbers with few axes, in the format's first version.
+# Length of an array's header, with few axes and in the first version of the format.
 _HEADER = 128
 
 

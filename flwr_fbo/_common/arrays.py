@@ -36,8 +36,8 @@ PRECISION = 1e-8
 def first_best(values: FloatArray) -> NDArray[np.intp]:
     """Return the index of the first value that is the largest but for `PRECISION`.
 
-    Of values of shape (..., K), K >= 1: shape (...). NaN is never chosen while there is
-    another value.
+    Values have shape (..., K) with K >= 1, indices shape (...). NaN is never chosen
+    while there is another value.
     """
     known, sizes = values, np.abs(values)
     if not np.isfinite(sizes).all():

@@ -1,6 +1,6 @@
-"""What people have, of NumPy, pandas and PyTorch, as what is needed here.
+"""Conversion of values from NumPy, pandas and PyTorch to plain ones and arrays.
 
-pandas and PyTorch are not imported: their objects are known by what they can do.
+pandas and PyTorch are not imported: their objects are recognised by their methods.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from flwr_fbo._common.validation import did_you_mean, refuse, require
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# By how much numbers in single precision miss a bound that they keep.
+# Numbers that keep a bound may exceed it by this share in single precision.
 ROUNDING = 1e-6
 
 
 def plain(value: Any) -> Any:
     """Return a number or text as one of Python's, and anything else as it is.
 
-    That of a NumPy scalar, or of an array or tensor without axes. NumPy rounds bounds
-    to float32 to compare them with a float32: it could exceed them. Other numbers, as
-    fractions, could not be recorded.
+    NumPy scalars become plain, and so do arrays and tensors without axes. To compare a
+    float32 with a bound NumPy rounds the bound, which the number could then exceed.
+    Other numbers, such as fractions, become floats: they could not be recorded.
 
     Examples
     --------
@@ -52,10 +52,10 @@ def take_plain(settings: Any) -> None:
 
 
 def takes_plain(function: Callable[P, R]) -> Callable[P, R]:
-    """Have NumPy numbers taken as plain ones, and name the nearest of the parameters.
+    """Make NumPy numbers plain, and answer an unknown keyword with the nearest one.
 
-    An unknown keyword is answered as Python 3.13 does. The signature stays as it is,
-    for readers and for tools.
+    Python 3.13 answers like this by itself. Readers and tools see the function's own
+    signature.
     """
     known = inspect.signature(function).parameters
 
@@ -73,7 +73,7 @@ def takes_plain(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def number(field: str, value: Any) -> float:
-    """Return a number, as which True counts as 1; raise ValueError for anything else.
+    """Return a number, True as 1; raise ValueError for anything else.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def number(field: str, value: Any) -> float:
 
 
 def whole_number(field: str, value: Any) -> int:
-    """Return a whole number; raise ValueError for anything else, also for True."""
+    """Return a whole number; raise ValueError for anything else, True included."""
     found = plain(value)
     if not isinstance(found, int) or isinstance(found, bool):
         refuse(field, value, f"an integer, and it is a {_kind(value)}")
@@ -95,16 +95,16 @@ def whole_number(field: str, value: Any) -> int:
 
 
 def float_array(field: str, value: Any) -> FloatArray:
-    """Return a new array of floats; what is None or missing in it is NaN.
+    """Return a new array of floats, with NaN for None and missing values.
 
     Raises
     ------
     ValueError
-        If it is no array of numbers; the message says what it is.
+        If ``value`` is not an array of numbers.
     """
     if hasattr(value, "detach"):  # a tensor, with a gradient or on a GPU
         value = value.detach().cpu().numpy()
-    elif hasattr(value, "to_numpy"):  # pd.NA is no float
+    elif hasattr(value, "to_numpy"):  # pd.NA is not a float
         value = value.to_numpy(dtype=float, na_value=np.nan)
     elif isinstance(value, Iterable) and not isinstance(value, Collection | np.ndarray):
         value = list(value)
@@ -116,7 +116,7 @@ def float_array(field: str, value: Any) -> FloatArray:
 
 
 def names(field: str, value: Any) -> list[str]:
-    """Return names in a list: of a list, set, array or column of texts.
+    """Return the names in a list, set, array or column of texts, as a list.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def names(field: str, value: Any) -> list[str]:
 
 
 def mapping(field: str, value: Any) -> Mapping[Any, Any]:
-    """Return a mapping: of a dict, a row of a data frame, or a frame of one row."""
+    """Return a dict, a row of a data frame, or a frame of one row, as a mapping."""
     if isinstance(value, Mapping):
         return value
     if _is_frame(value):
@@ -151,9 +151,9 @@ def mapping(field: str, value: Any) -> Mapping[Any, Any]:
 
 
 def mappings(field: str, value: Any) -> list[Any]:
-    """Return mappings in a list: of a list of what `mapping` takes, or a data frame.
+    """Return a data frame, or a list of what `mapping` takes, as a list.
 
-    What is in a list is not looked at.
+    The members of a list are not checked.
     """
     if _is_frame(value):
         return list(value.to_dict("records"))
@@ -183,7 +183,7 @@ def within(values: FloatArray, sizes: FloatArray, largest: float) -> FloatArray:
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
-    """Return a ``pandas.DataFrame``; the columns are there without rows, too.
+    """Return a ``pandas.DataFrame`` that has the columns even without rows.
 
     Raises
     ------

@@ -109,7 +109,7 @@ def log_fault(error: BaseException, what: str, level: int = logging.ERROR) -> No
     what : str
         What has failed.
     level : int
-        Of the logging module.
+        Level of the logging module.
     """
     calls = _calls_of_app(error.__traceback__)
     kind, text = type(error).__name__, " ".join(str(error).split())

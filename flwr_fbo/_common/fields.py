@@ -1,4 +1,4 @@
-"""What a field of a dataclass allows, and which limit of a site caps it.
+"""Rules on the fields of dataclasses: what is allowed, and which limit caps it.
 
 Each rule stands on its field, as `dataclasses.field` metadata, and all are checked in
 one place:

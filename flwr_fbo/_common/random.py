@@ -15,7 +15,7 @@ from flwr_fbo._common.arrays import FloatArray
 
 
 class Purpose(IntEnum):
-    """What a generator is for; the last word of its key."""
+    """Purpose of a generator; the last word of its key."""
 
     INITIAL_POINTS = 0
     FOLLOW = 1

@@ -28,12 +28,12 @@ def is_number(value: Any) -> TypeGuard[float]:
     """Return whether ``value`` is a real number, not a bool and not NaN."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    # Of an int that no float holds, isnan would raise OverflowError.
+    # isnan would raise OverflowError for an int that no float holds.
     return isinstance(value, int) or not math.isnan(value)
 
 
 def require_choice(field: str, value: object, literal: Any) -> None:
-    """Raise ValueError unless ``value`` is one of those of a ``Literal``."""
+    """Raise ValueError unless ``value`` is one of a ``Literal``'s."""
     choices = get_args(literal)
     require(value in choices, field, value, f"one of {choices}")
 
@@ -196,18 +196,18 @@ def require_seed(field: str, value: Any) -> None:
 
 
 def require_known(field: str, value: Any, known: Collection[str]) -> None:
-    """Raise ValueError unless ``value`` is a known name; it has the nearest one."""
+    """Raise ValueError unless ``value`` is a known name; it names the nearest one."""
     if not (isinstance(value, str) and value in known):
         refuse(field, value, nearest(value, known))
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """Return the known words for an error, and which of them was meant, perhaps."""
+    """Return the known words, for an error, with a hint at the nearest."""
     names = sorted(known)
     return f"one of {names}{did_you_mean(word, names)}"
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return which of the known words was meant, for an error, or nothing."""
+    """Return a hint at the nearest known word, for an error; empty without one."""
     close = difflib.get_close_matches(str(word), sorted(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -164,7 +164,8 @@ class FederatedSampler(BaseSampler):
 
     def _asked(self, study: Study, trial: FrozenTrial) -> FloatArray:
         """Return where a trial is to be, shape (D,), and put that on record."""
-        agent = copy(self.agent)  # of which another thread may read what it knows
+        # Another thread may be reading the agent.
+        agent = copy(self.agent)
         if trial.number == 0 and agent.values:
             _log.warning(
                 "The Optuna study is empty: the agent's %d trials are not used. Export "

@@ -1,4 +1,4 @@
-"""The ellipsoid of a linear model's parameters, kept by Cholesky factor.
+"""Linear models: the ellipsoid of their parameters, kept by Cholesky factor.
 
 With V = G + (regularisation) and u = sum x y, the estimate is theta = V^-1 u, and the
 parameters within a width w of it are {t: ||t - theta||_V <= w}. An action's largest
@@ -123,7 +123,7 @@ class Ellipsoid:
             self._watch()
 
     def observe_sum(self, gram: FloatArray, target: FloatArray, count: int) -> None:
-        """Add a sum of ``count`` xx' to V, and that of x y to u, in O(d^3) time.
+        """Add sums of ``count`` xx' and x y to V and u, in O(d^3) time.
 
         Shapes (..., d, d) and (..., d).
         """
@@ -147,8 +147,8 @@ class Ellipsoid:
         Parameters
         ----------
         actions : ndarray of shape (..., K, d)
-            Of each model of the batch; one model may have any batch of them. Fastest
-            where memory holds an action's coordinates K apart.
+            The actions of each model in the batch; one model may have any batch of
+            them. Fastest where memory holds an action's coordinates K apart.
         width : ndarray of shape (...)
             w >= 0.
         """
@@ -295,10 +295,10 @@ def _copied(array: NDArray[Any]) -> FloatArray:
 
 
 def _update(factor: FloatArray, x: FloatArray) -> None:
-    """Turn the factor of V into that of V + xx', in place.
+    """Update the factor of V to V + xx', in place.
 
-    That is the triangle of a QR decomposition of [L, x]': orthogonal, and so stable,
-    where the inverse's rank-one formula would lose digits at every step.
+    The new factor is the triangle of a QR decomposition of [L, x]'. Orthogonal steps
+    are stable, where the inverse's rank-one formula would lose digits at every step.
     """
     if factor.ndim == 2:
         _update_one(factor, x)

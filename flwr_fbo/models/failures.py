@@ -1,4 +1,4 @@
-"""What a site's own model makes of trials that failed, and of values beyond all bounds.
+"""Values that a site's own model learns in place of failed trials and of outliers.
 
 A failed trial counts as the worst value that the site has seen (floor padding:
 Wakabayashi et al., Bayesian optimization with experimental failure for high-throughput
@@ -24,18 +24,20 @@ from numpy.typing import NDArray
 
 from flwr_fbo._common.arrays import FloatArray
 
-# Better values must differ by less than a thousandth of what is between them and the
-# next one: a model whose noise has a deviation of 1e-3 at least could not tell them
-# apart. Two alone may well be as near to each other by chance.
+# A gap below some values is extreme if it is this many times their own spread: a model
+# whose noise has a deviation of 1e-3 at least could not tell them apart. Two values
+# alone may well be that near to each other by chance.
 _TOO_FAR, _TOO_FAR_FROM_TWO = 1e3, 1e6
 
-# Of an agent's trials, once so many failed, it fails often; and how much worse than the
-# worst value a failure is then, in units of the values' range.
+# An agent fails often once this share of its trials failed. A failure is then worse
+# than the worst value by this share of the values' range.
 _OFTEN, _WORSE = 0.2, 0.5
 
 
 def winsorised(y: FloatArray) -> FloatArray:
-    """Return values of which none is so bad that the others look alike, shape (t,).
+    """Return values with the extremely bad ones raised to the next one, shape (t,).
+
+    Next to them the others would look alike to a model.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ def winsorised(y: FloatArray) -> FloatArray:
 
 
 class Trials(NamedTuple):
-    """What the own search of an agent knows: t trials.
+    """The t trials that an agent's own search learns from.
 
     Attributes
     ----------

@@ -1,17 +1,18 @@
-"""Matern 5/2 Gaussian process, a lengthscale an axis: behind expected improvement.
+"""Matern 5/2 Gaussian process, one lengthscale per axis: behind expected improvement.
 
 All of B agents with t observations each is computed as arrays: one agent is a block of
 one, and gets the same numbers as in a larger block.
 
 k(x, x') = variance (1 + r + r^2 / 3) exp(-r), r^2 = 5 sum_d (x_d - x'_d)^2 / l_d^2
 (Rasmussen & Williams, 2006, equation 4.17). The values are taken to be standardised.
-With few points and a lengthscale an axis the marginal likelihood alone often says that
-all is noise, so the hyperparameters maximise it times log-normal priors: lengthscales
-near 0.8 of the cube's side, and little noise. They were chosen on the landmine fields
-of odd numbers, and on seeds of Branin's and Hartmann's functions that no table has.
-Wider priors of lengthscales, and means that grow as the cube's diagonal does (Hvarfner,
-Hellsten & Nardi, Vanilla Bayesian optimization performs great in high dimensions,
-2024), found less there; wider ones found more where there are many narrow maxima.
+With few points and one lengthscale per axis the marginal likelihood alone often says
+that all is noise, so the hyperparameters maximise it times log-normal priors:
+lengthscales near 0.8 of the cube's side, and little noise. They were chosen on the
+landmine fields of odd numbers, and on seeds of Branin's and Hartmann's functions that
+no table has. Wider priors of lengthscales, and means that grow as the cube's diagonal
+does (Hvarfner, Hellsten & Nardi, Vanilla Bayesian optimization performs great in high
+dimensions, 2024), found less there; wider ones found more where there are many narrow
+maxima.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _PRIOR_MEAN, _PRIOR_VARIANCE = (-0.2, -10.0, 0.0), (0.12, 2.0, 1.0)
 _LOWEST, _HIGHEST = (tuple(np.log(v)) for v in ((1e-2, 1e-6, 1e-2), (1e2, 1.0, 1e2)))
 # How far the first step of a fit may go.
 _FIRST_STEP = (0.3, 1.0, 0.5)
-# Of the kernel's variance: what is left of it at a point that was evaluated; and what
-# single precision can tell from that.
+# Smallest variance at a point, as a share of the kernel's: in double precision, and in
+# single precision.
 _LEAST_VARIANCE, _LEAST_ROUGH_VARIANCE = 1e-9, 1e-5
 
 
@@ -69,7 +70,7 @@ def _solved(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return L^-1 of covariances L L', their solutions for ``y``, and log det L.
 
-    Of shapes (B, t, t), (B, t) and (B,): NaN where a covariance is not positive
+    Their shapes are (B, t, t), (B, t) and (B,); NaN where a covariance is not positive
     definite. By LAPACK one by one, which takes half of the time of NumPy's inverses.
     """
     whitening, alpha = np.empty_like(covariance), np.empty_like(y)
@@ -176,7 +177,7 @@ def fit(x: FloatArray, y: FloatArray, previous: FloatArray) -> FloatArray:
 
 
 class MaternPosterior:
-    """What observations say of functions (Rasmussen & Williams, algorithm 2.1).
+    """Posteriors of functions (Rasmussen & Williams, algorithm 2.1), one per agent.
 
     Parameters
     ----------
@@ -233,7 +234,7 @@ class MaternPosterior:
         Returns
         -------
         tuple of two ndarrays of shape (k,)
-            Of float32.
+            In single precision.
         """
         single = np.float32
         centre = self._x[agent].mean(axis=0)

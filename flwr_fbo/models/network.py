@@ -26,15 +26,15 @@ from flwr_fbo._common.validation import require_int
 Keep = Literal["last", "best"]
 Start = Literal["model", "zero"]
 
-# Of `ReferenceFeatures`: c, in the squared length of every action's features; the
-# number R of points; and what is added to the covariance's diagonal, of its trace.
+# `ReferenceFeatures`: share c of the constant in every action's squared length, number
+# R of points, and share of the covariance's trace that is added to its diagonal.
 CONSTANT_SHARE = 0.2
 _NUM_POINTS = 1000
 _JITTER = 1e-10
 
 
 class RewardModel(Protocol):
-    """What the agents of a non-linear bandit believe rewards to be made by."""
+    """Interface of the reward models that agents of a non-linear bandit share."""
 
     @property
     def dimension(self) -> int:
@@ -227,7 +227,7 @@ class TorchModel:
 
 @dataclass(frozen=True)
 class LangevinSettings:
-    """How a regression by gradient Langevin dynamics goes.
+    """Settings of a regression by gradient Langevin dynamics.
 
     Phase I of Fed-GO-UCB fits w0 to what all agents have seen by
 
@@ -283,7 +283,7 @@ class LangevinSettings:
 
 
 class LangevinDynamics:
-    """One regression, a step at a time, by whoever has the gradients.
+    """One regression, step by step: the caller computes the gradients.
 
     Parameters
     ----------
@@ -291,8 +291,8 @@ class LangevinDynamics:
     w : ndarray of shape (d_w,)
         Where it starts.
     seed : int
-        Of the noise. Step k has noise of its own: a regression that was stopped goes on
-        with what it would have had.
+        Seed of the noise. Each step has noise of its own, so that a regression that was
+        stopped goes on with the noise that it would have had.
 
     Attributes
     ----------
@@ -319,7 +319,7 @@ class LangevinDynamics:
 
     @property
     def result(self) -> FloatArray:
-        """What is kept of the iterates so far, shape (d_w,)."""
+        """The iterate that is kept so far, shape (d_w,)."""
         return self._best if self.settings.keep == "best" else self.w
 
     def advance(self, gradient: FloatArray, loss: float = math.nan) -> None:
@@ -401,7 +401,7 @@ class ReferenceFeatures:
     num_features : int
         k >= 2.
     rng : numpy.random.Generator
-        Of the reference points, uniform in the unit cube: known to all.
+        Generator of the reference points, uniform in the unit cube: known to all.
 
     Raises
     ------

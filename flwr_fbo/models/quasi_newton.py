@@ -24,7 +24,7 @@ from flwr_fbo._common.arrays import FloatArray
 # returns values, shape (a,), and gradients, shape (a, D).
 Functions = Callable[[FloatArray, NDArray[np.intp]], tuple[FloatArray, FloatArray]]
 
-# Of the decrease that the gradient promises, what a step must reach.
+# A step must reach this share of the decrease that the gradient promises.
 _ARMIJO = 1e-4
 # A step that fails is shortened to the minimum of the parabola through what is known,
 # but to no less and no more than these shares of it.
@@ -102,7 +102,7 @@ def minimize_all(
         Where a step changes the value by less, relatively (by less than this itself,
         where the value is below 1), it is the last.
     max_steps : int
-        Of each function, the shortened ones counted; >= 1.
+        Largest number of steps of each function, >= 1; shortened ones count, too.
     """
     points, values, gradients = starts
     curvature = np.square(scales)[:, :, None] * np.eye(points.shape[1])

@@ -69,8 +69,8 @@ _LEAST_PROPENSITY = 1e-100
 # The reward model is fitted anew for each block, with this penalty on its weights.
 _NUM_BLOCKS = 20
 _PENALTY = 1.0
-# In how many right logs the mean weight may be further from 1 without a warning; and
-# its least standard error, so that rounding is none of it.
+# Probability of a warning in a correct log; and the smallest standard error of a mean
+# weight, so that rounding does not look like an error.
 _LEVEL, _LEAST_ERROR = 0.01, 1e-9
 
 
@@ -135,9 +135,8 @@ class PolicyValue:
     def warning(self) -> str:
         """Why the interval may not hold; empty unless the mean weight is far from 1.
 
-        That is further than the mean weight of a right log is by chance in 1 % of
-        cases. Of logs that are worth fewer than 30 decisions of the policy, about 5 %
-        are further.
+        In a correct log the mean weight is that far from 1 by chance in 1 % of cases,
+        and in about 5 % where the log is worth fewer than 30 decisions of the policy.
         """
         if abs(self.mean_weight_score) <= NormalDist().inv_cdf(1 - _LEVEL / 2):
             return ""
@@ -377,7 +376,8 @@ def _predictions(log: MatchedLog) -> tuple[FloatArray, FloatArray]:
 def _skewness_factor(scores: FloatArray) -> float:
     """Return a of `ips`: the scores' skewness over 3 sqrt(n); 0 if they are all equal.
 
-    That of DR's scores comes from few outliers, and would make its intervals worse.
+    DR does not use it: its scores' skewness comes from few outliers, and the correction
+    would make its intervals worse.
     """
     centred = scores - np.mean(scores)
     spread = np.linalg.norm(centred)
@@ -438,7 +438,7 @@ def _transformed(t: float, a: float) -> float:
 def _untransformed(z: float, a: float) -> float:
     """Return the T for which the sum in `ips` is z.
 
-    That sum is ((1 + a T)^3 - 1) / (3 a) + a / 2.
+    The sum is ((1 + a T)^3 - 1) / (3 a) + a / 2.
     """
     return z if a == 0 else float(np.cbrt(1 + 3 * a * (z - a / 2)) - 1) / a
 
@@ -481,7 +481,7 @@ def of_arms(probabilities: Any, decision: Decision) -> FloatArray:
     Raises
     ------
     ValueError
-        If a name is not that of an eligible arm; or if it is neither.
+        If a name is not an eligible arm, or the probabilities are neither of the two.
     """
     field = f"probabilities of decision {decision.number}"
     if not by_name(probabilities):

@@ -28,7 +28,7 @@ from flwr_fbo.off_policy.estimators import (
 )
 
 _FORMS = ("uniform", "always:NAME", "greedy", "python:MODULE:FUNCTION")
-# What a policy of a user's own takes: the context, the arms' names, their features.
+# A user's own policy takes the context, the arms' names and their features.
 PolicyFunction = Callable[[Mapping[str, Any] | None, tuple[str, ...], FloatArray], Any]
 
 
@@ -44,7 +44,7 @@ class TargetPolicy:
         Takes a `Decision` and returns the probabilities of its eligible arms, shape
         (K,). It must not look at what was chosen, nor at the reward.
     arm : str, optional
-        Name of an arm that must be eligible in a decision at least.
+        Name of an arm that must be eligible in at least one decision.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def always(name: str) -> TargetPolicy:
 def greedy(theta: ArrayLike) -> TargetPolicy:
     """Return the policy that chooses the arm with the largest estimated reward.
 
-    Of several such arms it chooses the one with the lowest index. An estimate from the
+    Among several such arms it chooses the first one. An estimate from the
     evaluated log itself makes the policy look better than it is: take it from earlier
     decisions, or from other sites.
 
@@ -124,7 +124,7 @@ def from_function(function: PolicyFunction, name: str = "") -> TargetPolicy:
         index of an arm, the name of an arm, or the probabilities of all eligible arms:
         in their order, or by name.
     name : str
-        Name for tables; that of the function by default.
+        Name for tables; by default the function's.
 
     Examples
     --------
@@ -230,7 +230,7 @@ _WEIGHTS = ("eff. sample", "mean weight", "max.")
 
 @dataclass(frozen=True)
 class PolicyEvaluation:
-    """What a target policy would have earned; ``print`` shows it as a table.
+    """Estimates of a target policy's value; ``print`` shows them as a table.
 
     Attributes
     ----------

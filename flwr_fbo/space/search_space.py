@@ -40,7 +40,7 @@ from flwr_fbo.space.axes import (
 
 Params = dict[str, Any]
 
-# What agents try lies on this grid, on continuous axes.
+# Agents try points of this grid, on continuous axes.
 _TRIED = 2.0**20
 
 
@@ -195,8 +195,8 @@ class SearchSpace:
     def center(self) -> FloatArray:
         """The point, shape (D,), of the setting in the middle of every axis.
 
-        Of two middle values of a discrete axis the first: the smaller integer, the
-        choice that is listed earlier.
+        Where a discrete axis has two middle values it is the first one: the smaller
+        integer, the choice that is listed earlier.
         """
         return self.snap(np.full(self.dim, np.nextafter(0.5, 0.0)))
 
@@ -289,9 +289,9 @@ def move_to_faces(
     ----------
     points : ndarray of shape (n, D)
     share : float
-        Of the points, in [0, 1].
+        Share of the points that are moved, in [0, 1].
     probability : float
-        Of each of their coordinates to move, in [0, 1].
+        Probability in [0, 1] that a coordinate of theirs moves.
     rng : numpy.random.Generator
     """
     on_faces = points[: round(share * len(points))]

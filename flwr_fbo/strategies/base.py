@@ -428,7 +428,7 @@ class StudyStrategy(Strategy, Generic[ResultT]):
     ) -> dict[int, Any]:
         """Ask some slots something else within a round; return their arrays by slot.
 
-        Nodes that are gone are not asked, and a reply that is no array is left out.
+        Skip nodes that are gone, and replies that are not arrays.
         """
         assert self._grid is not None
         present = set(self._grid.get_node_ids())

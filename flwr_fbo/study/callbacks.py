@@ -1,4 +1,4 @@
-"""What a study reports while it runs, and who is told.
+"""Callbacks: what a study reports while it runs.
 
 A callback gets what has been released, settings and counts: nothing of one agent.
 """
@@ -73,13 +73,13 @@ class DecidedRung:
     number : int
         From 1.
     rounds : int
-        Of training, at its end.
+        Rounds of training at its end.
     trials : tuple of int
         From 0; trial 0 is the app's own defaults.
     settings : tuple of dict
-        What each of these trials was run with.
+        Settings of these trials.
     scores : tuple of float
-        What was released of each, larger is better.
+        Released score of each, larger is better.
     survivors : tuple of int
         The best first.
     epsilon : float or None

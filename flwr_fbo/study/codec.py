@@ -37,12 +37,12 @@ _VERSION, _KIND = "fbo-protocol", "fbo-kind"
 
 # Where the study is in a config.
 STUDY_ENTRY = "fbo-study"
-# Of an integer in JSON: seeds are below 2**128.
+# Digits of an integer in JSON: seeds are below 2**128.
 _MOST_DIGITS = 39
 
 # No honest number is larger, where nothing bounds it: squares and sums stay finite.
 LARGEST = 1e100
-# Of a sum's trace: what rounding may take from an eigenvalue that is 0.
+# Share of a sum's trace that rounding may take from an eigenvalue that is 0.
 _ROUNDING = 1e-12
 _SMALLEST = 1e-300
 
@@ -88,13 +88,12 @@ class Study(ABC):
     def steps(self, num_rows: int) -> dict[str, float]:
         """Return about how many steps of 10 ns one message takes, by what is done.
 
-        Besides the trials themselves; what takes little whatever the settings say is
-        left out.
+        The trials themselves are not counted, nor what is cheap in any study.
 
         Parameters
         ----------
         num_rows : int
-            Of the first array that comes along.
+            Rows of the first array that comes along.
         """
 
     @abstractmethod
@@ -210,7 +209,7 @@ class Instruction(ABC):
     kind : str
         Tells the instructions of the subclasses apart.
     study_type : type
-        Of the study.
+        Class of the study.
     """
 
     kind: ClassVar[str]
@@ -315,7 +314,7 @@ def is_array(
 def is_sum(
     message: Any, shape: tuple[int, ...], largest: FloatArray | float = LARGEST
 ) -> bool:
-    """Return whether it can be a sum of outer products, and what else is below it.
+    """Return whether it can be a sum of outer products, with other rows below it.
 
     With noise in it, or without: `is_raw_sum` is stricter.
 
@@ -337,7 +336,7 @@ def is_raw_sum(
 ) -> bool:
     """Return whether it can be a sum of outer products without noise.
 
-    That is positive semidefinite, but for rounding. One that is not could take away
+    Such a sum is positive semidefinite, but for rounding. Another matrix could cancel
     what honest agents have learned, and leave them a total that nobody can use.
 
     Parameters

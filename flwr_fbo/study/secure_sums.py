@@ -1,4 +1,4 @@
-"""What the sites of a study agree on about secure sums of their messages."""
+"""Secure sums of a study's messages: groups of sites, and terms of each sum."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ class SecureSums:
     Attributes
     ----------
     settings : ReleaseSettings
-        Of all releases.
+        Settings of all releases.
     num_features : int
         M, the length of a message.
     groups : tuple of SumGroup
-        One for all releases; with `FedWarmStart` one for each cohort's.
+        One group for all releases; with `FedWarmStart` one per cohort.
     roster : str
         Digest of the `Roster` that all sites pin; empty without one.
     """
@@ -116,7 +116,7 @@ class SecureSums:
         Raises
         ------
         ValueError
-            If none has.
+            If it is in no group.
         """
         for i, group in enumerate(self.groups):
             if slot in group.slots:

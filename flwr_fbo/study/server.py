@@ -1,4 +1,4 @@
-"""What a strategy needs of a server half."""
+"""Base class of the algorithms' server halves."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def app_defaults(space: SearchSpace, run_config: Mapping[str, Any]) -> Params:
 
 
 def _kinds(distribution: BaseDistribution) -> set[str]:
-    """Return of which kinds a parameter's values are."""
+    """Return the kinds of value that a parameter may take."""
     if isinstance(distribution, CategoricalDistribution):
         return set(map(_kind, distribution.choices))
     return {"a number"}

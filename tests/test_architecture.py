@@ -1,28 +1,17 @@
 """The rooms of DESIGN.md: who may import whom."""
 
 import ast
+import re
 from pathlib import Path
 
 import networkx as nx
 import pytest
 
 import flwr_fbo
+from benchmarks.rooms import LEVEL, PICTURE, PlanError, draw, floors_of, read_rooms
 
 PACKAGE = Path(flwr_fbo.__file__).parent
 
-# A room imports only from rooms of a lower storey, or from itself.
-STOREYS = [
-    {"_common"},
-    {"space", "journal", "models"},
-    {"privacy", "secure_sum"},
-    {"study"},
-    {"algorithms"},
-    {"_compat", "strategies", "clients"},
-    {"tuner"},
-    {"integrations", "off_policy", "grid"},
-    {"lab"},
-    {"cli"},
-]
 # The lab is a house of its own.
 LAB_STOREYS = [
     {"datasets"},
@@ -44,7 +33,6 @@ LAB_COMMANDS = {
     "run_command",
     "tradeoff_command",
 }
-LEVEL = {room: level for level, rooms in enumerate(STOREYS) for room in rooms}
 MAY_IMPORT_FLWR = {
     "strategies",
     "clients",
@@ -153,3 +141,47 @@ def test_unknown_names_are_refused() -> None:
     name = "FedAvg"
     with pytest.raises(AttributeError, match="FedAvg"):
         getattr(flwr_fbo, name)
+
+
+def test_the_picture_in_the_docs_has_the_rooms_that_there_are() -> None:
+    rooms = read_rooms()
+    assert set(floors_of(rooms)) == {r for r in LEVEL if r != "lab"}
+    shown = set(re.findall(r">(\w+)</text>", PICTURE.read_text()))
+    assert shown == set(rooms)
+
+
+def _package(folder: Path, **imports: str) -> Path:
+    package = folder / "house"
+    for room, text in imports.items():
+        (package / room).mkdir(parents=True)
+        (package / room / "module.py").write_text(text)
+    return package
+
+
+def test_a_room_stands_above_all_that_it_imports(tmp_path: Path) -> None:
+    package = _package(
+        tmp_path,
+        cellar='"""Text."""\n\n# A comment.\nclass Box:\n    """Docs."""\n',
+        hall="from house.cellar.module import Box\n",
+        roof="def look():\n    import house.hall.module, house.cellar\n",
+        lab="from house.roof import look\n",
+    )
+    rooms = read_rooms(package)
+    floors = floors_of(rooms, {"cellar": 0, "hall": 1, "roof": 1})
+    assert floors == {"cellar": 0, "hall": 1, "roof": 2}
+    assert (rooms["cellar"].num_lines, rooms["cellar"].num_classes) == (1, 1)
+    assert rooms["roof"].imports == {"hall", "cellar"}
+    picture = tmp_path / "rooms.svg"
+    draw(rooms, floors, picture)
+    first = picture.read_bytes()
+    draw(rooms, floors, picture)
+    assert picture.read_bytes() == first
+
+
+def test_circles_and_imports_upwards_are_named(tmp_path: Path) -> None:
+    rooms = read_rooms(_package(tmp_path, a="import house.b", b="import house.a"))
+    with pytest.raises(PlanError, match=r"circle: [ab] imports [ab] imports"):
+        floors_of(rooms, {"a": 0, "b": 0})
+    rooms["a"].imports.clear()
+    with pytest.raises(PlanError, match="b imports a, which is above it"):
+        floors_of(rooms, {"a": 1, "b": 0})

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from functools import lru_cache, partial
 from io import BytesIO
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from cryptography.hazmat.primitives.serialization import (
@@ -48,8 +48,6 @@ from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity as TaskIdentity
 from numpy.lib import format as npy
 
-from flwr_fbo._common.validation import require
-
 ClientApi = Literal["both", "message", "numpy", "action"]
 
 # The action of `add_tuning`; a client app's own ``train`` is left alone.
@@ -58,12 +56,6 @@ TUNE_ACTION = "tune"
 CLIENT_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 # flwr.common.secure_aggregation.secaggplus_constants.RECORD_KEY_CONFIGS
 SECURE_AGGREGATION_RECORD = "secaggplus_configs"
-
-
-def check_client_api(client_api: Any) -> None:
-    """Raise ValueError unless ``client_api`` is one of the four."""
-    allowed = f"one of {get_args(ClientApi)}"
-    require(client_api in get_args(ClientApi), "client_api", client_api, allowed)
 
 
 def instruction_content(

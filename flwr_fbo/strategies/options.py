@@ -13,11 +13,12 @@ from flwr_fbo._common.validation import (
     is_number,
     require,
     require_bool,
+    require_choice,
     require_int,
     require_positive,
     require_seed,
 )
-from flwr_fbo._compat import ClientApi, check_client_api
+from flwr_fbo._compat import ClientApi
 from flwr_fbo.privacy.accounting import Method
 from flwr_fbo.privacy.release import Calibration
 from flwr_fbo.privacy.sampling import Sampling
@@ -312,7 +313,7 @@ class StudyOptions:
         check_folder("folder", self.folder)
         ok = self.durability is None or isinstance(self.durability, Durability)
         require(ok, "durability", self.durability, "a Durability")
-        check_client_api(self.client_api)
+        require_choice("client_api", self.client_api, ClientApi)
         check_callbacks(self.callbacks)
 
 

@@ -25,7 +25,12 @@ import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.fields import fields_by_name
-from flwr_fbo._common.validation import require, require_instance, require_known
+from flwr_fbo._common.validation import (
+    refuse,
+    require,
+    require_instance,
+    require_known,
+)
 from flwr_fbo.privacy.spending import Promise
 
 if TYPE_CHECKING:
@@ -251,15 +256,12 @@ class Instruction(ABC):
                 f"runs a {kind} study."
             )
         values = {name: config[entry] for name, entry in _entries(cls).items()}
-        for name, value in values.items():
-            if name in ("phase", "study"):
-                continue
+        for name in [one for one in values if one not in ("phase", "study")]:
+            value, wanted = values[name], type(getattr(cls, name))  # int or bool
             least = -1 if name == "slot" else 0
-            wanted = type(getattr(cls, name))  # of its default: int or bool
             if type(value) is not wanted or not least <= value < 2**63:
                 number = f"an integer >= {least}, below 2**63"
-                allowed = "True or False" if wanted is bool else number
-                raise ValueError(f"{name}={value!r} is not allowed: {allowed}.")
+                refuse(name, value, "True or False" if wanted is bool else number)
         values["phase"] = Phase(values["phase"])
         values["study"] = _parsed(cls.study_type, str(values["study"]))
         return cls(**values)

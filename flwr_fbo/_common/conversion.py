@@ -15,7 +15,12 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from flwr_fbo._common.arrays import FloatArray
-from flwr_fbo._common.validation import did_you_mean, refuse, require
+from flwr_fbo._common.validation import (
+    did_you_mean,
+    refuse,
+    require,
+    require_instance,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,12 +128,12 @@ def names(field: str, value: Any) -> list[str]:
     >>> names("eligible", np.array(["ward", "home"]))
     ['ward', 'home']
     """
-    ok = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-    require(ok, field, value, f"a collection of names, and it is a {_kind(value)}")
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        refuse(field, value, f"a collection of names, and it is a {_kind(value)}")
     found = [plain(name) for name in value]
     for name in found:
-        ok = isinstance(name, str)
-        require(ok, field, name, f"names, and this is a {_kind(name)}")
+        text = f"names, and this is a {_kind(name)}"
+        require_instance(field, name, str, allowed=text)
     return found
 
 
@@ -137,17 +142,17 @@ def mapping(field: str, value: Any) -> Mapping[Any, Any]:
     if isinstance(value, Mapping):
         return value
     if _is_frame(value):
-        allowed = f"one row, and it has {len(value)}: `iloc[i]` is one of them"
-        require(len(value) == 1, field, f"<{_kind(value)}>", allowed)
+        text = f"one row, and it has {len(value)}: `iloc[i]` is one of them"
+        require(len(value) == 1, field, f"<{_kind(value)}>", text)
         [value] = mappings(field, value)
     elif hasattr(value, "_asdict"):  # a row of `itertuples`
         value = value._asdict()
     elif hasattr(value, "to_dict"):  # a Series
         value = value.to_dict()
-    allowed = f"a mapping, or a row of a data frame, and it is a {_kind(value)}"
-    require(isinstance(value, Mapping), field, value, allowed)
-    found: Mapping[Any, Any] = value
-    return found
+    if not isinstance(value, Mapping):
+        text = f"a mapping, or a row of a data frame, and it is a {_kind(value)}"
+        refuse(field, value, text)
+    return value
 
 
 def mappings(field: str, value: Any) -> list[Any]:
@@ -157,9 +162,9 @@ def mappings(field: str, value: Any) -> list[Any]:
     """
     if _is_frame(value):
         return list(value.to_dict("records"))
-    ok = isinstance(value, Iterable) and not isinstance(value, Mapping | str)
-    allowed = f"a list of mappings, or a data frame, and it is a {_kind(value)}"
-    require(ok, field, value, allowed)
+    if not isinstance(value, Iterable) or isinstance(value, Mapping | str):
+        text = f"a list of mappings, or a data frame, and it is a {_kind(value)}"
+        refuse(field, value, text)
     return list(value)
 
 

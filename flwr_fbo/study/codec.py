@@ -160,8 +160,8 @@ def from_json(part: Any, value: Any) -> Any:
     require_instance(made.__name__, value, Mapping, allowed="an object")
     known, values = fields_by_name(made), {}
     for name, given in value.items():
-        if name == "kind" and hasattr(made, "kind"):
-            continue
+        if name == "kind" and name not in known and hasattr(made, "kind"):
+            continue  # it has led to the class
         require_known(f"field of {made.__name__}", name, known)
         rules = known[name].metadata
         has_many = rules.get("many", False) and isinstance(given, list)

@@ -61,7 +61,7 @@ from flwr_fbo.algorithms.search.agent import play_round
 from flwr_fbo.algorithms.search.blocks import run_together
 from flwr_fbo.lab.tasks.table import names_of, tables
 from flwr_fbo.models.threads import one_blas_thread
-from flwr_fbo.privacy.calibration import calibrate_noise_multiplier
+from flwr_fbo.privacy.accounting import calibrate_noise_multiplier
 from flwr_fbo.space.search_space import SearchSpace
 
 TASKS = (

@@ -18,7 +18,7 @@ one, or says that it costs neither time nor memory (``cap=FREE``).
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from functools import lru_cache
@@ -113,7 +113,8 @@ def number(
     allowed = f"a finite number{low}{' and' if low and high else ''}{high}"
 
     def rule(name: str, value: Any) -> None:
-        ok = is_number(value) and math.isfinite(value)
+        # Not isfinite: of an int that no float holds it raises OverflowError.
+        ok = is_number(value) and abs(value) <= sys.float_info.max
         ok = (
             ok and (least is None or value >= least) and (most is None or value <= most)
         )

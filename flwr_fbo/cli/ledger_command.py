@@ -24,8 +24,8 @@ from flwr_fbo.journal.journal_file import JournalError
 from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.privacy.accounting import PrivacySpent
 from flwr_fbo.privacy.budget import check_delta
-from flwr_fbo.privacy.charge_notes import rebuild
 from flwr_fbo.privacy.spending import FILE_NAME as SPENDING_FILE_NAME
+from flwr_fbo.privacy.spending import rebuild
 from flwr_fbo.strategies.study_record import (
     FILE_NAME,
     KIND,

@@ -10,7 +10,7 @@ or, with a sliding window of W releases, of the trials since release k - W,
 
 with Z_j independent and isotropic in the Frobenius norm: variance 1 on the diagonal and
 1/2 off it, so that <Z, U> is N(0, 1) for every symmetric U of norm 1. The weights B are
-those of a `flwr_fbo.privacy.factorisation`, or of `flwr_fbo.privacy.stationary`.
+those of a `flwr_fbo.privacy.factorisation`, or of `flwr_fbo.privacy.factorisation`.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ from flwr_fbo.lab.audit.study_audit import Progress, StudyPlan
 from flwr_fbo.models.near_ties import first_best
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.accounting import PrivacySpent
+from flwr_fbo.privacy.budget import gaussian_epsilon
 from flwr_fbo.privacy.continual import ContinualRelease
 from flwr_fbo.privacy.continual_settings import ContinualSettings
-from flwr_fbo.privacy.gaussian import gaussian_epsilon
 from flwr_fbo.privacy.noise import Entropy
 
 Change = Literal["reward", "trial"]

@@ -16,7 +16,7 @@ from flwr_fbo.algorithms.linear_bandit.study import LinearBanditStudy
 from flwr_fbo.clients.bandits.bandit_journals import last_journal
 from flwr_fbo.clients.bandits.recorded_bandit import KIND, RecordedBandit
 from flwr_fbo.journal.journal import Journal
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
 
 D, K, CALLS = 10, 100, 10

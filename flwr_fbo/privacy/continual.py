@@ -28,7 +28,7 @@ from flwr_fbo._common.validation import require, require_int
 from flwr_fbo._common.version import __version__
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.models.threads import one_blas_thread
 from flwr_fbo.privacy.continual_settings import ContinualSettings
 from flwr_fbo.privacy.noise import Entropy

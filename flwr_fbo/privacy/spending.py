@@ -37,8 +37,8 @@ from flwr_fbo._common.fields import (
 from flwr_fbo._common.validation import require
 from flwr_fbo.journal.journal import Journal, open_patiently
 from flwr_fbo.journal.journal_file import JournalError, JournalHeldError
-from flwr_fbo.journal.ledger_table import LedgerRow
 from flwr_fbo.journal.npy import from_json_array, to_json_array
+from flwr_fbo.journal.tables import LedgerRow
 from flwr_fbo.privacy.budget import LEAST_NOISE, check_delta, gaussian_epsilon
 from flwr_fbo.privacy.sampling import PROBABILITY
 

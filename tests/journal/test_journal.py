@@ -16,7 +16,7 @@ import pytest
 
 from flwr_fbo.journal.journal import Journal
 from flwr_fbo.journal.journal_file import JournalError
-from flwr_fbo.journal.ledger_table import LedgerRow
+from flwr_fbo.journal.tables import LedgerRow
 from tests.journal.connection import connection_of
 
 ME = {"kind": "a", "slot": "0"}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from flwr_fbo._common.validation import require
-from flwr_fbo.secure_sum.graph import MaskGraph
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,
     CHECK_BYTES,
@@ -21,11 +20,8 @@ from flwr_fbo.secure_sum.masks import (
     SumKeys,
     check_roster,
     equal_keys,
-    is_signed,
     is_usable,
-    signature_bytes,
 )
-from flwr_fbo.secure_sum.member_state import from_hex, to_hex
 from flwr_fbo.secure_sum.roster import Roster
 from flwr_fbo.secure_sum.shares import SHARE_BYTES, combine
 from flwr_fbo.secure_sum.terms import Exchange, SumFailedError, SumTerms, canonical
@@ -34,10 +30,12 @@ from flwr_fbo.secure_sum.wire import (
     Payload,
     PayloadError,
     cut,
+    from_hex,
     pack,
     pack_numbers,
     pack_set,
     to_bytes,
+    to_hex,
     to_payload,
     unpack,
     unpack_numbers,
@@ -86,12 +84,9 @@ class Aggregator:
     ) -> None:
         wrong = check_roster(terms, roster)
         require(wrong is None, "roster", terms.roster, f"the one of the terms: {wrong}")
-        self._terms, self._roster = terms, roster
-        self._keys = SumKeys.of(terms)
-        self._graph = MaskGraph.of(terms, None if roster is None else roster.seed)
-        self._neighbours = {
-            slot: self._graph.neighbours(slot) for slot in self._graph.ring
-        }
+        self._terms, self._keys = terms, SumKeys(terms, roster)
+        self._graph = graph = self._keys.graph
+        self._neighbours = {slot: graph.neighbours(slot) for slot in graph.ring}
         #: The exchange that is under way.
         self.exchange = Exchange.ADVERTISE
         # Replies by slot to the exchanges 1, 2, 3 and 4: of 3 the signatures only.
@@ -235,9 +230,9 @@ class Aggregator:
         self.exchange = Exchange(self.exchange + 1)
 
     def _check_signature(self, slot: int, signature: bytes, text: bytes) -> None:
-        if len(signature) != signature_bytes(self._roster):
+        if len(signature) != self._keys.signature_bytes:
             raise PayloadError("its reply has a wrong length")
-        if not is_signed(self._roster, slot, signature, text):
+        if not self._keys.is_signed(slot, signature, text):
             raise PayloadError("its signature is not valid")
 
     def _receive_adverts(self, replies: Mapping[int, Any]) -> None:
@@ -283,6 +278,8 @@ class Aggregator:
         masked = self._valid(replies, self._replies[1], self._checked_masked)
         size = self._terms.length * self._terms.num_bytes
         self._require(len(masked), self._terms.min_summed)
+        # Members refuse such a set too: with fewer than a threshold of neighbours a
+        # member's secrets could not be recovered, and it could be cut off from others.
         lonely, count = self._graph.fewest(masked)
         if count < self._graph.threshold:
             raise SumFailedError(
@@ -313,9 +310,13 @@ class Aggregator:
             for holder, text in found.items()
         }
         keys, total = self._keys, self._total.copy()
+        # Of those in the sum the self mask is taken off, of those who dropped out after
+        # they had shared the pair masks: never both of one member (Bonawitz et al.,
+        # section 6), for without both masks its message would be bare.
         for slot in self.summed:
             seed = self._recover(slot, "self", held)
             promised = self._replies[1][slot][:COMMITMENT_BYTES]
+            # A wrong seed would make a wrong sum that looks like any other.
             self._check_secret(slot, keys.commitment(seed, slot) == promised)
             total -= keys.self_mask(seed, slot)
         for slot in sorted(set(self._replies[1]) - set(self.summed)):
@@ -353,6 +354,7 @@ class Aggregator:
             share = held.get(holder, {}).get(owner)
             if share is None or holder not in checks:
                 continue
+            # What the owner committed to: one bad holder cannot spoil the secret.
             promised = checks[holder][first : first + CHECK_BYTES]
             if self._keys.share_check(share, kind, owner, holder) == promised:
                 shares[place] = share

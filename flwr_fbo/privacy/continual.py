@@ -160,6 +160,8 @@ class ContinualRelease:
         require_int("k", k, 1, self.settings.max_releases)
         if k not in self._released:
             released, draws = self._draw_release(k, total)
+            # On disk before anybody sees it, and sent again after a crash: the mean of
+            # two draws for one sum would have less noise than was promised.
             if self._journal is not None:
                 row = LedgerRow(k, self._facts(), released)
                 self._journal.add_release(row, draws)
@@ -184,6 +186,7 @@ class ContinualRelease:
         self._check(total)
         draw = self._draw(k)
         self._keep_draw(k, draw)
+        # The draw is kept: later releases have it in their noise too (row k of B).
         return total + self._noise(k), {f"draw-{k}": draw}
 
     def _check(self, total: FloatArray) -> None:
@@ -231,6 +234,7 @@ class ContinualRelease:
         entries = entries.reshape(*noise.shape[:-2], len(rows))
         # An entry off the diagonal is there twice, so each has half of the variance.
         entries[..., rows != columns] /= math.sqrt(2.0)
+        # To the grid of the sums: in floating point low bits would tell of the sum.
         rounded = np.rint(entries / grid) * grid
         noise[..., rows, columns] = noise[..., columns, rows] = rounded
         return noise

@@ -15,7 +15,6 @@ import os
 import random
 from collections.abc import Sequence
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,28 +54,24 @@ class Entropy(Protocol):
         """Return ``rows`` of shape (P, M) plus noise with deviation std[i] in row i."""
 
 
-def _import_opendp() -> SimpleNamespace:
-    """Return what is needed of OpenDP, or say in an ImportError how to install it."""
+def _import_opendp() -> Any:
+    """Return OpenDP, or say in an ImportError how to install it."""
     try:
         # Not its prelude: that imports scikit-learn too, and Flower's simulation
         # may be importing that in another thread just now, for the ClientApp.
-        from opendp.domains import atom_domain, vector_domain
-        from opendp.measurements import make_gaussian
-        from opendp.metrics import l2_distance
-        from opendp.mod import enable_features
+        import opendp.domains
+        import opendp.measurements
+        import opendp.measures
+        import opendp.metrics
+        import opendp.mod
     except ImportError as error:
         raise ImportError(
             "A private release needs floating-point-safe noise from OpenDP: "
             "pip install 'flwr-fbo[secure]' (or, in an experiment that protects "
             "nobody, give noise_seed)."
         ) from error
-    enable_features("contrib")
-    return SimpleNamespace(
-        atom_domain=atom_domain,
-        vector_domain=vector_domain,
-        make_gaussian=make_gaussian,
-        l2_distance=l2_distance,
-    )
+    opendp.mod.enable_features("contrib")
+    return opendp
 
 
 # To build it takes longer than a small draw.
@@ -103,11 +98,11 @@ def opendp_gaussian(
         If OpenDP is not installed; the message names the extra.
     """
     dp = _import_opendp()
-    is_float = number is float
-    atoms = dp.atom_domain(T=float, nan=False) if is_float else dp.atom_domain(T="i64")
+    kind = {"T": float, "nan": False} if number is float else {"T": "i64"}
     # The length tells OpenDP what rounding adds to the sensitivity.
-    domain = dp.vector_domain(atoms, size=length)
-    return dp.make_gaussian(domain, dp.l2_distance(T=float), scale=scale, k=grid)
+    domain = dp.domains.vector_domain(dp.domains.atom_domain(**kind), size=length)
+    metric = dp.metrics.l2_distance(T=float)
+    return dp.measurements.make_gaussian(domain, metric, scale=scale, k=grid)
 
 
 class OsEntropy:
@@ -148,6 +143,7 @@ class OsEntropy:
         """Draw the mask afresh; ``iteration`` plays no part."""
         if q >= 1.0:
             return np.ones(num_agents, dtype=np.bool_)
+        # Integers below q 2**64: no float that is rounded, and no generator's state.
         words = np.frombuffer(os.urandom(8 * num_agents), dtype=np.uint64)
         return np.asarray(words < np.uint64(int(q * 2.0**64)))
 
@@ -163,6 +159,7 @@ class OsEntropy:
     ) -> FloatArray:
         """Add fresh noise; ``iteration`` plays no part."""
         noised = np.empty_like(rows)
+        # One draw for all rows of a deviation: OpenDP takes one scale a vector.
         for each in set(std.tolist()):
             alike = std == each
             values = rows[alike]
@@ -245,9 +242,7 @@ class NoisyMax:
         self.epsilon = float(epsilon)
         self._noise_seed = noise_seed
         if noise_seed is None:
-            # They say what is missing or wrong, before any work is done.
-            OsEntropy()
-            self._mechanism()
+            self._mechanism()  # says what is missing or wrong, before any work is done
 
     @property
     def private(self) -> bool:
@@ -274,18 +269,15 @@ class NoisyMax:
 
     def _mechanism(self) -> Any:
         """Return OpenDP's mechanism, which checks its own epsilon."""
-        from opendp.domains import atom_domain, vector_domain
-        from opendp.measurements import make_noisy_max
-        from opendp.measures import max_divergence
-        from opendp.metrics import linf_distance
-        from opendp.mod import enable_features
-
-        enable_features("contrib")
-        domain = vector_domain(atom_domain(T=int))
-        metric = linf_distance(T=int, monotonic=True)
+        dp = _import_opendp()
+        domain = dp.domains.vector_domain(dp.domains.atom_domain(T=int))
+        # Monotone, as a vote that is removed lowers one count and raises none: else the
+        # noise would have to be twice as large.
+        metric = dp.metrics.linf_distance(T=int, monotonic=True)
         # A little more noise, so that OpenDP's rounding up stays within epsilon.
         scale = (1.0 + 1e-9) / self.epsilon
-        mechanism: Any = make_noisy_max(domain, metric, max_divergence(), scale=scale)
+        pure = dp.measures.max_divergence()
+        mechanism = dp.measurements.make_noisy_max(domain, metric, pure, scale=scale)
         epsilon = mechanism.map(1)
         if not epsilon <= self.epsilon:
             raise RuntimeError(

@@ -177,6 +177,8 @@ class PlannedRelease(ABC):
         s = self.settings
         if s.noise_multiplier == 0 or s.calibration == "joint":
             return s.noise_multiplier
+        # The noise of each sub-region as the unit of its vector: then it is isotropic,
+        # and one over the sensitivity in these units is the multiplier.
         std = self.noise_std(iteration) * s.sampling_probability
         reach = np.linalg.norm(self.weights(iteration) / std, axis=1).max()
         return float(1.0 / (self._farthest * s.message_norm * reach))
@@ -270,6 +272,7 @@ class Release(PlannedRelease):
         """
         s = self.settings
         weights, noise_std = self._plan(iteration)
+        # Told to nobody: amplification by sampling rests on that secret.
         mask = self._sample(iteration)
         if mask is not None:
             weights = weights * mask[:, None]
@@ -277,6 +280,7 @@ class Release(PlannedRelease):
             vectors = np.zeros((s.num_sub_regions, num_features))
         else:
             rows = self._contributions(messages, num_features)
+            # Over q, not over how many were sampled: that number is a secret.
             vectors = np.asarray(weights.T @ rows / s.sampling_probability)
         if s.noise_multiplier == 0:
             return vectors

@@ -205,7 +205,7 @@ class Promise:
 
     def charge_of(self, release: int) -> Charge:
         """Return what a release, from 1, costs: everything, unless it is promised."""
-        # No noise is charged at infinity, so that what goes wrong here is refused.
+        # What is not promised is charged as without noise: infinite, so refused.
         if self.private and not self.caveat:
             for charge in self.charges:
                 if release <= charge.num_releases:
@@ -254,7 +254,7 @@ class SpendingLedger:
 
     Not covered: a ledger that is deleted, or replaced by an older copy of itself, has
     forgotten what is not in it, unless the journals of its folder prove it: see
-    `flwr_fbo.privacy.spending`.
+    `check_complete`.
 
     Parameters
     ----------

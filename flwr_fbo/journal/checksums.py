@@ -71,6 +71,7 @@ def digests_of(table: str, rows: Iterable[Sequence[Any]]) -> list[bytes]:
                 values.append(float(value) + 0.0)  # SQLite has no -0.0
             else:
                 values.append(str(value) if isinstance(value, str) else value)
+        # The text has the length of each blob, so that no two rows have one content.
         content = b"".join((repr(values).encode(), *blobs))
         digests.append(hashlib.sha256(content).digest())
     return digests

@@ -240,6 +240,7 @@ class JournalFile:
                     self._write_parts()
                 self._connection.execute("COMMIT")
             except BaseException:
+                # The checksums go back first: they must say what is on disk.
                 self._undone()
                 if self._connection.in_transaction:  # ended by SQLite on a full disk
                     self._connection.execute("ROLLBACK")
@@ -331,6 +332,8 @@ class JournalFile:
     def _write_parts(self) -> None:
         """Write the parts that have changed, and the head."""
         before = self._before["part", 0] = self._parts["part"][0]
+        # In the transaction of the rows themselves: the disk never has one without the
+        # other. The head is written last, and stands for all parts.
         count, total = before.num_rows, before.total
         for table, number in [key for key in self._before if key[0] != "part"]:
             part = self._parts[table][number]
@@ -401,7 +404,7 @@ class JournalFile:
         about = {"trial": (first, last), "state": (number,)}.get(table, ())
         statement = f"SELECT * FROM {table} {_IN_PART[table]}"
         rows = self._connection.execute(statement, about).fetchall()
-        # A part is checked as a whole: a row alone could be an older version of itself.
+        # All rows of a part: one alone could be an older version of itself.
         self._check(table, number, rows, self._parts[table][number])
         found: dict[Any, Row] = {row[0]: row for row in rows}
         self._read[table, number] = {key: _kept(table, found[key]) for key in found}
@@ -441,7 +444,7 @@ class JournalFile:
         number = part_of(table, key)
         digests = [] if new is None else digests_of(table, [new])
         if old is not None and digests == [old[-1]]:
-            return
+            return  # nothing has changed
         keys = (key, number) if table == "state" else (key,)
         values = None if new is None else (*new[len(keys) :], *digests)
         self._execute(table, keys, values, is_old=old is not None)

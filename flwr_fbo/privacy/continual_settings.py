@@ -276,6 +276,8 @@ class ContinualSettings:
         """
         z = self._trials(actions, rewards)
         products = z[:, :, None] * z[:, None, :]
+        # Each trial by itself: then sums are exact, and one replaced trial moves them
+        # by two rounded matrices, which the sensitivity has in it.
         if self.grid:
             products = np.rint(products / self.grid) * self.grid
         return np.asarray(products)

@@ -204,6 +204,7 @@ class IntegerNoise:
         ok = bool(np.all(np.abs(message) <= 1e100))
         require(ok, "message", "...", "finite numbers of size 1e100 at most")
         norm = math.hypot(*message.tolist())
+        # Clipped here, at the site: the server could not, it sees the sum only.
         factor = self.largest_norm / max(norm, self.max_norm)
         while True:
             integers = np.trunc(message * factor).astype(np.int64)
@@ -222,6 +223,7 @@ class IntegerNoise:
 
     def wrapped(self, integers: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return integers modulo 2**b."""
+        # Two's complement: negative integers add up modulo 2**b like all others.
         return integers.astype(np.uint64) & np.uint64(2**self.num_bits - 1)
 
     def decode(self, total: NDArray[np.uint64]) -> FloatArray:

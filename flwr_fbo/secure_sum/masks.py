@@ -22,17 +22,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from flwr_fbo.secure_sum import wire
 from flwr_fbo.secure_sum.graph import MAX_COMPLETE, MaskGraph
 from flwr_fbo.secure_sum.roster import SIGNATURE_BYTES, Roster, digest_of
 from flwr_fbo.secure_sum.shares import SECRET_BYTES, SHARE_BYTES
 from flwr_fbo.secure_sum.terms import SumTerms
-from flwr_fbo.secure_sum.wire import (
-    Numbers,
-    PayloadError,
-    pack_set,
-    slot_bytes,
-    unpack_numbers,
-)
 
 KEY_BYTES, COMMITMENT_BYTES, CHECK_BYTES = 32, 32, 16
 # What a member advertises without its signature: two public keys.
@@ -93,13 +87,13 @@ class SumKeys:
         """Return a commitment to a share of a secret, of 16 bytes."""
         return self._derive(share, f"share of {kind}", owner, holder)[:CHECK_BYTES]
 
-    def self_mask(self, seed: bytes, slot: int) -> Numbers:
+    def self_mask(self, seed: bytes, slot: int) -> wire.Numbers:
         """Return a member's self mask."""
         return self._expand(self._derive(seed, "self mask", slot))
 
     def pair_mask(
         self, private: X25519PrivateKey, public: bytes, slot: int, other: int
-    ) -> Numbers:
+    ) -> wire.Numbers:
         """Return what ``slot`` adds for ``other``, who adds the negative."""
         # Sorted, so that both derive one key: then the two masks cancel in the sum.
         key = self._agree(private, public, "pair mask", *sorted((slot, other)))
@@ -135,16 +129,18 @@ class SumKeys:
 
     def advert_text(self, slot: int, keys: bytes) -> bytes:
         """Return what a member signs when it advertises its keys."""
-        return self._text("advertise", slot_bytes(slot), keys)
+        return self._text("advertise", wire.slot_bytes(slot), keys)
 
     def view_text(self, shared: Collection[int]) -> bytes:
         """Return what a member signs with its masked numbers: who shared."""
-        return self._text("mask", pack_set(shared, self.terms.slots))
+        return self._text("mask", wire.pack_set(shared, self.terms.slots))
 
     def confirm_text(self, shared: Collection[int], summed: Collection[int]) -> bytes:
         """Return what a member signs to confirm a sum."""
         slots = self.terms.slots
-        return self._text("confirm", pack_set(shared, slots), pack_set(summed, slots))
+        return self._text(
+            "confirm", wire.pack_set(shared, slots), wire.pack_set(summed, slots)
+        )
 
     def _text(self, label: str, *parts: bytes) -> bytes:
         # The digest of the terms is in all that is signed or derived: what was said in
@@ -152,7 +148,7 @@ class SumKeys:
         return b"".join([label.encode(), b"\0", self.digest, *parts])
 
     def _derive(self, secret: bytes, label: str, *slots: int) -> bytes:
-        info = self._text(label, slot_bytes(*slots))
+        info = self._text(label, wire.slot_bytes(*slots))
         return HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(secret)
 
     def _agree(
@@ -164,15 +160,15 @@ class SumKeys:
         except ValueError as error:
             first, second = slots
             text = f"the keys of slots {first} and {second} agree on no secret"
-            raise PayloadError(text) from error
+            raise wire.PayloadError(text) from error
         return self._derive(common, label, *slots)
 
-    def _expand(self, key: bytes) -> Numbers:
+    def _expand(self, key: bytes) -> wire.Numbers:
         # AES-CTR as the pseudorandom generator of Bonawitz et al.: uniform modulo
         # 2**num_bits, because num_bits is a multiple of 8.
         num_bytes = self.terms.num_bytes
         stream = Cipher(algorithms.AES(key), modes.CTR(_COUNTER)).encryptor()
-        return unpack_numbers(
+        return wire.unpack_numbers(
             stream.update(bytes(self.terms.length * num_bytes)), num_bytes
         )
 

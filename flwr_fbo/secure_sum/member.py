@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from flwr_fbo._common.validation import require
+from flwr_fbo.secure_sum import wire
 from flwr_fbo.secure_sum.masks import (
     ADVERT_BYTES,
     ENCRYPTED_BYTES,
@@ -34,20 +35,6 @@ from flwr_fbo.secure_sum.terms import (
     SumRefusedError,
     SumTerms,
     canonical,
-)
-from flwr_fbo.secure_sum.wire import (
-    Payload,
-    PayloadError,
-    cut,
-    from_hex,
-    pack,
-    pack_numbers,
-    set_bytes,
-    to_bytes,
-    to_hex,
-    to_payload,
-    unpack,
-    unpack_set,
 )
 
 Integers = NDArray[np.int64] | NDArray[np.uint64]
@@ -173,7 +160,9 @@ class Member:
         """Whether this member has answered the last exchange."""
         return self._answered == Exchange.UNMASK
 
-    def answer(self, exchange: int, request: Payload, numbers: NumbersOf) -> Payload:
+    def answer(
+        self, exchange: int, request: wire.Payload, numbers: NumbersOf
+    ) -> wire.Payload:
         """Return the reply to a request; the same again if it is the last one again.
 
         Parameters
@@ -201,22 +190,22 @@ class Member:
         )
         last = self._answered
         try:
-            text = to_bytes(request)
+            text = wire.to_bytes(request)
             seen = hashlib.sha256(text).hexdigest()
             # A reply that was lost is sent again. Another request for the same exchange
             # never gets a second answer: of two sums the difference would be known.
             if (exchange, seen) == (last, self._request):
-                return to_payload(self._reply)
+                return wire.to_payload(self._reply)
             _check(exchange not in range(1, last + 1), "it is already answered")
             follows = exchange == last + 1 <= Exchange.UNMASK
             _check(follows, f"exchange {exchange} does not follow {last}")
             reply, kept = steps[last](text)
-        except PayloadError as error:
+        except wire.PayloadError as error:
             raise SumRefusedError(f"Exchange {exchange}: {error}.") from error
         # What was kept before is gone, but for what the exchange has kept again.
         self._answered, self._request = last + 1, seen
         self._reply, self._kept = reply, kept
-        return to_payload(reply)
+        return wire.to_payload(reply)
 
     def _advertise(self, text: bytes) -> tuple[bytes, Kept]:
         _check(not text, "the first request is not empty")
@@ -232,11 +221,11 @@ class Member:
     def _share(self, text: bytes) -> tuple[bytes, Kept]:
         kept, keys, slot = self._kept, self._keys, self._slot
         size = ADVERT_BYTES + self._keys.signature_bytes
-        adverts = unpack(text, size, self._neighbours)
+        adverts = wire.unpack(text, size, self._neighbours)
         self._enough(adverts, "advertised keys")
         for other, advert in adverts.items():
             # Else the server could put keys of its own in the place of a member's.
-            public, signature = cut(advert, ADVERT_BYTES)
+            public, signature = wire.cut(advert, ADVERT_BYTES)
             signed = keys.advert_text(other, public)
             ok = self._keys.is_signed(other, signature, signed)
             _check(ok, f"the keys of slot {other} lack its signature")
@@ -263,17 +252,21 @@ class Member:
             checks = keys.share_check(first, "masking", slot, other)
             checks += keys.share_check(second, "self", slot, other)
             records[other] = encrypted + checks
-        reply = keys.commitment(self_seed, slot) + pack(records)
+        reply = keys.commitment(self_seed, slot) + wire.pack(records)
         secrets = {"encryption": kept["encryption"], "seed": kept["seed"]}
-        return reply, {**secrets, "self": self_seed.hex(), "adverts": to_hex(adverts)}
+        return reply, {
+            **secrets,
+            "self": self_seed.hex(),
+            "adverts": wire.to_hex(adverts),
+        }
 
     def _mask(self, text: bytes, numbers: NumbersOf) -> tuple[bytes, Kept]:
         kept, keys, slot = self._kept, self._keys, self._slot
-        adverts = from_hex(kept["adverts"])
-        shared_text, text = cut(text, set_bytes(self._terms.slots))
-        shared = unpack_set(shared_text, self._terms.slots)
+        adverts = wire.from_hex(kept["adverts"])
+        shared_text, text = wire.cut(text, wire.set_bytes(self._terms.slots))
+        shared = wire.unpack_set(shared_text, self._terms.slots)
         self._enough_in(shared, "shared")
-        encrypted = unpack(text, ENCRYPTED_BYTES, adverts)
+        encrypted = wire.unpack(text, ENCRYPTED_BYTES, adverts)
         named = set(shared) & set(self._neighbours)
         # Who did not share could not be unmasked: it must not be masked with.
         ok = slot in shared and set(encrypted) == named
@@ -295,17 +288,17 @@ class Member:
         for other in encrypted:
             public = adverts[other][KEY_BYTES:]
             total += keys.pair_mask(masking, public, slot, other)
-        masked = pack_numbers(total, self._terms.num_bytes)
+        masked = wire.pack_numbers(total, self._terms.num_bytes)
         # Signed with the numbers: who is shown another group signs another text, and
         # exchange 4 fails.
         reply = masked + self._sign(keys.view_text(shared))
-        return reply, {"shares": to_hex(shares), "shared": shared_text.hex()}
+        return reply, {"shares": wire.to_hex(shares), "shared": shared_text.hex()}
 
     def _confirm(self, text: bytes) -> tuple[bytes, Kept]:
         kept, slots = self._kept, self._terms.slots
-        summed_text, text = cut(text, set_bytes(slots))
-        summed = unpack_set(summed_text, slots)
-        shared = unpack_set(bytes.fromhex(kept["shared"]), slots)
+        summed_text, text = wire.cut(text, wire.set_bytes(slots))
+        summed = wire.unpack_set(summed_text, slots)
+        shared = wire.unpack_set(bytes.fromhex(kept["shared"]), slots)
         strangers = sorted(set(summed) - set(shared))
         _check(not strangers, f"slots {strangers[:8]} of the sum did not share")
         self._enough_in(summed, "in the sum")
@@ -316,7 +309,7 @@ class Member:
         least = self._graph.threshold
         _check(count >= least, f"slot {lonely} has {count} neighbours, needs {least}")
         others = set(self._neighbours) & set(summed)
-        views = unpack(text, self._keys.signature_bytes, others)
+        views = wire.unpack(text, self._keys.signature_bytes, others)
         _check(set(views) == others, "not all members of the sum signed who shared")
         signed = self._keys.view_text(shared)
         for other, signature in views.items():
@@ -327,11 +320,11 @@ class Member:
 
     def _unmask(self, text: bytes) -> tuple[bytes, Kept]:
         kept, slots = self._kept, self._terms.slots
-        shared = unpack_set(bytes.fromhex(kept["shared"]), slots)
-        summed = frozenset(unpack_set(bytes.fromhex(kept["summed"]), slots))
+        shared = wire.unpack_set(bytes.fromhex(kept["shared"]), slots)
+        summed = frozenset(wire.unpack_set(bytes.fromhex(kept["summed"]), slots))
         # More than half of the slots confirm this one set, and members confirm once: no
         # other set can be unmasked (Bonawitz et al., section 6.2).
-        signatures = unpack(text, self._keys.signature_bytes, summed)
+        signatures = wire.unpack(text, self._keys.signature_bytes, summed)
         least = self._terms.threshold
         ok = len(signatures) >= least
         _check(ok, f"{len(signatures)} members confirmed, {least} are needed")
@@ -342,9 +335,9 @@ class Member:
         # The share of one secret a member, never both: see `_share`.
         chosen = {
             other: pair[SHARE_BYTES:] if other in summed else pair[:SHARE_BYTES]
-            for other, pair in from_hex(kept["shares"]).items()
+            for other, pair in wire.from_hex(kept["shares"]).items()
         }
-        return pack(chosen), {}
+        return wire.pack(chosen), {}
 
     def _sign(self, message: bytes) -> bytes:
         return b"" if self._key is None else self._key.sign(message)
@@ -363,7 +356,7 @@ class Member:
 
 def _check(condition: bool, text: str) -> None:
     if not condition:
-        raise PayloadError(text)
+        raise wire.PayloadError(text)
 
 
 def _private(text: str) -> X25519PrivateKey:

@@ -87,14 +87,18 @@ class ReleaseAccountant:
         require_choice("method", method, Method)
         if not isinstance(sampling, Subsampling):
             sampling = Subsampling.poisson(sampling)
-        ok = sampling.sampling == "poisson" or method == "rdp"
+        is_poisson = sampling.sampling == "poisson"
+        ok = is_poisson or method == "rdp"
         require(ok, "method", method, "'rdp', where the sample size is fixed")
         self._sampling = sampling
         self._delta = float(delta)
         self._method = method
-        config = _config(sampling, self._delta)
-        # dp-accounting by way of Flower knows Renyi, with amplification of both kinds
-        # of sampling: nothing of it is written again here.
+        # Each way of sampling is amplified under a relation of its own.
+        scheme = (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
+        if is_poisson:
+            scheme = (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
+        config = PrivacyConfig(self._delta, sampling.population_size, *scheme)
+        # Flower's has dp-accounting behind it, which knows both ways of sampling.
         self._accountant: PrivacyAccountant = (
             RdpAccountant(config)
             if method == "rdp"
@@ -156,14 +160,6 @@ class ReleaseAccountant:
             sample_size=self._sampling.sample_size,
             population_size=self._sampling.population_size,
         )
-
-
-def _config(sampling: Subsampling, delta: float) -> PrivacyConfig:
-    """Return the sampling scheme in Flower's terms, with the relation it goes with."""
-    scheme = (NeighboringRelation.REPLACE_ONE, SamplingMethod.WITHOUT_REPLACEMENT)
-    if sampling.sampling == "poisson":
-        scheme = (NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.POISSON)
-    return PrivacyConfig(delta, sampling.population_size, *scheme)
 
 
 @contextmanager

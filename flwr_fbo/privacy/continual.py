@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -118,16 +118,8 @@ class ContinualRelease:
         self._triangle = np.triu_indices(settings.dimension + 1)
         draw_length = settings.num_streams * len(self._triangle[0])
         self._draws = np.empty((0, draw_length))  # a row a release, and room for more
-        draws = {} if journal is None else journal.load_state()
-        for k, row in enumerate(self._recorded(), 1):
-            if row.iteration != k or f"draw-{k}" not in draws:
-                assert journal is not None
-                raise JournalError(
-                    f"The journal {journal.path} is damaged: release {k}, or its "
-                    "noise, is not there."
-                )
-            self._released[k] = row.vectors
-            self._keep_draw(k, draws[f"draw-{k}"])
+        if journal is not None:
+            self._restore(journal)
 
     @property
     def num_released(self) -> int:
@@ -248,18 +240,24 @@ class ContinualRelease:
             "flwr_fbo": __version__,
         }
 
-    def _recorded(self) -> Iterator[LedgerRow]:
-        """Yield the rows of the journal, all of these settings."""
-        journal = self._journal
+    def _restore(self, journal: Journal) -> None:
+        """Take what the journal has, all of it of these settings."""
         mine = json.loads(json.dumps(asdict(self.settings)))
-        for row in [] if journal is None else journal.ledger():
-            if row.facts.get("settings") != mine:
-                assert journal is not None
+        draws = journal.load_state()
+        for k, row in enumerate(journal.ledger(), 1):
+            its = row.facts.get("settings")
+            if its != mine:
                 raise JournalError(
                     f"The journal {journal.path} holds releases with other settings "
-                    f"(stored, now): {row.facts.get('settings')}, {mine}."
+                    f"(stored, now): {its}, {mine}."
                 )
-            yield row
+            if row.iteration != k or f"draw-{k}" not in draws:
+                raise JournalError(
+                    f"The journal {journal.path} is damaged: release {k}, or its "
+                    "noise, is not there."
+                )
+            self._released[k] = row.vectors
+            self._keep_draw(k, draws[f"draw-{k}"])
 
 
 def is_on_grid(values: FloatArray, grid: float) -> bool:

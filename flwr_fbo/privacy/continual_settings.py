@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from flwr_fbo._common.arrays import FloatArray
 from flwr_fbo._common.conversion import within
@@ -295,20 +295,15 @@ class ContinualSettings:
 
     def check_norms(self, actions: FloatArray) -> None:
         """Raise ValueError unless all actions, shape (K, d), are of norm at most L."""
-        largest = self.max_action_norm
-        norms = np.linalg.norm(actions, axis=1)
-        # A NaN compares false, as it should.
-        short = norms <= largest * (1 + _NORM_TOLERANCE)
-        if not np.all(short):
-            norm = norms[np.argmin(short)]
-            allowed = f"vectors of norm up to {largest}, and it has norm {norm:.9g}"
-            _require_all(short, "actions", actions, allowed)
+        sizes, longest = np.linalg.norm(actions, axis=1), self.max_action_norm
+        allowed = f"vectors of norm up to {longest}, and it has norm {{:.9g}}"
+        _require_within("actions", actions, sizes, longest, allowed)
 
     def check_rewards(self, rewards: FloatArray) -> None:
         """Raise ValueError unless all rewards, shape (T,), are in [-B, B]."""
         highest = self.max_reward
-        small = np.abs(rewards) <= highest * (1 + _NORM_TOLERANCE)
-        _require_all(small, "rewards", rewards, f"numbers from {-highest} to {highest}")
+        allowed = f"numbers from {-highest} to {highest}"
+        _require_within("rewards", rewards, np.abs(rewards), highest, allowed)
 
     def without_excess(self, values: FloatArray) -> FloatArray:
         """Return actions, shape (T, d), or rewards, (T,), within the bounds.
@@ -331,10 +326,16 @@ class ContinualSettings:
         return np.column_stack([x, y])
 
 
-def _require_all(
-    ok: NDArray[np.bool_], field: str, values: FloatArray, allowed: str
+def _require_within(
+    field: str, values: FloatArray, sizes: FloatArray, largest: float, allowed: str
 ) -> None:
-    """Raise ValueError unless all rows are ok, naming the first that is not."""
+    """Raise ValueError unless all rows are short enough, naming the first that is not.
+
+    ``allowed`` may have a place for its size.
+    """
+    # A NaN compares false, as it should: a trial of unknown size is not protected.
+    ok = sizes <= largest * (1 + _NORM_TOLERANCE)
     if not np.all(ok):
         first: Any = int(np.argmin(ok))
-        require(False, f"{field}[{first}]", values[first].tolist(), allowed)
+        row = values[first].tolist()
+        require(False, f"{field}[{first}]", row, allowed.format(sizes[first]))

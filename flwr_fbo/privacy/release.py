@@ -311,13 +311,9 @@ class Release(PlannedRelease):
         """Return what each agent adds: clipped, and zero where it makes no sense."""
         s = self.settings
         rows = np.zeros((s.num_agents, num_features))
-        slots = [
-            slot
-            for slot in range(s.num_agents)
-            if _is_vector(messages.get(slot), num_features)
-        ]
-        if slots:
-            rows[slots] = [messages[slot] for slot in slots]
+        for slot in range(s.num_agents):
+            if _is_vector(messages.get(slot), num_features):
+                rows[slot] = messages[slot]
         # A NaN compares false, as it should.
         rows[~np.all(np.abs(rows) <= _LARGEST_ENTRY, axis=1)] = 0.0
         return clipped(rows, s.message_norm)

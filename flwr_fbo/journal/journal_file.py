@@ -440,7 +440,7 @@ class JournalFile:
         return self._read[table, number]
 
     def _write(self, table: str, key: Any, old: Row | None, new: Row | None) -> None:
-        """Write ``new`` in place of ``old``: None is no row."""
+        """Write ``new`` in place of ``old``; None where there is not a row."""
         number = part_of(table, key)
         digests = [] if new is None else digests_of(table, [new])
         if old is not None and digests == [old[-1]]:

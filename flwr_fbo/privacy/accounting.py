@@ -71,13 +71,13 @@ class ReleaseAccountant:
     Parameters
     ----------
     sampling : float or Subsampling
-        `ReleaseSettings.subsampling`, which says all that the accountant must know of
-        the sampler; or q in (0, 1], of Poisson sampling.
+        Sampling scheme: `ReleaseSettings.subsampling`, or the probability q in (0, 1]
+        of Poisson sampling.
     delta : float
-        In (0, 1): where epsilon is reported.
+        Delta in (0, 1) at which epsilon is reported.
     method : {"pld", "rdp", "moments"}
-        Of a fixed sample size only ``"rdp"`` can give account; epsilon is then under
-        the replace-one relation, and is *not comparable* with the others.
+        Accountant. Only ``"rdp"`` knows a fixed sample size; epsilon is then under the
+        replace-one relation, and is *not comparable* with the others.
     """
 
     def __init__(

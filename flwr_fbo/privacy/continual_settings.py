@@ -138,7 +138,7 @@ class ContinualSettings:
 
     @cached_property
     def sum_shape(self) -> tuple[int, ...]:
-        """Of what is released at once: (d + 1, d + 1), after (E,) for E > 1 streams."""
+        """Shape of one release: (d + 1, d + 1), after (E,) for E > 1 streams."""
         size = self.dimension + 1
         return (size, size) if self.num_streams == 1 else (self.num_streams, size, size)
 

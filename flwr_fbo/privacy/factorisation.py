@@ -106,16 +106,17 @@ class Factorisation(ABC):
 class Tree(Factorisation):
     """The binary tree: a sum to k is one node for each bit of k that is 1.
 
-    Node noise is drawn when the node is complete. Of the nodes that end at k only the
-    largest, of as many records as the lowest bit of k, is part of any sum: one draw a
-    release. In C, row k is one on the records of that node, and a record is in at most
-    1 + floor(log2 n) nodes. A row of B takes O(k) time, its terms O(log k).
+    Node noise is drawn when the node is complete. Several nodes can end at k, and only
+    the largest of them, with as many records as the lowest bit of k, is part of any
+    sum: one draw per release. In C, row k is one on the records of that node, and a
+    record is in at most 1 + floor(log2 n) nodes. A row of B takes O(k) time, its terms
+    O(log k).
 
     With Honaker's estimate a node's own noisy sum, of variance 1, and the sum of its
     children's two estimates, of variance 2 v, are combined with weights inverse to
     these: v' = 2 v / (1 + 2 v), so that a node of 2^l records has variance
-    2^l / (2^(l+1) - 1). Of the nodes that end at k only the largest one's estimate is
-    used later, and the fresh noise of all of them enters it as one sum of independent
+    2^l / (2^(l+1) - 1). Only the estimate of the largest node that ends at k is used
+    later, and the fresh noise of all of them enters it as one sum of independent
     normals. So it is drawn as one normal of the same variance. ``column_norms`` are
     those of the whole noisy tree, as published; the releases are a function of it, so
     that what they reveal is no more (a little less).
@@ -194,7 +195,7 @@ class Toeplitz(Factorisation):
     even stored. What is normalised is the strategy matrix, C = R D^-1 with D the
     diagonal of R's column norms a_1 > .. > a_n: so every record has the same
     sensitivity, 1, where R would protect the last ones more than promised. Then
-    B = A D R^-1 is no Toeplitz matrix, but its rows are convolutions,
+    B = A D R^-1 is not a Toeplitz matrix, but its rows are convolutions,
 
         B_kj = sum_{i=j}^k a_i d_{i-j},
 
@@ -350,7 +351,7 @@ class Stationary(Factorisation):
         return _open_series(size) if self.window is None else _window(self.window, size)
 
     def _first_of_b(self, k: int) -> FloatArray:
-        # Of twice as many each time: the series are not made anew for every release.
+        # Twice as many each time: the series are not made anew for every release.
         return self.series(1 << (k - 1).bit_length())[0][:k]
 
     def row(self, k: int) -> FloatArray:
@@ -385,7 +386,7 @@ def _open_series(size: int) -> tuple[FloatArray, FloatArray]:
 
 @lru_cache(maxsize=4)
 def _window(window: int, size: int) -> tuple[FloatArray, FloatArray]:
-    # That of (1 - z^W)^(1/2) has every W-th coefficient.
+    # The series of (1 - z^W)^(1/2) has every W-th coefficient only.
     sparse = np.zeros(size)
     sparse[::window] = _binomials((size - 1) // window + 1, 3)
     series = _product(_binomials(size, 1), sparse)

@@ -101,7 +101,7 @@ def sum_bounds(
     Parameters
     ----------
     settings : ContinualSettings
-        Of every agent; with noise. Of either calibration: only the law counts.
+        Settings of every agent, with noise and either calibration: only the law counts.
     alpha : float
         In (0, 1): how likely any of the bounds may fail.
     num_agents : int

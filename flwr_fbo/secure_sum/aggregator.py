@@ -296,9 +296,9 @@ class Aggregator:
             for holder, text in found.items()
         }
         keys, total = self._keys, self._total.copy()
-        # Of those in the sum the self mask is taken off, of those who dropped out after
-        # they had shared the pair masks: never both of one member (Bonawitz et al.,
-        # section 6), for without both masks its message would be bare.
+        # The self masks of the members in the sum are taken off, and the pair masks of
+        # those who dropped out after they had shared: never both of one member
+        # (Bonawitz et al., section 6), for its message would be bare without them.
         for slot in self.summed:
             seed = self._recover(slot, "self", held)
             promised = self._replies[1][slot][:COMMITMENT_BYTES]

@@ -78,7 +78,7 @@ class SigningKey:
         OSError
             If it cannot be read.
         """
-        # Of the file that is read, not of the path: that could be another one by then.
+        # The mode of the file that is read: the path could name another one by now.
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             text = file.read()

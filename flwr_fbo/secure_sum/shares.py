@@ -16,7 +16,7 @@ _PRIME = 2**130 - 5
 
 
 def split(secret: bytes, num_shares: int, threshold: int) -> list[bytes]:
-    """Return shares of which any ``threshold`` give the secret, and fewer nothing.
+    """Return shares: any ``threshold`` of them give the secret, and fewer nothing.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,14 @@ def _all(number: int, part: Part) -> bool:
 
 def _facts(table: str, row: Row | None) -> tuple[int, bool]:
     """Return the iteration of a row, or -1, and whether it is a trial that runs."""
-    if row is None or table == "state":
+    if row is None or table not in ("trial", "ledger"):
         return -1, False
     return (row[1], row[4] == "running") if table == "trial" else (row[0], False)
+
+
+def _number(row: Row | None) -> int:
+    """Return the digest of a row, its last column, as a number; 0 of None."""
+    return 0 if row is None else int.from_bytes(row[-1], "big")
 
 
 def _kept(table: str, row: Row) -> Row:
@@ -221,11 +226,8 @@ class JournalFile:
     def _create(self, identity: Mapping[str, Any]) -> None:
         for statement in SCHEMA.split(";"):
             self._connection.execute(statement)
-        rows = [(name, json.dumps(value)) for name, value in identity.items()]
-        digests = digests_of("identity", rows)
-        for (name, value), digest in zip(rows, digests, strict=True):
-            self._execute("identity", (name,), new=(value, digest))
-        self._change("identity", new=digests)
+        for name, value in identity.items():
+            self.insert("identity", (name, json.dumps(value)))
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
@@ -302,32 +304,6 @@ class JournalFile:
         self._checked = frozenset(rows)
         for name, number, count, total, *rest in rows:
             self._parts[name][number] = Part(count, int.from_bytes(total, "big"), *rest)
-
-    def _change(
-        self,
-        table: str,
-        number: int = 0,
-        *,
-        old: Sequence[bytes] = (),
-        new: Sequence[bytes] = (),
-        last: int = -1,
-        running: int = 0,
-    ) -> None:
-        """Replace digests of rows in a part.
-
-        ``last`` is the latest iteration of new rows, ``running`` is added to the count.
-        """
-        part = self._parts[table][number]
-        self._before.setdefault((table, number), part)
-        total = part.total + sum(int.from_bytes(digest, "big") for digest in new)
-        total -= sum(int.from_bytes(digest, "big") for digest in old)
-        self._parts[table][number] = Part(
-            part.num_rows + len(new) - len(old),
-            total % MODULUS,
-            max(part.last, last),
-            part.running + running,
-            part.digest,
-        )
 
     def _write_parts(self) -> None:
         """Write the parts that have changed, and the head."""
@@ -440,28 +416,33 @@ class JournalFile:
         return self._read[table, number]
 
     def _write(self, table: str, key: Any, old: Row | None, new: Row | None) -> None:
-        """Write ``new`` in place of ``old``; None where there is not a row."""
+        """Write ``new`` in place of ``old``, and count it in its part.
+
+        None is there where there is not a row.
+        """
         number = part_of(table, key)
-        digests = [] if new is None else digests_of(table, [new])
-        if old is not None and digests == [old[-1]]:
+        if new is not None:
+            new = (*new, *digests_of(table, [new]))
+        if old is not None and new is not None and old[-1] == new[-1]:
             return  # nothing has changed
         keys = (key, number) if table == "state" else (key,)
-        values = None if new is None else (*new[len(keys) :], *digests)
+        values = None if new is None else new[len(keys) :]
         self._execute(table, keys, values, is_old=old is not None)
-        last, runs = _facts(table, new)
-        self._change(
-            table,
-            number,
-            old=[] if old is None else [old[-1]],
-            new=digests,
-            last=last,
-            running=runs - _facts(table, old)[1],
+        part = self._parts[table][number]
+        self._before.setdefault((table, number), part)
+        (last, runs), (_, ran) = _facts(table, new), _facts(table, old)
+        self._parts[table][number] = Part(
+            part.num_rows + (new is not None) - (old is not None),
+            (part.total + _number(new) - _number(old)) % MODULUS,
+            max(part.last, last),
+            part.running + runs - ran,
+            part.digest,
         )
         read = self._read.get((table, number))
         if read is not None and new is None:
             del read[key]
         elif read is not None and new is not None:
-            read[key] = _kept(table, (*new, *digests))
+            read[key] = _kept(table, new)
 
     def close(self) -> None:
         """Let the file go, and the memory of its rows; nothing is lost without it."""

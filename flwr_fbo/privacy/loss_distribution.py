@@ -1,9 +1,9 @@
 """Privacy loss distributions on a grid: composed, and asked for epsilon and delta.
 
 They are made by connecting the dots (Doroshenko et al., 2022, algorithm 1) of exact
-divergences. Two that are not composed yet can be asked for
-what they spend together: a curve of one is summed with the masses of the other, which
-takes microseconds where composing and searching takes milliseconds.
+divergences. Two that are not composed yet can be asked for what they spend together: a
+curve of one is summed with the masses of the other, which takes microseconds where
+composing and searching takes milliseconds.
 """
 
 # Why not dp-accounting's own distributions, which the tests compare these with: a study
@@ -212,6 +212,7 @@ def joint_epsilon(
             low, at_low = middle, at_middle
         else:
             high, at_high = middle, at_middle
+    # Between two dots delta is linear in exp(epsilon): solved for epsilon.
     share = (at_low - delta) / (at_low - at_high)
     return low * one.step + math.log1p(math.expm1(one.step) * share)
 
